@@ -1,0 +1,1 @@
+"""Exactly-once stream processing in Python over RocketMQ topics, run by Spark."""

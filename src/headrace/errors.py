@@ -1,0 +1,397 @@
+"""Every error that Headrace raises, in one tree.
+
+Our exception hierarchy::
+
+    HeadraceError
+    ├── ConfigurationError (ValueError)
+    │   ├── TopologyError
+    │   ├── SettingsError
+    │   └── JavaNotFoundError
+    ├── ConnectionFailedError (ConnectionError)
+    ├── RequestTimeoutError (TimeoutError)
+    ├── ProtocolError
+    ├── BrokerError
+    │   ├── TopicNotFoundError
+    │   ├── GroupNotFoundError
+    │   ├── MessageRejectedError
+    │   ├── BrokerBusyError
+    │   ├── NoPermissionError
+    │   ├── RequestNotSupportedError
+    │   ├── NotFoundError
+    │   ├── InvalidParameterError
+    │   ├── FencedError
+    │   ├── PredecessorMismatchError
+    │   ├── StagedPartMissingError
+    │   ├── BrokerStorageError
+    │   └── UnknownBrokerError
+    ├── MessageTooLargeError (ValueError)
+    ├── StoreError
+    │   ├── StoreLockedError
+    │   ├── StoreFullError (OSError)
+    │   ├── StoreFailedError
+    │   └── CorruptLogError
+    ├── ProcessingError
+    │   ├── UserCodeError
+    │   ├── DeserializationError
+    │   └── SerializationError
+    ├── StateError
+    │   ├── StateMismatchError
+    │   └── PartitionCountError
+    ├── OffsetExpiredError
+    └── JobFailedError
+
+``code`` is a stable word for programs, ``retriable`` says whether the same call may succeed
+later.  Retries read ``retriable``, never the text.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BrokerBusyError",
+    "BrokerError",
+    "BrokerStorageError",
+    "ConfigurationError",
+    "ConnectionFailedError",
+    "CorruptLogError",
+    "DeserializationError",
+    "FencedError",
+    "GroupNotFoundError",
+    "HeadraceError",
+    "InvalidParameterError",
+    "JavaNotFoundError",
+    "JobFailedError",
+    "MessageRejectedError",
+    "MessageTooLargeError",
+    "NoPermissionError",
+    "NotFoundError",
+    "OffsetExpiredError",
+    "PartitionCountError",
+    "PredecessorMismatchError",
+    "ProcessingError",
+    "ProtocolError",
+    "RequestNotSupportedError",
+    "RequestTimeoutError",
+    "SerializationError",
+    "SettingsError",
+    "StagedPartMissingError",
+    "StateError",
+    "StateMismatchError",
+    "StoreError",
+    "StoreFailedError",
+    "StoreFullError",
+    "StoreLockedError",
+    "TopicNotFoundError",
+    "TopologyError",
+    "UnknownBrokerError",
+    "UserCodeError",
+    "broker_error",
+]
+
+
+class HeadraceError(Exception):
+    """Any failure that Headrace itself reports.
+
+    Parameters
+    ----------
+    message
+        What happened, where and why.
+    hint
+        What to do about it, printed on a line of its own.
+    """
+
+    code: ClassVar[str] = "headrace"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\n  → {self.hint}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(
+    kind: type[HeadraceError], args: tuple[object, ...], fields: dict[str, object]
+) -> HeadraceError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class ConfigurationError(HeadraceError, ValueError):
+    """Something the user wrote cannot work."""
+
+    code = "configuration"
+
+
+class TopologyError(ConfigurationError):
+    """The topology is wrong, found while it was built."""
+
+    code = "topology"
+
+
+class SettingsError(ConfigurationError):
+    """A setting has a value that cannot work."""
+
+    code = "settings"
+
+
+class JavaNotFoundError(ConfigurationError):
+    """No Java 17 or newer was found for Spark."""
+
+    code = "java_not_found"
+
+
+class ConnectionFailedError(HeadraceError, ConnectionError):
+    """No connection to an address could be made or kept."""
+
+    code = "connection_failed"
+    retriable = True
+
+
+class RequestTimeoutError(HeadraceError, TimeoutError):
+    """A broker did not answer in time."""
+
+    code = "request_timeout"
+    retriable = True
+
+
+class ProtocolError(HeadraceError):
+    """Bytes from a peer do not follow the remoting protocol."""
+
+    code = "protocol"
+
+
+class BrokerError(HeadraceError):
+    """A broker refused a request.
+
+    ``response_code`` is the number that the broker sent; the subclass follows from it.
+    """
+
+    code = "broker"
+    response_code: ClassVar[int | None] = None
+
+    def __init__(self, message: str, *, hint: str | None = None, number: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.number = self.response_code if number is None else number
+
+
+class BrokerBusyError(BrokerError):
+    """The broker is too busy or not in service."""
+
+    code = "broker_busy"
+    retriable = True
+    response_code = 2
+
+
+class NoPermissionError(BrokerError):
+    """The broker does not allow this."""
+
+    code = "no_permission"
+    response_code = 16
+
+
+class MessageRejectedError(BrokerError):
+    """The broker refused a message: its size or its properties are wrong."""
+
+    code = "message_rejected"
+    response_code = 13
+
+
+class TopicNotFoundError(BrokerError):
+    """The topic does not exist."""
+
+    code = "topic_not_found"
+    response_code = 17
+
+
+class NotFoundError(BrokerError):
+    """What was asked for does not exist."""
+
+    code = "not_found"
+    response_code = 22
+
+
+class GroupNotFoundError(BrokerError):
+    """The consumer group does not exist."""
+
+    code = "group_not_found"
+    response_code = 26
+
+
+class InvalidParameterError(BrokerError):
+    """A field of the request has a value that the broker cannot take."""
+
+    code = "invalid_parameter"
+    response_code = 29
+
+
+class RequestNotSupportedError(BrokerError):
+    """The broker does not know this request."""
+
+    code = "request_not_supported"
+    response_code = 3
+
+
+class FencedError(BrokerError):
+    """A newer driver of the same job has taken over."""
+
+    code = "fenced"
+    response_code = 28_101
+
+
+class PredecessorMismatchError(BrokerError):
+    """A commit does not build on the last committed batch."""
+
+    code = "predecessor_mismatch"
+    response_code = 28_102
+
+
+class StagedPartMissingError(BrokerError):
+    """A commit names a staged part that the broker does not hold, or not whole."""
+
+    code = "staged_part_missing"
+    retriable = True
+    response_code = 28_103
+
+
+class BrokerStorageError(BrokerError):
+    """The broker could not write to its disk: nothing of the request was kept."""
+
+    code = "broker_storage"
+    response_code = 28_104
+
+
+class UnknownBrokerError(BrokerError):
+    """The broker answered with a code that has no class of its own."""
+
+    code = "unknown_broker"
+
+
+_BY_RESPONSE_CODE: dict[int, type[BrokerError]] = {
+    kind.response_code: kind
+    for kind in (
+        BrokerBusyError,
+        FencedError,
+        GroupNotFoundError,
+        InvalidParameterError,
+        MessageRejectedError,
+        NoPermissionError,
+        NotFoundError,
+        PredecessorMismatchError,
+        RequestNotSupportedError,
+        StagedPartMissingError,
+        BrokerStorageError,
+        TopicNotFoundError,
+    )
+    if kind.response_code is not None
+} | {14: BrokerBusyError, 215: BrokerBusyError}
+
+
+def broker_error(number: int, message: str, *, hint: str | None = None) -> BrokerError:
+    """Make the error for a broker's response code.
+
+    >>> type(broker_error(17, "topic 'lines' does not exist")).__name__
+    'TopicNotFoundError'
+    >>> broker_error(999, "odd").number
+    999
+    """
+    return _BY_RESPONSE_CODE.get(number, UnknownBrokerError)(message, hint=hint, number=number)
+
+
+class MessageTooLargeError(HeadraceError, ValueError):
+    """A message is larger than the broker takes."""
+
+    code = "message_too_large"
+
+
+class StoreError(HeadraceError):
+    """The store on disk cannot do what was asked."""
+
+    code = "store"
+
+
+class StoreLockedError(StoreError):
+    """Another process has this store open."""
+
+    code = "store_locked"
+
+
+class StoreFullError(StoreError, OSError):
+    """The disk is full: nothing was written, what is stored stays readable."""
+
+    code = "store_full"
+
+
+class StoreFailedError(StoreError):
+    """An earlier write or sync failed: the store takes no more until it is opened again."""
+
+    code = "store_failed"
+
+
+class CorruptLogError(StoreError):
+    """Stored bytes do not match their checksum."""
+
+    code = "corrupt_log"
+
+
+class ProcessingError(HeadraceError):
+    """A record could not be processed."""
+
+    code = "processing"
+
+
+class UserCodeError(ProcessingError):
+    """A user's function raised."""
+
+    code = "user_code"
+
+
+class DeserializationError(ProcessingError):
+    """A deserializer could not read a message."""
+
+    code = "deserialization"
+
+
+class SerializationError(ProcessingError):
+    """A serializer could not write a value."""
+
+    code = "serialization"
+
+
+class StateError(HeadraceError):
+    """A state store cannot be used."""
+
+    code = "state"
+
+
+class StateMismatchError(StateError):
+    """A state store differs from what the commit record says of it."""
+
+    code = "state_mismatch"
+    retriable = True
+
+
+class PartitionCountError(StateError):
+    """The job was started with another number of partitions than its state has."""
+
+    code = "partition_count"
+
+
+class OffsetExpiredError(HeadraceError):
+    """The broker no longer holds the offset from which the job must go on."""
+
+    code = "offset_expired"
+
+
+class JobFailedError(HeadraceError):
+    """A job stopped because of a failure."""
+
+    code = "job_failed"

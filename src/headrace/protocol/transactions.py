@@ -1,0 +1,206 @@
+"""The words of the commit protocol: what a job's driver and tasks say to an embedded broker.
+
+Bytes in, values out; bodies are JSON, but for staged messages, which are ready-made records.
+The rules are those of ``docs/transactions.md``: one commit record per batch, accepted only from
+the current epoch and only on top of the batch before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+__all__ = [
+    "CommitAnswer",
+    "CommitRecord",
+    "CommitRequest",
+    "OpenAnswer",
+    "OpenRequest",
+    "PlanAnswer",
+    "PlanRequest",
+    "QueueName",
+    "StagedPart",
+    "StagedSection",
+    "StateSummary",
+    "decode_sections",
+    "encode_sections",
+]
+
+QueueName = str
+"""A queue in one word, ``topic@broker@queue-id``: the key of every map by queue."""
+
+
+class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt of one task staged: the commit makes exactly these parts visible."""
+
+    #: Stage of the topology, 0 for the source stage.
+    stage: int
+    #: Input split (stage 0) or partition of the job.
+    partition: int
+    #: Unique number of the attempt; staged bytes of other attempts are swept.
+    attempt: int
+    #: Stage requests sent, and records in them, so that a lost one is noticed.
+    chunks: int
+    records: int
+
+
+class StateSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Size and content check of one partition of one state store after a batch."""
+
+    store: str
+    partition: int
+    #: Live keys.
+    count: int
+    #: Sum of the CRC-32 of each live entry's state message body, modulo 2**64.
+    checksum: int
+    #: Attempt whose change file a local copy must apply.
+    attempt: int
+    #: Keys changed or deleted in this batch (0: nothing to apply).
+    changes: int
+
+
+class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of a job's commit topic: the only truth about what has been done.
+
+    ``kind`` is ``"open"`` or ``"commit"``; an open repeats the commit that it builds on, so the
+    newest record alone says where the job stands.
+    """
+
+    job: str
+    kind: str
+    epoch: int
+    #: Last committed batch (0: none yet).
+    batch: int
+    #: Number of partitions of the job's state.
+    partitions: int = 0
+    #: Next offset to read, by queue.
+    offsets: dict[QueueName, int] = {}
+    #: Event-time watermark in ms, by queue.
+    watermarks: dict[QueueName, int] = {}
+    #: State stores after this batch; stores that the batch left alone are carried over.
+    states: list[StateSummary] = []
+    #: Stateful operators of the topology, so that a start that lost one is noticed.
+    stores: list[str] = []
+    #: [epoch, first batch] of every epoch that committed, oldest first.
+    lineage: list[list[int]] = []
+    #: Wall clock of the commit, ms since 1970.
+    timestamp: int = 0
+    #: Totals since the job's first batch, by name.
+    counters: dict[str, int] = {}
+
+
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Begin a new epoch of a job (request OPEN_JOB)."""
+
+    job: str
+    commit_topic: str
+    #: Names the driver in errors and listings, e.g. ``host:pid``.
+    driver: str
+
+
+class OpenAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The new epoch and the commit that it builds on."""
+
+    epoch: int
+    #: The open record as stored: its batch, offsets and states are those of the last commit.
+    record: CommitRecord
+
+
+class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Commit one batch (request COMMIT_BATCH)."""
+
+    commit_topic: str
+    #: Consumer group whose offsets follow the job's.
+    group: str
+    #: The batch before it, as the driver knows it: compare-and-set.
+    previous: int
+    parts: list[StagedPart]
+    record: CommitRecord
+
+
+class CommitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """``already`` tells a repeated request from the first: the batch is committed either way."""
+
+    batch: int
+    already: bool
+    #: End of the unit in the commit log.
+    position: int
+
+
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask where a job stands and how far its next batch may read (request PLAN_BATCH)."""
+
+    job: str
+    commit_topic: str
+    topics: list[str]
+    #: Next offset to read, by queue; queues not named start at their first offset.
+    offsets: dict[QueueName, int] = {}
+    #: At most so many messages in all (0: no limit).
+    limit: int = 0
+    #: Wait so long for a message when there is none, ms.
+    wait: int = 0
+
+
+class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One cut through all queues at a single position of the commit log."""
+
+    #: Newest record of the commit topic, None before the first open.
+    record: CommitRecord | None
+    #: First and one-past-last offset of every queue of the topics, in the cut.
+    begins: dict[QueueName, int]
+    ends: dict[QueueName, int]
+    #: One past the last message of every queue, without the limit: what lag is measured by.
+    latest: dict[QueueName, int]
+    #: Commit-log position of the cut.
+    position: int
+    #: The broker's clock, ms since 1970.
+    clock: int
+
+
+class StagedSection(msgspec.Struct, frozen=True):
+    """Ready-made records of one queue, end to end, without offsets, positions and store time."""
+
+    topic: str
+    queue_id: int
+    count: int
+    records: bytes | memoryview
+
+
+_SECTION = struct.Struct(">HiiI")
+
+
+def encode_sections(sections: Iterable[StagedSection]) -> bytes:
+    """Join sections into the body of a STAGE request.
+
+    Each is: topic length u16, queue id i32, count i32, byte length u32, topic, records.
+    """
+    pieces: list[bytes | memoryview] = []
+    for section in sections:
+        topic = section.topic.encode()
+        size = len(section.records)
+        pieces += (
+            _SECTION.pack(len(topic), section.queue_id, section.count, size),
+            topic,
+            section.records,
+        )
+    return b"".join(pieces)
+
+
+def decode_sections(body: bytes | memoryview) -> Iterator[StagedSection]:
+    """Split the body of a STAGE request; the records are views into it.
+
+    >>> body = encode_sections([StagedSection("t", 3, 1, b"xyz")])
+    >>> [(s.topic, s.queue_id, s.count, bytes(s.records)) for s in decode_sections(body)]
+    [('t', 3, 1, b'xyz')]
+    """
+    view = memoryview(body)
+    at = 0
+    while at < len(view):
+        topic_size, queue_id, count, size = _SECTION.unpack_from(view, at)
+        at += _SECTION.size
+        topic = str(view[at : at + topic_size], "utf-8")
+        at += topic_size
+        yield StagedSection(topic, queue_id, count, view[at : at + size])
+        at += size

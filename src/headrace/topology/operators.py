@@ -1,0 +1,152 @@
+"""Operators: the nodes of a topology, as immutable data.
+
+An operator says what to do; the processor that does it lives in :mod:`headrace.runtime`, found
+through one table.  Names are stable: given by the user or derived from kind and place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from headrace.serdes import Deserializer, Serde, Serializer
+
+__all__ = [
+    "Aggregate",
+    "ErrorPolicy",
+    "Filter",
+    "FlatMap",
+    "FlatMapValues",
+    "KeyBy",
+    "Map",
+    "MapValues",
+    "Operator",
+    "Origin",
+    "Peek",
+    "Sink",
+    "Source",
+    "ToStream",
+]
+
+# User functions are typed where the DSL takes them; a graph node holds them as they come.
+Function = Callable[..., Any]
+
+ErrorPolicy = Literal["fail", "skip"] | str
+"""``"fail"``, ``"skip"``, or ``"topic:NAME"``: send what cannot be read to that topic."""
+
+Emit = Literal["update", "each"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The line of the user's program that made an operator."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One node of the graph."""
+
+    name: str
+    #: Names of the operators that feed this one, in order.
+    parents: tuple[str, ...]
+    #: Not part of what the topology means, so left out of comparisons.
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(Operator):
+    """Reads a topic."""
+
+    topic: str
+    deserializer: Deserializer[Any, Any]
+    on_error: ErrorPolicy = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map(Operator):
+    """Replaces the value; the function may see the key: ``function(key, value)``."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapValues(Operator):
+    """Replaces the value by ``function(value)``."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatMap(Operator):
+    """Gives any number of (key, value) pairs by ``function(key, value)``."""
+
+    function: Callable[..., Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatMapValues(Operator):
+    """Gives any number of values by ``function(value)``; the key stays."""
+
+    function: Callable[..., Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter(Operator):
+    """Keeps the records for which ``function(value)`` is true."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peek(Operator):
+    """Calls ``function(value)`` for its effect and passes the record on."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyBy(Operator):
+    """Sets the key to ``selector(value)``; what follows runs after a shuffle."""
+
+    selector: Function
+    key_serde: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate(Operator):
+    """Keeps one accumulator per key and gives its result when it changes.
+
+    ``kind`` names the built-in fast path (``count``, ``sum``, ``reduce``); ``accumulator`` makes
+    a fresh accumulator for ``custom``, ``function`` is the reducer or the value selector.
+    """
+
+    kind: Literal["count", "sum", "reduce", "custom"]
+    key_serde: Serde[Any]
+    #: Of the accumulator, as it lies in the state store and travels after combining.
+    state_serde: Serde[Any]
+    #: Of the records that come in, as they travel where they are not combined before the shuffle.
+    value_serde: Serde[Any]
+    function: Function | None = None
+    accumulator: Callable[[], Any] | None = None
+    emit: Emit = "update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToStream(Operator):
+    """Turns a table of results into a stream of its updates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink(Operator):
+    """Writes to a topic."""
+
+    topic: str
+    serializer: Serializer[Any, Any]
