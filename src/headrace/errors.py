@@ -275,24 +275,25 @@ class UnknownBrokerError(BrokerError):
     code = "unknown_broker"
 
 
-_BY_RESPONSE_CODE: dict[int, type[BrokerError]] = {
-    kind.response_code: kind
-    for kind in (
-        BrokerBusyError,
-        FencedError,
-        GroupNotFoundError,
-        InvalidParameterError,
-        MessageRejectedError,
-        NoPermissionError,
-        NotFoundError,
-        PredecessorMismatchError,
-        RequestNotSupportedError,
-        StagedPartMissingError,
-        BrokerStorageError,
-        TopicNotFoundError,
-    )
-    if kind.response_code is not None
-} | {14: BrokerBusyError, 215: BrokerBusyError}
+_NUMBERED: tuple[type[BrokerError], ...] = (
+    BrokerBusyError,
+    BrokerStorageError,
+    FencedError,
+    GroupNotFoundError,
+    InvalidParameterError,
+    MessageRejectedError,
+    NoPermissionError,
+    NotFoundError,
+    PredecessorMismatchError,
+    RequestNotSupportedError,
+    StagedPartMissingError,
+    TopicNotFoundError,
+)
+_BY_RESPONSE_CODE: dict[int | None, type[BrokerError]] = {
+    **{kind.response_code: kind for kind in _NUMBERED},
+    14: BrokerBusyError,
+    215: BrokerBusyError,
+}
 
 
 def broker_error(number: int, message: str, *, hint: str | None = None) -> BrokerError:
