@@ -1,1 +1,1 @@
-"""Headrace: protocol."""
+"""The bytes of RocketMQ's remoting protocol and values made of them; nothing here does I/O."""

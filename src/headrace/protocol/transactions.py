@@ -55,10 +55,12 @@ class StateSummary(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     #: Sum of the CRC-32 of each live entry's state message body, modulo 2**64.
     checksum: int
-    #: Attempt whose change file a local copy must apply.
+    #: Epoch, batch and attempt that changed it last: they name the change file to apply.
+    epoch: int
+    batch: int
     attempt: int
-    #: Keys changed or deleted in this batch (0: nothing to apply).
-    changes: int
+    #: One past the last offset of its queue of the state topic.
+    end_offset: int
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):

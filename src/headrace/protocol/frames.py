@@ -1,0 +1,370 @@
+"""Frames of the remoting protocol: commands from bytes and bytes from commands.
+
+A frame is a length (4 bytes, not counting itself), one byte for the kind of header, the header's
+length (3 bytes), the header and the body.  Both kinds of header are read, JSON is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.errors import ProtocolError
+from headrace.protocol.codes import VERSION
+
+__all__ = ["MAX_FRAME", "Buffer", "Command", "FrameBuffer", "decode", "encode"]
+
+#: Anything that holds contiguous bytes.
+Buffer = bytes | bytearray | memoryview
+
+#: Largest frame that RocketMQ takes by default.
+MAX_FRAME = 16 * 1024 * 1024
+
+_RESPONSE = 1
+_ONEWAY = 2
+_MAX_HEADER = 1 << 24
+_LENGTH = struct.Struct(">i")
+_PREFIX = struct.Struct(">iI")
+_BINARY_HEADER = struct.Struct(">hBhii")
+_LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+    "NODE_JS",
+)
+
+
+@dataclass(slots=True)
+class Command:
+    """One request or response.
+
+    >>> request = Command(105, {"topic": "lines"}, opaque=7)
+    >>> answer = request.reply(body=b"{}")
+    >>> answer.is_response, answer.opaque
+    (True, 7)
+    """
+
+    #: A request's code says what to do, a response's how it ended.
+    code: int
+    #: The request's or response's own fields; every value is text on the wire.
+    ext: dict[str, str] = field(default_factory=dict)
+    #: Received bodies are views; bodies to send may come in pieces, which are not copied.
+    body: Buffer | Sequence[Buffer] = b""
+    #: What went wrong, in responses.
+    remark: str | None = None
+    #: Number that pairs a response with its request.
+    opaque: int = 0
+    flag: int = 0
+    language: str = "PYTHON"
+    version: int = VERSION
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this answers a request of ours."""
+        return bool(self.flag & _RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the sender wants no answer."""
+        return bool(self.flag & _ONEWAY)
+
+    @property
+    def payload(self) -> Buffer:
+        """The body as one buffer, whatever pieces it came in."""
+        return self.body if isinstance(self.body, Buffer) else b"".join(self.body)
+
+    def reply(
+        self,
+        code: int = 0,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: Buffer | Sequence[Buffer] = b"",
+    ) -> Command:
+        """Make the response to this request."""
+        return Command(int(code), ext or {}, body, remark, self.opaque, _RESPONSE)
+
+
+class _Header(msgspec.Struct, gc=False):
+    code: int
+    language: str | None = None
+    version: int = 0
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    extFields: dict[str, str] | None = None  # noqa: N815  (the wire's own name)
+
+
+class _LooseHeader(msgspec.Struct, gc=False):
+    code: int
+    language: object = None
+    version: int = 0
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    extFields: dict[str, object] | None = None  # noqa: N815
+
+
+_strict_header = msgspec.json.Decoder(_Header)
+_loose_header = msgspec.json.Decoder(_LooseHeader)
+_encode_header = msgspec.json.Encoder().encode
+
+
+def encode(command: Command) -> list[Buffer]:
+    """Turn a command into buffers that follow one another on the wire.
+
+    The first holds length and header, the others are the body's pieces themselves.
+
+    Raises
+    ------
+    ProtocolError
+        The header or the frame is too long for its length field.
+    """
+    body = command.body
+    pieces: list[Buffer] = [b""]
+    if isinstance(body, Buffer):
+        if body:
+            pieces.append(body)
+    else:
+        pieces.extend(body)
+    header = _header_bytes(command)
+    total = 4 + len(header) + sum(map(_size, pieces))
+    if len(header) >= _MAX_HEADER or total > 0x7FFF_FFFF:
+        raise ProtocolError(
+            f"a command of {total} bytes, {len(header)} of them header, fits no frame",
+            hint="send less in one request",
+        )
+    pieces[0] = _PREFIX.pack(total, len(header)) + header
+    return pieces
+
+
+def _size(piece: Buffer) -> int:
+    return piece.nbytes if isinstance(piece, memoryview) else len(piece)
+
+
+def _header_bytes(command: Command) -> bytes:
+    header: dict[str, object] = {
+        "code": int(command.code),
+        "language": command.language,
+        "version": command.version,
+        "opaque": command.opaque,
+        "flag": command.flag,
+        "serializeTypeCurrentRPC": "JSON",
+        # Java throws when a response that should have fields has no map for them.
+        "extFields": command.ext,
+    }
+    if command.remark is not None:
+        header["remark"] = command.remark
+    return _encode_header(header)
+
+
+def decode(frame: Buffer) -> Command:
+    """Read one frame, given without its first four bytes (the length).
+
+    The command's body is a view into the frame.
+
+    Raises
+    ------
+    ProtocolError
+        The frame does not follow the protocol.
+
+    Examples
+    --------
+    >>> frame = b"".join(encode(Command(34, body=b"{}", opaque=3)))
+    >>> decode(frame[4:]).opaque
+    3
+    """
+    view = memoryview(frame)
+    if len(view) < 4:
+        raise ProtocolError(f"a frame of {len(view)} bytes has no room for its header's length")
+    (mark,) = _LENGTH.unpack_from(view)
+    kind, size = (mark >> 24) & 0xFF, mark & 0xFFFFFF
+    end = 4 + size
+    if end > len(view):
+        raise ProtocolError(f"a header of {size} bytes does not fit a frame of {len(view)}")
+    if kind == 0:
+        command = _json_header(view[4:end])
+    elif kind == 1:
+        command = _binary_header(view[4:end])
+    else:
+        raise ProtocolError(f"header kind {kind} is neither JSON (0) nor ROCKETMQ (1)")
+    if end < len(view):
+        command.body = view[end:]
+    return command
+
+
+def _json_header(data: memoryview) -> Command:
+    try:
+        header = _strict_header.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _loose_json_header(data)
+    return Command(
+        header.code,
+        header.extFields or {},
+        b"",
+        header.remark,
+        header.opaque,
+        header.flag,
+        header.language or "OTHER",
+        header.version,
+    )
+
+
+def _loose_json_header(data: memoryview) -> Command:
+    # Java coerces numbers and booleans among the fields to text and drops nulls: so do we.
+    try:
+        header = _loose_header.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"the JSON header cannot be read: {error}") from error
+    ext = {k: _text(v) for k, v in (header.extFields or {}).items() if v is not None}
+    language = header.language if isinstance(header.language, str) else "OTHER"
+    return Command(
+        header.code, ext, b"", header.remark, header.opaque, header.flag, language, header.version
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _binary_header(data: memoryview) -> Command:
+    try:
+        code, language, version, opaque, flag = _BINARY_HEADER.unpack_from(data)
+        remark, at = _sized_text(data, _BINARY_HEADER.size)
+        (size,) = _LENGTH.unpack_from(data, at)
+        ext = _binary_fields(data, at + 4, at + 4 + size)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the binary header cannot be read: {error}") from error
+    name = _LANGUAGES[language] if language < len(_LANGUAGES) else "OTHER"
+    return Command(code, ext, b"", remark, opaque, flag, name, version)
+
+
+def _binary_fields(data: memoryview, at: int, end: int) -> dict[str, str]:
+    if not at <= end <= len(data):
+        raise ProtocolError(f"the binary header's fields end at {end} of {len(data)} bytes")
+    ext: dict[str, str] = {}
+    while at < end:
+        (size,) = struct.unpack_from(">h", data, at)
+        key = _slice(data, at + 2, size)
+        value, at = _sized_text(data, at + 2 + size)
+        if value is not None:
+            ext[key] = value
+    return ext
+
+
+def _sized_text(data: memoryview, at: int) -> tuple[str | None, int]:
+    (size,) = _LENGTH.unpack_from(data, at)
+    text = _slice(data, at + 4, size)
+    return text or None, at + 4 + size
+
+
+def _slice(data: memoryview, at: int, size: int) -> str:
+    if size < 0 or at + size > len(data):
+        raise ProtocolError(f"a text of {size} bytes at {at} leaves a header of {len(data)}")
+    return str(data[at : at + size], "utf-8")
+
+
+class FrameBuffer:
+    """Cuts a stream of bytes into commands.
+
+    Frames that arrive whole are not copied at all; of a frame that arrives in pieces each byte
+    is copied once, into a buffer of the frame's final size.
+
+    Parameters
+    ----------
+    max_frame
+        Longest frame that is accepted.
+
+    Examples
+    --------
+    >>> stream = b"".join(encode(Command(34, opaque=1)) + encode(Command(35, opaque=2)))
+    >>> buffer = FrameBuffer()
+    >>> [c.opaque for c in buffer.feed(stream[:10])]
+    []
+    >>> [c.opaque for c in buffer.feed(stream[10:])]
+    [1, 2]
+    """
+
+    __slots__ = ("_filled", "_frame", "_length", "_max_frame")
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._max_frame = max_frame
+        #: Bytes of a length field that has not arrived whole.
+        self._length = b""
+        #: The frame under way, already of its final size, and how much of it has arrived.
+        self._frame: bytearray | None = None
+        self._filled = 0
+
+    def feed(self, data: Buffer) -> list[Command]:
+        """Take the next bytes of the stream and return the commands that they complete.
+
+        Raises
+        ------
+        ProtocolError
+            The stream does not follow the protocol: nothing more can be read from it.
+        """
+        # Bodies are views, so they must not rest on memory that the caller may use again.
+        view = memoryview(data if isinstance(data, bytes) else bytes(data))
+        commands: list[Command] = []
+        at = 0
+        end = len(view)
+        while at < end:
+            if self._frame is not None:
+                at = self._fill(view, at, commands)
+            elif self._length or end - at < 4:
+                at = self._read_length(view, at)
+            else:
+                size = self._checked(view[at : at + 4])
+                at += 4
+                if at + size <= end:
+                    commands.append(decode(view[at : at + size]))
+                    at += size
+                else:
+                    self._start(size)
+        return commands
+
+    def _read_length(self, view: memoryview, at: int) -> int:
+        until = min(at + 4 - len(self._length), len(view))
+        self._length += view[at:until]
+        if len(self._length) == 4:
+            self._start(self._checked(self._length))
+            self._length = b""
+        return until
+
+    def _start(self, size: int) -> None:
+        self._frame = bytearray(size)
+        self._filled = 0
+
+    def _fill(self, view: memoryview, at: int, commands: list[Command]) -> int:
+        frame = self._frame
+        assert frame is not None
+        until = min(at + len(frame) - self._filled, len(view))
+        self._filled += until - at
+        frame[self._filled - (until - at) : self._filled] = view[at:until]
+        if self._filled == len(frame):
+            self._frame = None
+            commands.append(decode(memoryview(frame).toreadonly()))
+        return until
+
+    def _checked(self, length: Buffer) -> int:
+        (size,) = _LENGTH.unpack(length)
+        if not 4 <= size <= self._max_frame:
+            raise ProtocolError(
+                f"a frame claims {size} bytes, between 4 and {self._max_frame} are possible",
+                hint="check that the peer speaks RocketMQ's remoting protocol on this port",
+            )
+        return int(size)

@@ -1,0 +1,196 @@
+"""Where topics live: routes, topic settings and clusters, as the protocol's JSON bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import field
+
+from headrace.protocol.bodies import JsonBody, QueueRef, dumps, loads
+from headrace.protocol.codes import Perm
+
+__all__ = [
+    "BrokerData",
+    "ClusterInfo",
+    "DataVersion",
+    "MappingDetail",
+    "MappingInfo",
+    "MappingItem",
+    "QueueData",
+    "QueueRef",
+    "RegisterBroker",
+    "TopicConfig",
+    "TopicConfigList",
+    "TopicConfigTable",
+    "TopicList",
+    "TopicRoute",
+    "dumps",
+    "loads",
+]
+
+_MASTER = "0"
+
+
+class BrokerData(JsonBody):
+    """A broker and its addresses."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    #: ``host:port`` by broker id; "0" is the master, the only one that takes messages.
+    broker_addrs: dict[str, str] = field(default_factory=dict)
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+    @property
+    def master(self) -> str | None:
+        """Address of the broker that takes messages, None when there is none."""
+        return self.broker_addrs.get(_MASTER)
+
+    @property
+    def readable(self) -> str | None:
+        """Address to read from: the master's, or that of the replica with the lowest id."""
+        ids = sorted(self.broker_addrs, key=lambda text: (len(text), text))
+        return self.broker_addrs[ids[0]] if ids else None
+
+
+class QueueData(JsonBody):
+    """How many queues of a topic a broker holds, and what it allows."""
+
+    broker_name: str = ""
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = Perm.READ | Perm.WRITE
+    topic_sys_flag: int = 0
+
+
+class MappingInfo(JsonBody):
+    """Which queues of a static topic a broker holds now."""
+
+    topic: str = ""
+    scope: str = "__global__"
+    total_queues: int = 0
+    bname: str = ""
+    epoch: int = 0
+    dirty: bool = False
+    #: The broker's own queue id by global queue id.
+    curr_id_map: dict[str, int] = field(default_factory=dict)
+
+
+class MappingItem(JsonBody):
+    """One stretch of a static topic's queue that one broker holds."""
+
+    gen: int = 0
+    queue_id: int = 0
+    bname: str = ""
+    logic_offset: int = 0
+    start_offset: int = 0
+    end_offset: int = -1
+    time_of_start: int = -1
+    time_of_end: int = -1
+
+
+class MappingDetail(MappingInfo):
+    """What a broker knows of a static topic."""
+
+    #: Stretches of each queue, oldest first, by global queue id.
+    hosted_queues: dict[str, list[MappingItem]] = field(default_factory=dict)
+
+
+class TopicRoute(JsonBody):
+    """Answer to GET_ROUTEINFO_BY_TOPIC: who holds a topic's queues.
+
+    >>> route = loads(
+    ...     b'{"brokerDatas":[{"brokerName":"b","brokerAddrs":{"0":"127.0.0.1:1"}}],'
+    ...     b'"queueDatas":[{"brokerName":"b","readQueueNums":2,"writeQueueNums":1,"perm":6}]}',
+    ...     TopicRoute,
+    ... )
+    >>> list(route.readable_queues("t")), route.address_of("b")
+    ([QueueRef(topic='t', broker_name='b', queue_id=0), \
+QueueRef(topic='t', broker_name='b', queue_id=1)], '127.0.0.1:1')
+    """
+
+    broker_datas: list[BrokerData] = field(default_factory=list)
+    queue_datas: list[QueueData] = field(default_factory=list)
+    filter_server_table: dict[str, list[str]] = field(default_factory=dict)
+    order_topic_conf: str | None = None
+    topic_queue_mapping_by_broker: dict[str, MappingInfo] | None = None
+
+    def address_of(self, broker_name: str) -> str | None:
+        """Address of a broker's master, None when the route has none."""
+        return next((b.master for b in self.broker_datas if b.broker_name == broker_name), None)
+
+    def readable_queues(self, topic: str) -> Iterator[QueueRef]:
+        """Queues that may be read, in the order of their brokers' names."""
+        for part in sorted(self.queue_datas, key=lambda data: data.broker_name):
+            if part.perm & Perm.READ:
+                for queue_id in range(part.read_queue_nums):
+                    yield QueueRef(topic, part.broker_name, queue_id)
+
+    def writable_queues(self, topic: str) -> Iterator[QueueRef]:
+        """Queues that take messages: their broker must have a master."""
+        for part in sorted(self.queue_datas, key=lambda data: data.broker_name):
+            if part.perm & Perm.WRITE and self.address_of(part.broker_name):
+                for queue_id in range(part.write_queue_nums):
+                    yield QueueRef(topic, part.broker_name, queue_id)
+
+
+class DataVersion(JsonBody):
+    """Version of a table; every change counts it up."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+class TopicConfig(JsonBody):
+    """Settings of a topic on one broker."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = Perm.READ | Perm.WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    #: For example ``{"cleanup.policy": "COMPACTION"}``.
+    attributes: dict[str, str] = field(default_factory=dict)
+    #: Only for static topics (answer to GET_TOPIC_CONFIG).
+    mapping_detail: MappingDetail | None = field(default=None, name="mappingDetail")
+
+
+class TopicConfigList(JsonBody):
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topic_config_list: list[TopicConfig] = field(default_factory=list)
+
+
+class TopicConfigTable(JsonBody):
+    """Answer to GET_ALL_TOPIC_CONFIG, and part of REGISTER_BROKER."""
+
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    topic_queue_mapping_info_map: dict[str, MappingInfo] = field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[str, MappingDetail] = field(default_factory=dict)
+    mapping_data_version: DataVersion = field(default_factory=DataVersion)
+
+
+class RegisterBroker(JsonBody):
+    """Body of REGISTER_BROKER."""
+
+    filter_server_list: list[str] = field(default_factory=list)
+    topic_config_serialize_wrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
+
+
+class ClusterInfo(JsonBody):
+    """Answer to GET_BROKER_CLUSTER_INFO."""
+
+    broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
+    #: Names of brokers by cluster.
+    cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
+
+
+class TopicList(JsonBody):
+    """Names of topics."""
+
+    topic_list: list[str] = field(default_factory=list)
+    broker_addr: str | None = None
