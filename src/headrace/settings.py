@@ -1,0 +1,209 @@
+"""The settings of a job: each with its type, unit, default and meaning, in this one place.
+
+``python -m headrace.settings`` prints the page ``docs/settings.md``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from headrace._setting import PREFIX, describe_default, environment_values, setting, validate
+
+__all__ = ["Guarantee", "JobSettings", "OnExpiredOffset", "StartPosition", "settings_page"]
+
+Guarantee = Literal["exactly_once", "at_least_once"]
+"""What holds for each record after failures."""
+
+StartPosition = Literal["first", "latest"]
+"""Where a job starts that has never run."""
+
+OnExpiredOffset = Literal["fail", "earliest"]
+"""What a job does when the broker no longer holds what it must read next."""
+
+_DEFAULT_PARTITIONS = 8
+
+
+def _cores() -> int:
+    # A container or taskset may allow fewer cores than the machine has.
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """How a job runs, as opposed to what it computes.
+
+    Every field may also be given as text, as environment variables and files do; durations are
+    ``timedelta`` or text such as ``"500 ms"``.
+
+    Raises
+    ------
+    SettingsError
+        When a value cannot work; the message names the setting, its value and why.
+
+    Examples
+    --------
+    >>> settings = JobSettings(partitions=4, batch_interval=timedelta(milliseconds=200))
+    >>> settings.guarantee
+    'exactly_once'
+    >>> JobSettings(partitions=0)
+    Traceback (most recent call last):
+    headrace.errors.SettingsError: The setting partitions is 0: ...
+    """
+
+    namesrv: str | None = setting(
+        None,
+        doc="Address of the name server; without one the job uses the embedded broker of data_dir.",
+        unit="host:port",
+        shown="the embedded broker",
+        pattern=r"^[^\s:;]+:\d{1,5}(;[^\s:;]+:\d{1,5})*$",
+    )
+    data_dir: Path = setting(
+        Path(".headrace"),
+        doc="Folder of the embedded broker's data and of the job's local state.",
+        unit="path",
+    )
+    state_dir: Path | None = setting(
+        None,
+        doc="Folder of the local copies of the state; they are rebuilt when they are lost.",
+        unit="path",
+        shown="state, in data_dir",
+    )
+    partitions: int = setting(
+        make=lambda: min(_DEFAULT_PARTITIONS, _cores()),
+        doc="Shares of the key space that work side by side; belongs to the job and its state.",
+        unit="partitions",
+        shown="the cores of the machine, at most 8",
+        minimum=1,
+    )
+    guarantee: Guarantee = setting(
+        "exactly_once",
+        doc="What holds after failures: every result once, or at least once.",
+    )
+    max_records_per_batch: int = setting(
+        100_000,
+        doc="Most records that one batch reads, over all queues.",
+        unit="records",
+        minimum=1,
+    )
+    batch_interval: timedelta = setting(
+        timedelta(0),
+        doc="Least time from the start of one batch to the start of the next.",
+        unit="duration",
+        minimum=timedelta(0),
+    )
+    start: StartPosition = setting(
+        "first",
+        doc="Where a job that has never run begins: at the first message of a queue, or after "
+        "the latest.",
+    )
+    on_expired_offset: OnExpiredOffset = setting(
+        "fail",
+        doc="What to do when the broker has deleted what must be read next: stop, or go on at "
+        "the earliest message that is left.",
+    )
+    master: str = setting(
+        make=lambda: f"local[{_cores()},4]",
+        doc="Where Spark runs; in local[N,F] a task may fail F times before the job stops.",
+        unit="Spark master",
+        shown="local[N,4], N being the cores",
+        pattern=r"^\S+$",
+    )
+    spark_config: Mapping[str, str] = setting(
+        make=dict,
+        doc="More settings for Spark, which win over ours.",
+        unit="key=value,...",
+        shown="none",
+    )
+    connect_timeout: timedelta = setting(
+        timedelta(seconds=5),
+        doc="How long an address that has never answered is tried before it counts as wrong.",
+        unit="duration",
+        minimum=timedelta(milliseconds=1),
+    )
+    request_timeout: timedelta = setting(
+        timedelta(seconds=10),
+        doc="Longest wait for a broker's answer.",
+        unit="duration",
+        minimum=timedelta(milliseconds=1),
+    )
+    retry_timeout: timedelta = setting(
+        timedelta(seconds=60),
+        doc="How long a request is tried again while a broker that has answered is away.",
+        unit="duration",
+        minimum=timedelta(0),
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **given: Any) -> JobSettings:
+        """Take settings from ``HEADRACE_*`` variables; those in ``given`` win.
+
+        Parameters
+        ----------
+        environ
+            The variables; the process's own environment by default.
+        given
+            Settings by name.  ``None`` means not given.
+
+        Raises
+        ------
+        SettingsError
+            When a value cannot work, or a variable looks like a misspelt setting.
+
+        Examples
+        --------
+        >>> JobSettings.from_env({"HEADRACE_PARTITIONS": "3"}, start="latest").partitions
+        3
+        """
+        values: dict[str, Any] = dict(
+            environment_values(cls, os.environ if environ is None else environ)
+        )
+        values.update({name: value for name, value in given.items() if value is not None})
+        return cls(**values)
+
+    @property
+    def local_state(self) -> Path:
+        """The folder of the local copies of the state."""
+        return self.data_dir / "state" if self.state_dir is None else self.state_dir
+
+
+def settings_page() -> str:
+    """Write the page ``docs/settings.md``."""
+    lines = [
+        "# Settings of a job",
+        "",
+        "Made from `src/headrace/settings.py` by `python -m headrace.settings`.",
+        "A test holds it against the code.",
+        "",
+        "In Python each is a field of `JobSettings`.",
+        "On the command line it is an option of `headrace run`, with dashes for underscores.",
+        "An option wins over the environment variable, and the variable over the default.",
+        "",
+        "| setting | environment variable | type or unit | default | meaning |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for field in dataclasses.fields(JobSettings):
+        unit = field.metadata["unit"] or _choices(field)
+        lines.append(
+            f"| `{field.name}` | `{PREFIX}{field.name.upper()}` | {unit} "
+            f"| {describe_default(field)} | {field.metadata['doc']} |"
+        )
+    lines += ["", "A duration is a number and a unit: `500 ms`, `2 s`, `5 min`, `1 h`.", ""]
+    return "\n".join(lines)
+
+
+def _choices(field: dataclasses.Field[Any]) -> str:
+    choices = get_args(get_type_hints(JobSettings)[field.name])
+    return " or ".join(f"`{choice}`" for choice in choices)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_page())
