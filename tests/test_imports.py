@@ -1,0 +1,102 @@
+"""Imports point one way: see the picture in docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+ROOT = Path(headrace.__file__).parent
+
+# Modules that stand below every package and import nothing of ours but each other.
+BOTTOM = {"_setting", "errors", "failpoints", "java", "keys", "serdes", "settings"}
+
+# What each package may import besides itself and the bottom.
+MAY_IMPORT: dict[str, set[str]] = {
+    "protocol": set(),
+    "store": {"protocol"},
+    "broker": {"store", "protocol"},
+    "client": {"protocol"},
+    "topology": set(),
+    "streams": {"topology"},
+    "runtime": {"topology", "client", "protocol"},
+    "spark": {"runtime", "topology", "client", "protocol"},
+    "cli": {
+        "broker",
+        "client",
+        "protocol",
+        "runtime",
+        "spark",
+        "store",
+        "streams",
+        "topology",
+    },
+}
+
+# PySpark is slow to import and must not be needed by what runs without it.
+MAY_IMPORT_SPARK = {"spark", "cli"}
+
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def part_of(module: Path) -> str:
+    """The package of a module below ``headrace``, or its own name at the top."""
+    return module.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(module: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def parts_imported(module: Path) -> set[str]:
+    names = [name.split(".") for name in imported(module)]
+    known = BOTTOM | set(MAY_IMPORT)
+    return {name[1] for name in names if name[0] == "headrace" and name[1:] and name[1] in known}
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {part_of(module) for module in MODULES} - {"__init__", "__main__"}
+    assert parts <= BOTTOM | set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_imports_only_what_stands_below_it(module: Path) -> None:
+    part = part_of(module)
+    if part in {"__init__", "__main__"}:
+        return
+    allowed = BOTTOM | MAY_IMPORT.get(part, set()) | {part}
+    assert parts_imported(module) <= allowed
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_spark_is_imported_by_the_spark_package_only(module: Path) -> None:
+    roots = {name.split(".")[0] for name in imported(module)}
+    assert "pyspark" not in roots or part_of(module) in MAY_IMPORT_SPARK
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_package_imports_alone(package: str) -> None:
+    program = (
+        f"import headrace.{package}, sys, json\n"
+        "print(json.dumps(sorted(name for name in sys.modules)))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    loaded = json.loads(answer.stdout)
+    parts = {name.split(".")[1] for name in loaded if name.startswith("headrace.")}
+    assert parts <= BOTTOM | MAY_IMPORT[package] | {package}
+    assert "pyspark" not in loaded or package == "spark"
