@@ -1,0 +1,84 @@
+"""Serdes: how values become bytes and bytes become values.
+
+A serde works both ways, as the deserializer of a source and as the serializer of a sink::
+
+    builder.source("lines", serdes.string)
+    stream.sink("counts", serdes.json)
+
+A source also takes a callable of the body, which may return :class:`Keyed` to give a key, and
+:func:`with_key`, which reads the message's own key.  A sink also takes a callable of the value, or
+of key and value.  Between stages and in state stores values travel by the serde that was declared
+(``serde=``), else by the one that follows from their type, else as plain data.
+"""
+
+from __future__ import annotations
+
+from headrace.serdes._documents import (
+    JsonSerde,
+    KeySerde,
+    PickleSerde,
+    PlainSerde,
+    TypedJsonSerde,
+    json_of,
+)
+from headrace.serdes._scalars import (
+    BytesSerde,
+    FloatSerde,
+    IntSerde,
+    StringSerde,
+    pack_int64,
+    unpack_int64,
+)
+from headrace.serdes.base import Serde
+from headrace.serdes.inference import serde_for
+from headrace.serdes.messages import (
+    Deserializer,
+    Keyed,
+    PropertyColumns,
+    Serializer,
+    as_deserializer,
+    as_serializer,
+    with_key,
+)
+
+__all__ = [
+    "BytesSerde",
+    "Deserializer",
+    "FloatSerde",
+    "IntSerde",
+    "JsonSerde",
+    "KeySerde",
+    "Keyed",
+    "PickleSerde",
+    "PlainSerde",
+    "PropertyColumns",
+    "Serde",
+    "Serializer",
+    "StringSerde",
+    "TypedJsonSerde",
+    "as_deserializer",
+    "as_serializer",
+    "bytes",
+    "float",
+    "int",
+    "json",
+    "json_of",
+    "key",
+    "pack_int64",
+    "pickle",
+    "plain",
+    "serde_for",
+    "string",
+    "unpack_int64",
+    "with_key",
+]
+
+# Read as serdes.int and so on; nothing in this module needs the builtins of these names.
+bytes = BytesSerde()  # noqa: A001
+string = StringSerde()
+int = IntSerde()  # noqa: A001
+float = FloatSerde()  # noqa: A001
+json = JsonSerde()
+key = KeySerde()
+plain = PlainSerde()
+pickle = PickleSerde()

@@ -1,0 +1,320 @@
+"""Whole messages: how a source reads key and value, how a sink writes them."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+import pyarrow as pa
+
+from headrace.errors import DeserializationError
+from headrace.keys import EXACT_KEY, KEYS, key_from_properties, keys_from_columns
+from headrace.serdes.base import Serde
+from headrace.serdes.inference import result_hint, type_arguments
+
+__all__ = [
+    "Deserializer",
+    "Keyed",
+    "PropertyColumns",
+    "Serializer",
+    "as_deserializer",
+    "as_serializer",
+    "with_key",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+PropertyColumns = Callable[[str], pa.BinaryArray]
+"""Gives the column of a property by name: one value per message, null where it is absent."""
+
+
+class Keyed(NamedTuple, Generic[K, V]):
+    """A key with a value: what a deserializer returns that gives keys.
+
+    Examples
+    --------
+    >>> def read_reading(body: bytes) -> Keyed[str, float]:
+    ...     sensor, degrees = body.decode().split("=")
+    ...     return Keyed(sensor, float(degrees))
+    >>> read_reading(b"kitchen=21.5")
+    Keyed(key='kitchen', value=21.5)
+    """
+
+    key: K
+    value: V
+
+
+class Deserializer(ABC, Generic[K, V]):
+    """Reads records from messages.
+
+    Sources take serdes and plain callables too; this class is for one that looks at properties.
+    """
+
+    #: Types of key and value where they are known.
+    key_hint: Any = Any
+    value_hint: Any = Any
+    #: Writes the values between stages, None where it follows from their type.
+    value_serde: Serde[Any] | None = None
+
+    @abstractmethod
+    def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[K, V]:
+        """Read one message."""
+
+    def deserialize_many(
+        self, bodies: pa.BinaryArray, properties: PropertyColumns
+    ) -> tuple[list[K] | None, list[V]]:
+        """Read many messages: keys, or None when no message gives one, and values.
+
+        Any exception means that some message is bad; the caller finds it with
+        :meth:`deserialize`.  A subclass that reads other properties than the key overrides this.
+        """
+        texts = [properties(name).to_pylist() for name in (KEYS, EXACT_KEY)]
+        records = [
+            self.deserialize(
+                body,
+                {
+                    name: value.decode()
+                    for name, value in ((KEYS, text), (EXACT_KEY, exact))
+                    if value is not None
+                },
+            )
+            for body, text, exact in zip(bodies.to_pylist(), *texts, strict=True)
+        ]
+        return [record.key for record in records], [record.value for record in records]
+
+
+class _SerdeDeserializer(Deserializer[None, V]):
+    """The body by a serde; no key."""
+
+    key_hint = type(None)
+
+    def __init__(self, serde: Serde[V]) -> None:
+        self._serde = serde
+        self.value_hint = serde.hint
+        self.value_serde = None if serde.hint is Any else serde
+
+    def __repr__(self) -> str:
+        return repr(self._serde)
+
+    def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[None, V]:  # noqa: ARG002
+        return Keyed(None, self._serde.deserialize(body))
+
+    def deserialize_many(
+        self,
+        bodies: pa.BinaryArray,
+        properties: PropertyColumns,  # noqa: ARG002
+    ) -> tuple[list[None] | None, list[V]]:
+        return None, self._serde.deserialize_many(bodies)
+
+
+class _FunctionDeserializer(Deserializer[Any, Any]):
+    """The body by a callable, which may return :class:`Keyed`."""
+
+    def __init__(self, function: Callable[[bytes], Any], hint: Any) -> None:
+        self._function = function
+        self.key_hint, self.value_hint = Any, hint
+        keyed = type_arguments(hint, Keyed)
+        if keyed is not None:
+            self.key_hint, self.value_hint = keyed if len(keyed) == 2 else (Any, Any)
+        elif hint is not Any:
+            self.key_hint = type(None)
+
+    def __repr__(self) -> str:
+        return _callable_name(self._function)
+
+    def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[Any, Any]:  # noqa: ARG002
+        value = self._function(body)
+        return value if type(value) is Keyed else Keyed(None, value)
+
+    def deserialize_many(
+        self,
+        bodies: pa.BinaryArray,
+        properties: PropertyColumns,  # noqa: ARG002
+    ) -> tuple[list[Any] | None, list[Any]]:
+        values = list(map(self._function, bodies.to_pylist()))
+        if Keyed not in set(map(type, values)):
+            return None, values
+        records = [value if type(value) is Keyed else Keyed(None, value) for value in values]
+        return [record.key for record in records], [record.value for record in records]
+
+
+class _KeyDeserializer(Deserializer[K, V]):
+    """The value by another deserializer, the key from the message's properties."""
+
+    def __init__(self, values: Deserializer[Any, V], key_type: type[K]) -> None:
+        self._values = values
+        self._type = key_type
+        self.key_hint = key_type
+        self.value_hint = values.value_hint
+        self.value_serde = values.value_serde
+
+    def __repr__(self) -> str:
+        kind = "" if self._type is str else f", of={self._type.__name__}"
+        return f"with_key({self._values!r}{kind})"
+
+    def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[K, V]:
+        key = key_from_properties(properties)
+        self._check([key])
+        return Keyed(key, self._values.deserialize(body, properties).value)
+
+    def deserialize_many(
+        self, bodies: pa.BinaryArray, properties: PropertyColumns
+    ) -> tuple[list[K] | None, list[V]]:
+        keys = keys_from_columns(properties(KEYS), properties(EXACT_KEY))
+        self._check(keys)
+        return keys, self._values.deserialize_many(bodies, properties)[1]
+
+    def _check(self, keys: list[Any]) -> None:
+        for found in set(map(type, keys)):
+            if not issubclass(found, self._type):
+                what = "no key" if found is type(None) else f"a key of type {found.__name__}"
+                raise DeserializationError(
+                    f"with_key(of={self._type.__name__}) met a message with {what}",
+                    hint="name the type that the keys have; of=object takes every message,"
+                    " also one without a key",
+                )
+
+
+class Serializer(ABC, Generic[K, V]):
+    """Writes the bodies of messages; the key travels in the properties beside it.
+
+    Sinks take serdes and plain callables too; this class is for one that writes many at once.
+    """
+
+    @abstractmethod
+    def serialize(self, key: K, value: V) -> bytes:
+        """Write one body."""
+
+    def serialize_many(self, keys: list[K], values: list[V]) -> pa.BinaryArray:
+        """Write many bodies; any exception means that some record is bad."""
+        return pa.array(list(map(self.serialize, keys, values)), pa.binary())
+
+
+class _SerdeSerializer(Serializer[Any, V]):
+    """The value by a serde."""
+
+    def __init__(self, serde: Serde[V]) -> None:
+        self._serde = serde
+
+    def __repr__(self) -> str:
+        return repr(self._serde)
+
+    def serialize(self, key: Any, value: V) -> bytes:  # noqa: ARG002
+        return self._serde.serialize(value)
+
+    def serialize_many(self, keys: list[Any], values: list[V]) -> pa.BinaryArray:  # noqa: ARG002
+        return self._serde.serialize_many(values)
+
+
+class _FunctionSerializer(Serializer[Any, Any]):
+    """The body by a callable of the value, or of key and value."""
+
+    def __init__(self, function: Callable[..., bytes], *, takes_key: bool) -> None:
+        self._function = function
+        self._takes_key = takes_key
+
+    def __repr__(self) -> str:
+        return _callable_name(self._function)
+
+    def serialize(self, key: Any, value: Any) -> bytes:
+        return self._function(key, value) if self._takes_key else self._function(value)
+
+    def serialize_many(self, keys: list[Any], values: list[Any]) -> pa.BinaryArray:
+        columns = (keys, values) if self._takes_key else (values,)
+        return pa.array(list(map(self._function, *columns)), pa.binary())
+
+
+def _callable_name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return str(name).rpartition("<locals>.")[2]
+
+
+def as_deserializer(
+    source: object, names: Mapping[str, Any] | None = None
+) -> Deserializer[Any, Any]:
+    """Make a deserializer of whatever a source takes.
+
+    Parameters
+    ----------
+    source
+        A deserializer; a serde; or a callable that takes the body and returns the value, or
+        :class:`Keyed`.
+    names
+        Local names that the callable's annotations may use.
+
+    Raises
+    ------
+    TypeError
+        It is none of these.
+    """
+    if isinstance(source, Deserializer):
+        return source
+    if isinstance(source, Serde):
+        return _SerdeDeserializer(source)
+    if callable(source):
+        return _FunctionDeserializer(source, result_hint(source, names))
+    message = f"a deserializer is a serde or a callable of the body, not {source!r:.100}"
+    raise TypeError(message)
+
+
+def as_serializer(target: object) -> Serializer[Any, Any]:
+    """Make a serializer of whatever a sink takes.
+
+    Parameters
+    ----------
+    target
+        A serializer; a serde; or a callable that returns the body.  A callable with two required
+        parameters takes key and value, any other takes the value.
+
+    Raises
+    ------
+    TypeError
+        It is none of these.
+    """
+    if isinstance(target, Serializer):
+        return target
+    if isinstance(target, Serde):
+        return _SerdeSerializer(target)
+    if callable(target):
+        return _FunctionSerializer(target, takes_key=_required_parameters(target) == 2)
+    message = f"a serializer is a serde or a callable of the value, not {target!r:.100}"
+    raise TypeError(message)
+
+
+def _required_parameters(function: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+@overload
+def with_key(values: Serde[V] | Callable[[bytes], V]) -> Deserializer[str, V]: ...
+@overload
+def with_key(values: Serde[V] | Callable[[bytes], V], *, of: type[K]) -> Deserializer[K, V]: ...
+def with_key(values: Serde[Any] | Callable[[bytes], Any], *, of: type[Any] = str) -> Any:
+    """Make a deserializer that also gives the message's key.
+
+    Reads back what a sink wrote: any key that Headrace sends, or the text in ``KEYS`` of any other
+    producer.
+
+    Parameters
+    ----------
+    values
+        Reads the body.
+    of
+        Type of the keys.  A message whose key is of another type, or that has none, is one that
+        cannot be read: the source's ``on_error`` decides.  ``object`` takes every message.
+
+    Examples
+    --------
+    >>> from headrace import serdes
+    >>> with_key(serdes.json).deserialize(b"3", {"KEYS": "word"})
+    Keyed(key='word', value=3)
+    """
+    return _KeyDeserializer(as_deserializer(values), of)
