@@ -1,1 +1,7 @@
-"""Headrace: cli."""
+"""The command line: ``headrace --help`` lists the commands."""
+
+from __future__ import annotations
+
+from headrace.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""Measurements of Headrace's speed: ``make bench``."""

@@ -1,0 +1,68 @@
+"""Options that several commands share, and the way to the cluster that they name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+    from headrace.settings import JobSettings
+
+__all__ = ["DataDir", "NameServer", "cluster", "cluster_address", "settings_from"]
+
+NameServer = Annotated[
+    str | None,
+    typer.Option(
+        "--namesrv",
+        metavar="HOST:PORT",
+        envvar="HEADRACE_NAMESRV",
+        help="Name server of a cluster; without it, the embedded broker of the data folder.",
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="PATH",
+        help="Folder of the embedded broker's data (default: .headrace).",
+    ),
+]
+
+
+def settings_from(**given: object) -> JobSettings:
+    """Join what the command line gives with the environment and the defaults."""
+    from headrace.settings import JobSettings
+
+    return JobSettings.from_env(**given)
+
+
+@contextlib.contextmanager
+def cluster_address(settings: JobSettings) -> Iterator[str]:
+    """Give the name server: the one that is named, or the embedded broker's."""
+    if settings.namesrv is not None:
+        yield settings.namesrv
+        return
+    from headrace.embedded import embedded_broker
+
+    with embedded_broker(settings.data_dir) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def cluster(namesrv: str | None, data_dir: Path | None) -> Iterator[Client]:
+    """Connect to the cluster that the options name."""
+    from headrace.client import Client, ClientSettings
+
+    settings = settings_from(namesrv=namesrv, data_dir=data_dir)
+    times = ClientSettings(
+        connect_timeout=settings.connect_timeout,
+        request_timeout=settings.request_timeout,
+        retry_timeout=settings.retry_timeout,
+    )
+    with cluster_address(settings) as address, Client(address, times) as client:
+        yield client

@@ -1,0 +1,25 @@
+"""``headrace describe``: shows what a file builds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["describe"]
+
+
+def describe(
+    file: Annotated[Path, typer.Argument(help="The Python file that builds the topology.")],
+    dot: Annotated[bool, typer.Option("--dot", help="Write Graphviz DOT.")] = False,
+) -> None:
+    """Print a pipeline's graph, its stages, its topics and its state stores."""
+    from headrace.cli.loading import load_program
+    from headrace.topology import describe as described
+    from headrace.topology import to_dot
+
+    topology = load_program(file).topology
+    text = to_dot(topology) if dot else described(topology)
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")

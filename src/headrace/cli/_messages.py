@@ -1,0 +1,177 @@
+"""``headrace produce`` and ``headrace consume``: small conveniences for looking and trying."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._terminal import say
+
+if TYPE_CHECKING:
+    from headrace.client import AsyncPullConsumer, Client, MessageQueue, PullResult
+
+__all__ = ["consume", "produce"]
+
+_CHUNK = 10_000
+_POLL = timedelta(seconds=10)
+
+TopicName = Annotated[str, typer.Argument(help="The topic's name.")]
+
+
+def produce(
+    topic: TopicName,
+    messages: Annotated[
+        list[str] | None, typer.Argument(help="The messages; without any, the lines of stdin.")
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What stands between a message's key and its value."),
+    ] = None,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Send messages, or every line of stdin, to a topic."""
+    lines = iter(messages) if messages else (line.rstrip("\n") for line in sys.stdin)
+    # Somebody who types wants each line sent at once.
+    size = 1 if messages is None and sys.stdin.isatty() else _CHUNK
+    sent = 0
+    with cluster(namesrv, data_dir) as client:
+        while chunk := list(islice(lines, size)):
+            _send(client, topic, chunk, key_separator, turn=sent)
+            sent += len(chunk)
+    say(f"Sent {sent:,} messages to {topic}.")
+
+
+def consume(
+    topic: TopicName,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Start at the first message.")
+    ] = False,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop at the last message there is now.")
+    ] = False,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many messages.")
+    ] = None,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print a topic's messages as key, tab, value; until Ctrl-C, or to the end."""
+    printer = _Printer(max_messages)
+    with cluster(namesrv, data_dir) as client:
+        asyncio.run(_print_topic(client, topic, printer, first=from_beginning, until_end=until_end))
+
+
+def _send(client: Client, topic: str, lines: list[str], separator: str | None, turn: int) -> None:
+    import pyarrow as pa
+
+    from headrace.client import Producer
+
+    queues = client.queues(topic, for_="write")
+    producer = Producer(client)
+    if separator is None:
+        bodies = pa.array([line.encode() for line in lines], pa.binary())
+        # Chunks go to the queues in turn; short ones too, as `turn` moves by their length.
+        producer.send_columns(queues[turn // max(1, len(lines)) % len(queues)], bodies)
+        return
+    for number, pairs in _by_queue(lines, separator, len(queues)).items():
+        keys = pa.array([key.encode() for key, _ in pairs], pa.binary())
+        bodies = pa.array([value.encode() for _, value in pairs], pa.binary())
+        producer.send_columns(queues[number], bodies, keys)
+
+
+def _by_queue(lines: list[str], separator: str, queues: int) -> dict[int, list[tuple[str, str]]]:
+    from headrace.keys import encode_key, partition_of
+
+    chosen: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for line in lines:
+        key, found, value = line.partition(separator)
+        if not found:
+            raise typer.BadParameter(f"the line {line!r} has no {separator!r}")
+        chosen[partition_of(encode_key(key), queues)].append((key, value))
+    return chosen
+
+
+class _EnoughError(Exception):
+    """As many messages as were asked for are printed."""
+
+
+class _Printer:
+    """Writes messages to stdout, up to a number of them."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._left = limit
+
+    @property
+    def done(self) -> bool:
+        """Whether the limit is reached."""
+        return self._left == 0
+
+    def print(self, result: PullResult, end: int | None) -> None:
+        """Write a block's messages whose offset is below ``end``."""
+        for line in islice(_lines(result, end), self._left):
+            sys.stdout.write(line)
+            if self._left is not None:
+                self._left -= 1
+        sys.stdout.flush()
+
+
+def _lines(result: PullResult, end: int | None) -> Iterator[str]:
+    from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
+
+    columns = result.columns()
+    keys = keys_from_columns(columns.property(KEYS), columns.property(EXACT_KEY))
+    bodies = columns.body.to_pylist()
+    for offset, key, body in zip(columns.queue_offset.tolist(), keys, bodies, strict=True):
+        if end is None or offset < end:
+            shown = "" if key is None else key
+            yield f"{shown}\t{body.decode(errors='backslashreplace')}\n"
+
+
+async def _print_topic(
+    client: Client, topic: str, printer: _Printer, *, first: bool, until_end: bool
+) -> None:
+    from headrace.client import AsyncClient, AsyncPullConsumer
+
+    names = ";".join(client.asynchronous.name_servers)
+    async with AsyncClient(names, client.settings) as connection:
+        consumer = AsyncPullConsumer(connection)
+        queues = await connection.queues(topic)
+        ends = await consumer.end_offsets(queues)
+        starts = await consumer.begin_offsets(queues) if first else ends
+        prints = [
+            _print_queue(
+                consumer, queue, starts[queue], ends[queue] if until_end else None, printer
+            )
+            for queue in queues
+        ]
+        with contextlib.suppress(_EnoughError):
+            await asyncio.gather(*prints)
+
+
+async def _print_queue(
+    consumer: AsyncPullConsumer,
+    queue: MessageQueue,
+    offset: int,
+    end: int | None,
+    printer: _Printer,
+) -> None:
+    from headrace.client import PullStatus
+
+    while end is None or offset < end:
+        result = await consumer.pull(queue, offset, wait=_POLL)
+        if result.status is PullStatus.FOUND:
+            printer.print(result, end)
+        if printer.done:
+            # The other queues may be waiting for a message that nobody wants any more.
+            raise _EnoughError
+        offset = result.next_offset

@@ -1,0 +1,145 @@
+"""``headrace run``: runs the pipeline of a file on Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace._setting import describe_default, parse_duration
+from headrace.cli._terminal import say
+from headrace.errors import SettingsError
+from headrace.settings import JobSettings
+
+if TYPE_CHECKING:
+    from headrace.cli.loading import Program
+    from headrace.spark import StreamJob
+
+__all__ = ["run"]
+
+_FIELDS = {field.name: field for field in dataclasses.fields(JobSettings)}
+
+
+def _option(name: str) -> Any:
+    """Make the option of a setting from the place where the setting is described."""
+    field = _FIELDS[name]
+    default = describe_default(field).replace("[", r"\[")
+    return typer.Option(
+        f"--{name.replace('_', '-')}",
+        metavar=(field.metadata["unit"] or "choice").upper(),
+        help=f"{field.metadata['doc']} Default: {default}.",
+        rich_help_panel="Settings",
+    )
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The Python file that builds the topology.")],
+    until_caught_up: Annotated[
+        bool,
+        typer.Option("--until-caught-up", help="Stop when everything that was there is done."),
+    ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Give up --until-caught-up after so long."),
+    ] = None,
+    at_least_once: Annotated[
+        bool, typer.Option("--at-least-once", help="Short for --guarantee at_least_once.")
+    ] = False,
+    namesrv: Annotated[str | None, _option("namesrv")] = None,
+    data_dir: Annotated[Path | None, _option("data_dir")] = None,
+    state_dir: Annotated[Path | None, _option("state_dir")] = None,
+    partitions: Annotated[int | None, _option("partitions")] = None,
+    guarantee: Annotated[str | None, _option("guarantee")] = None,
+    max_records_per_batch: Annotated[int | None, _option("max_records_per_batch")] = None,
+    batch_interval: Annotated[str | None, _option("batch_interval")] = None,
+    start: Annotated[str | None, _option("start")] = None,
+    on_expired_offset: Annotated[str | None, _option("on_expired_offset")] = None,
+    master: Annotated[str | None, _option("master")] = None,
+    spark_config: Annotated[list[str] | None, _option("spark_config")] = None,
+    connect_timeout: Annotated[str | None, _option("connect_timeout")] = None,
+    request_timeout: Annotated[str | None, _option("request_timeout")] = None,
+    retry_timeout: Annotated[str | None, _option("retry_timeout")] = None,
+) -> None:
+    """Run the pipeline of a file until Ctrl-C, or until it has caught up."""
+    from headrace.cli.loading import load_program
+
+    given = {name: value for name, value in locals().items() if name in _FIELDS}
+    given["spark_config"] = _spark_pairs(spark_config)
+    if at_least_once:
+        given["guarantee"] = "at_least_once"
+    settings = JobSettings.from_env(**given)
+    limit = None if timeout is None else _duration("--timeout", timeout)
+    program = load_program(file)
+    with _stopped_by_signals(), _job(program, settings) as job:
+        _follow(job, program.topology.name, until_caught_up=until_caught_up, limit=limit)
+
+
+@contextlib.contextmanager
+def _job(program: Program, settings: JobSettings) -> Iterator[StreamJob]:
+    from headrace.cli._cluster import cluster_address
+    from headrace.java import use_java
+
+    # Java is looked for first: it costs nothing and is what a new machine lacks.
+    use_java()
+    from headrace.spark import StreamJob
+
+    program.ship()
+    with cluster_address(settings) as address:
+        if settings.namesrv is None:
+            say(f"Embedded broker at {address}, data in {settings.data_dir}")
+        say("Starting Spark ...")
+        connected = dataclasses.replace(settings, namesrv=address)
+        with StreamJob(program.topology, connected) as job:
+            yield job
+
+
+def _follow(job: StreamJob, name: str, *, until_caught_up: bool, limit: timedelta | None) -> None:
+    from headrace.cli.progress import shown
+
+    try:
+        with shown(job.statistics, name, to_the_end=until_caught_up):
+            job.start()
+            if until_caught_up:
+                job.await_caught_up(timeout=limit)
+            else:
+                job.await_termination()
+    except KeyboardInterrupt:
+        job.stop()
+        say(f"Stopped after batch {job.statistics().batch}; the next start goes on from there.")
+        return
+    done = job.statistics()
+    say(f"Caught up: {done.records_in:,} records in, {done.records_out:,} results out.")
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that a supervisor stops a job cleanly."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _spark_pairs(given: list[str] | None) -> dict[str, str] | None:
+    if given is None:
+        return None
+    pairs = [pair.partition("=") for pair in given]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        message = f"--spark-config {wrong[0]} has no '='."
+        raise SettingsError(message, hint="Write --spark-config key=value, once per key.")
+    return {key: value for key, _, value in pairs}
+
+
+def _duration(option: str, text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        message = f"{option} is {text!r}: {error}."
+        raise SettingsError(message) from None

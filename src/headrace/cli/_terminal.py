@@ -1,0 +1,69 @@
+"""What is written to the terminal, and how every failure ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["report", "say", "terminal"]
+
+_BUG_HINT = (
+    "This is a fault in headrace. Run again with `headrace --debug ...` for the traceback, "
+    "and report it with that."
+)
+
+
+def terminal(*, error: bool = False) -> Console:
+    """Give the console for results, or the one for everything else."""
+    from rich.console import Console
+
+    return Console(stderr=error, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Write one line about what happens, apart from the results."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def report(error: BaseException, *, debug: bool) -> None:
+    """Write what went wrong as one message: what, where, why and what to do."""
+    from rich.text import Text
+
+    if debug:
+        traceback.print_exception(error)
+    message, hints = _explain(error)
+    text = Text.assemble(("error: ", "bold red"), message)
+    for hint in hints:
+        text.append("\n  → ", "cyan").append(hint)
+    terminal(error=True).print(text, markup=False)
+
+
+def _explain(error: BaseException) -> tuple[str, list[str]]:
+    if not isinstance(error, HeadraceError):
+        if isinstance(error, OSError) and error.filename is not None:
+            return f"{error.filename}: {error.strerror}.", []
+        return f"{type(error).__name__}: {error}", [_BUG_HINT]
+    messages: list[str] = []
+    hints: list[str] = []
+    cause: BaseException | None = error
+    while isinstance(cause, HeadraceError):
+        # A wrapper often repeats its cause: then it is told once.
+        if not any(cause.message in told for told in messages):
+            messages.append(cause.message)
+        if cause.hint is not None and cause.hint not in hints:
+            hints.append(cause.hint)
+        cause = cause.__cause__
+    return "\nbecause: ".join(messages), hints
+
+
+def debug_wanted() -> bool:
+    """Whether the environment asks for tracebacks."""
+    return os.environ.get("HEADRACE_DEBUG", "") not in {"", "0"}

@@ -1,0 +1,86 @@
+"""``headrace topic``: makes, lists, shows and deletes topics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._terminal import say, terminal
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Make, list, show and delete topics.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+TopicName = Annotated[str, typer.Argument(help="The topic's name.")]
+
+
+@app.command()
+def create(
+    topic: TopicName,
+    queues: Annotated[int, typer.Option(min=1, help="Number of queues.")] = 4,
+    compaction: Annotated[
+        bool, typer.Option("--compaction", help="Keep the last message of each key only.")
+    ] = False,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make a topic, or change its number of queues."""
+    from headrace.client import Admin
+
+    attributes = {"+cleanup.policy": "COMPACTION"} if compaction else None
+    with cluster(namesrv, data_dir) as client:
+        Admin(client).create_topic(topic, queues=queues, attributes=attributes)
+    say(f"Topic {topic} has {queues} queues.")
+
+
+@app.command()
+def delete(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+    """Delete a topic and its messages."""
+    from headrace.client import Admin
+
+    with cluster(namesrv, data_dir) as client:
+        admin = Admin(client)
+        # Brokers delete a topic that is not there without a word: a typo would look like success.
+        client.route(topic)
+        admin.delete_topic(topic)
+    say(f"Topic {topic} is deleted.")
+
+
+@app.command("list")
+def list_topics(namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+    """List the topics, one a line."""
+    from headrace.client import Admin
+
+    with cluster(namesrv, data_dir) as client:
+        for topic in sorted(Admin(client).topics()):
+            typer.echo(topic)
+
+
+@app.command()
+def status(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+    """Show the offsets of a topic's queues."""
+    from rich.table import Table
+
+    from headrace.client import PullConsumer
+
+    table = Table("queue", "first", "end", "messages", title=topic)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    with cluster(namesrv, data_dir) as client:
+        queues = client.queues(topic)
+        consumer = PullConsumer(client)
+        begins, ends = consumer.begin_offsets(queues), consumer.end_offsets(queues)
+    for queue in queues:
+        begin, end = begins[queue], ends[queue]
+        table.add_row(
+            f"{queue.broker} {queue.queue_id}", f"{begin:,}", f"{end:,}", f"{end - begin:,}"
+        )
+    table.add_section()
+    table.add_row("all", "", "", f"{sum(ends.values()) - sum(begins.values()):,}")
+    terminal().print(table)

@@ -1,0 +1,83 @@
+"""The commands in one tree, and the one place where errors end.
+
+Command modules import what they run inside their functions, so that ``headrace --help`` answers
+at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from headrace.cli import _broker, _describe, _doctor, _messages, _run, _topics
+from headrace.cli._terminal import debug_wanted, report
+from headrace.errors import HeadraceError
+
+__all__ = ["app", "main"]
+
+
+@dataclass(slots=True)
+class _Switches:
+    debug: bool = False
+
+
+_switches = _Switches()
+
+app = typer.Typer(
+    name="headrace",
+    help="Exactly-once stream processing over RocketMQ topics, run by Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(_run.run)
+app.command("describe")(_describe.describe)
+app.command("broker")(_broker.broker)
+app.command("produce")(_messages.produce)
+app.command("consume")(_messages.consume)
+app.command("doctor")(_doctor.doctor)
+app.add_typer(_topics.app, name="topic")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of failures.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    _switches.debug = debug or debug_wanted()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; every failure ends as one message and exit status 1.
+
+    Parameters
+    ----------
+    arguments
+        The command line without the program's name; ``sys.argv`` by default.
+    """
+    _switches.debug = debug_wanted()
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="headrace")
+    except HeadraceError as error:
+        report(error, debug=_switches.debug)
+    except Exception as error:  # noqa: BLE001  the last line of defence: nobody is shown a traceback
+        report(error, debug=_switches.debug)
+    else:
+        return
+    sys.exit(1)

@@ -1,0 +1,145 @@
+"""Loads a user's file and finds the topology that it builds."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.errors import ConfigurationError, HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.topology import Topology
+
+__all__ = ["Program", "load_program"]
+
+T = TypeVar("T")
+
+_HINT = "Write `topology = builder.build()` at the top level of the file."
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A user's file and the topology in it."""
+
+    topology: Topology
+    #: The file, and what it imported from its own folder: Spark's workers cannot find these.
+    modules: tuple[ModuleType, ...]
+
+    def ship(self) -> None:
+        """Let the file's code travel to Spark's workers, which do not see its folder."""
+        from pyspark import cloudpickle
+
+        for module in self.modules:
+            cloudpickle.register_pickle_by_value(module)
+
+
+def load_program(path: Path) -> Program:
+    """Run a file and find its topology.
+
+    That is the variable ``topology``, else the only ``Topology``, else the only
+    ``StreamBuilder``, which is built.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is no such file, it fails, or it holds no topology or several.
+    """
+    if not path.is_file():
+        message = f"There is no file {path}."
+        raise ConfigurationError(message, hint="Give the Python file that builds the topology.")
+    before = set(sys.modules)
+    module = _imported(path)
+    folder = path.resolve().parent
+    local = [
+        loaded
+        for name, loaded in sys.modules.items()
+        if name not in before and loaded is not module and _lies_in(loaded, folder)
+    ]
+    return Program(_topology_of(module, path), (module, *local))
+
+
+def _imported(path: Path) -> ModuleType:
+    name = path.stem
+    if name in sys.modules or name in sys.stdlib_module_names or not name.isidentifier():
+        # A file called json.py must not stand in for the module of that name.
+        name = f"headrace_program_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        message = f"{path} is no Python file."
+        raise ConfigurationError(message, hint="Its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # Imports of its neighbours work as they do for a script.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(path, error) from error
+    return module
+
+
+def _failed(path: Path, error: BaseException) -> ConfigurationError:
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError):
+        message = f"{error.filename}:{error.lineno}: {kind}: {error.msg}."
+        return ConfigurationError(message, hint="Correct the line.")
+    user_lines = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename) == path or Path(frame.filename).resolve() == path.resolve()
+    ]
+    where = f"{path}:{user_lines[-1].lineno}" if user_lines else str(path)
+    code = f"\n    {user_lines[-1].line}" if user_lines else ""
+    message = f"{where}: the file raised {kind}: {error}{code}"
+    if isinstance(error, SystemExit):
+        hint = "Put what must run only as a script under `if __name__ == '__main__':`."
+    else:
+        hint = "`headrace --debug` shows the whole traceback."
+    return ConfigurationError(message, hint=hint)
+
+
+def _topology_of(module: ModuleType, path: Path) -> Topology:
+    from headrace.streams import StreamBuilder
+    from headrace.topology import Topology
+
+    named = vars(module).get("topology")
+    if isinstance(named, Topology):
+        return named
+    if isinstance(named, StreamBuilder):
+        return named.build()
+    if topologies := _by_identity(module, Topology):
+        return _only(topologies, "topologies", path)
+    if builders := _by_identity(module, StreamBuilder):
+        return _only(builders, "stream builders", path).build()
+    message = f"{path} builds no topology."
+    raise ConfigurationError(message, hint=_HINT)
+
+
+def _by_identity(module: ModuleType, kind: type[T]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, kind) and not any(value is other for other in found.values()):
+            found[name] = value
+    return found
+
+
+def _only(found: dict[str, T], what: str, path: Path) -> T:
+    if len(found) > 1:
+        message = f"{path} holds several {what}: {', '.join(found)}."
+        raise ConfigurationError(message, hint="Name the one to run `topology`.")
+    return next(iter(found.values()))
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return False
+    path = Path(file).resolve()
+    return path.is_relative_to(folder) and "site-packages" not in path.parts

@@ -1,0 +1,116 @@
+"""Shows how a job gets on: a live line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.cli._terminal import say, terminal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["JobProgress", "line_of", "shown"]
+
+_LIVE_INTERVAL = 0.25
+_PLAIN_INTERVAL = 5.0
+
+
+class JobProgress(Protocol):
+    """What is read from a job's statistics."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of this driver among all that ran the job."""
+
+    @property
+    def batch(self) -> int:
+        """Last committed batch."""
+
+    @property
+    def records_in(self) -> int:
+        """Records read."""
+
+    @property
+    def records_out(self) -> int:
+        """Results written."""
+
+    @property
+    def lag(self) -> int:
+        """Records that wait."""
+
+    @property
+    def records_per_second(self) -> float:
+        """Rate of the last batches."""
+
+
+def line_of(progress: JobProgress) -> str:
+    """Write the state of a job in one line."""
+    return (
+        f"epoch {progress.epoch} · batch {progress.batch} · {progress.records_in:,} in · "
+        f"{progress.records_out:,} out · {progress.records_per_second:,.0f} records/s · "
+        f"lag {progress.lag:,}"
+    )
+
+
+@contextlib.contextmanager
+def shown(
+    statistics: Callable[[], JobProgress], name: str, *, to_the_end: bool = False
+) -> Iterator[None]:
+    """Show a job's progress for as long as the context lasts.
+
+    Parameters
+    ----------
+    statistics
+        Asked from a thread of its own.
+    name
+        The job's name.
+    to_the_end
+        Whether there is an end to reach, so that a bar makes sense.
+    """
+    console = terminal(error=True)
+    if not console.is_terminal:
+        with _repeated(lambda: say(f"{name} · {line_of(statistics())}"), _PLAIN_INTERVAL):
+            yield
+        return
+    with _live(name, to_the_end=to_the_end) as progress:
+        task = progress.add_task(name, total=None, state="starting")
+
+        def refresh() -> None:
+            now = statistics()
+            total = now.records_in + now.lag if to_the_end and now.batch else None
+            progress.update(task, completed=now.records_in, total=total, state=line_of(now))
+
+        with _repeated(refresh, _LIVE_INTERVAL):
+            yield
+        refresh()
+
+
+def _live(name: str, *, to_the_end: bool) -> Progress:
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    state = TextColumn("{task.fields[state]}", markup=False)
+    title = TextColumn(f"[bold]{name}[/bold]")
+    middle = BarColumn(bar_width=24) if to_the_end else SpinnerColumn()
+    return Progress(
+        title, middle, state, TimeElapsedColumn(), console=terminal(error=True), transient=False
+    )
+
+
+@contextlib.contextmanager
+def _repeated(action: Callable[[], None], interval: float) -> Iterator[None]:
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(interval):
+            action()
+
+    thread = threading.Thread(target=repeat, name="headrace-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
