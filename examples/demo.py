@@ -96,7 +96,6 @@ def send_lines(client: Client, files: list[Path]) -> Counter[str]:
 def count_on_spark(address: str) -> float:
     """Run the pipeline until it has read every line; the seconds that took, Spark's start apart."""
     program = load_program(PROGRAM)
-    program.ship()
     settings = JobSettings(namesrv=address, data_dir=DATA)
     console.print("Starting Spark ...")
     with StreamJob(program.topology, settings) as job:

@@ -89,7 +89,6 @@ def _job(program: Program, settings: JobSettings) -> Iterator[StreamJob]:
     use_java()
     from headrace.spark import StreamJob
 
-    program.ship()
     with cluster_address(settings) as address:
         if settings.namesrv is None:
             say(f"Embedded broker at {address}, data in {settings.data_dir}")

@@ -27,22 +27,16 @@ class Program:
     """A user's file and the topology in it."""
 
     topology: Topology
-    #: The file, and what it imported from its own folder: Spark's workers cannot find these.
+    #: The file, and what it imported from its own folder; their code travels with the job.
     modules: tuple[ModuleType, ...]
-
-    def ship(self) -> None:
-        """Let the file's code travel to Spark's workers, which do not see its folder."""
-        from pyspark import cloudpickle
-
-        for module in self.modules:
-            cloudpickle.register_pickle_by_value(module)
 
 
 def load_program(path: Path) -> Program:
     """Run a file and find its topology.
 
     That is the variable ``topology``, else the only ``Topology``, else the only
-    ``StreamBuilder``, which is built.
+    ``StreamBuilder``, which is built.  Spark's workers do not see the folder of the file: its code,
+    and that of modules beside it, is pickled by value from here on.
 
     Raises
     ------
@@ -60,6 +54,8 @@ def load_program(path: Path) -> Program:
         for name, loaded in sys.modules.items()
         if name not in before and loaded is not module and _lies_in(loaded, folder)
     ]
+    for loaded in local:
+        _pickle_by_value(loaded)
     return Program(_topology_of(module, path), (module, *local))
 
 
@@ -74,6 +70,8 @@ def _imported(path: Path) -> ModuleType:
         raise ConfigurationError(message, hint="Its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    # Before it runs: build() checks whether the operators can be pickled, and must see this.
+    _pickle_by_value(module)
     # Imports of its neighbours work as they do for a script.
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -83,6 +81,12 @@ def _imported(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
     return module
+
+
+def _pickle_by_value(module: ModuleType) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)
 
 
 def _failed(path: Path, error: BaseException) -> ConfigurationError:
