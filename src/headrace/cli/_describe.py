@@ -17,9 +17,6 @@ def describe(
 ) -> None:
     """Print a pipeline's graph, its stages, its topics and its state stores."""
     from headrace.cli.loading import load_program
-    from headrace.topology import describe as described
-    from headrace.topology import to_dot
 
     topology = load_program(file).topology
-    text = to_dot(topology) if dot else described(topology)
-    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.write(topology.to_dot() if dot else topology.describe())
