@@ -16,6 +16,7 @@ from __future__ import annotations
 from headrace.serdes._documents import (
     JsonSerde,
     KeySerde,
+    NothingSerde,
     PickleSerde,
     PlainSerde,
     TypedJsonSerde,
@@ -49,6 +50,7 @@ __all__ = [
     "JsonSerde",
     "KeySerde",
     "Keyed",
+    "NothingSerde",
     "PickleSerde",
     "PlainSerde",
     "PropertyColumns",
@@ -64,6 +66,7 @@ __all__ = [
     "json",
     "json_of",
     "key",
+    "nothing",
     "pack_int64",
     "pickle",
     "plain",
@@ -80,5 +83,6 @@ int = IntSerde()  # noqa: A001
 float = FloatSerde()  # noqa: A001
 json = JsonSerde()
 key = KeySerde()
+nothing = NothingSerde()
 plain = PlainSerde()
 pickle = PickleSerde()

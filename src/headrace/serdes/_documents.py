@@ -13,7 +13,15 @@ from headrace.encoding import decode, encode_canonical, encode_exact
 from headrace.keys import decode_keys, encode_keys
 from headrace.serdes.base import Serde
 
-__all__ = ["JsonSerde", "KeySerde", "PickleSerde", "PlainSerde", "TypedJsonSerde", "json_of"]
+__all__ = [
+    "JsonSerde",
+    "KeySerde",
+    "NothingSerde",
+    "PickleSerde",
+    "PlainSerde",
+    "TypedJsonSerde",
+    "json_of",
+]
 
 T = TypeVar("T")
 
@@ -148,6 +156,24 @@ class KeySerde(Serde[Any]):
 
     def deserialize_many(self, data: pa.BinaryArray) -> list[Any]:
         return decode_keys(data.to_pylist())
+
+
+class NothingSerde(Serde[Any]):
+    """No bytes at all, read as None: for values that nobody looks at."""
+
+    name: ClassVar[str] = "nothing"
+
+    def serialize(self, value: Any) -> bytes:  # noqa: ARG002
+        return b""
+
+    def deserialize(self, data: bytes) -> Any:  # noqa: ARG002
+        return None
+
+    def serialize_many(self, values: list[Any]) -> pa.BinaryArray:
+        return pa.array([b""]).take(pa.array(np.zeros(len(values), np.int64)))
+
+    def deserialize_many(self, data: pa.BinaryArray) -> list[Any]:
+        return [None] * len(data)
 
 
 class PickleSerde(Serde[Any]):

@@ -1,1 +1,10 @@
-"""Headrace: streams."""
+"""The streams front door: typed method chains that build a topology."""
+
+from __future__ import annotations
+
+from headrace.streams.builder import StreamBuilder
+from headrace.streams.keyed import KeyedStream, Table
+from headrace.streams.stream import End, Stream
+from headrace.topology import Accumulator
+
+__all__ = ["Accumulator", "End", "KeyedStream", "Stream", "StreamBuilder", "Table"]

@@ -1,1 +1,56 @@
-"""Headrace: topology."""
+"""Topologies: immutable graphs of operators, their checks, their cut into stages, their pictures."""
+
+from __future__ import annotations
+
+from headrace.topology.accumulators import Accumulator, AccumulatorSerde, Copies, mergeable
+from headrace.topology.graph import Topology
+from headrace.topology.names import commit_topic, state_topic
+from headrace.topology.operators import (
+    Aggregate,
+    Emit,
+    ErrorPolicy,
+    Filter,
+    FlatMap,
+    FlatMapValues,
+    KeyBy,
+    Map,
+    MapValues,
+    Operator,
+    Origin,
+    Peek,
+    Sink,
+    Source,
+    ToStream,
+)
+from headrace.topology.pickling import check_pickling
+from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
+
+__all__ = [
+    "Accumulator",
+    "AccumulatorSerde",
+    "Aggregate",
+    "Copies",
+    "Emit",
+    "ErrorPolicy",
+    "Filter",
+    "FlatMap",
+    "FlatMapValues",
+    "KeyBy",
+    "Map",
+    "MapValues",
+    "Operator",
+    "Origin",
+    "Peek",
+    "Shuffle",
+    "Sink",
+    "Source",
+    "Stage",
+    "StagePlan",
+    "ToStream",
+    "Topology",
+    "check_pickling",
+    "commit_topic",
+    "cut_stages",
+    "mergeable",
+    "state_topic",
+]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from headrace.serdes import Deserializer, Serde, Serializer
@@ -54,6 +54,13 @@ class Origin:
 class Operator:
     """One node of the graph."""
 
+    #: Shown by ``describe()``.
+    label: ClassVar[str] = "operator"
+    #: The key of what it gives may differ from the key of what it took.
+    changes_key: ClassVar[bool] = False
+    #: It keeps state by key, so all records of a key must meet in one partition.
+    stateful: ClassVar[bool] = False
+
     name: str
     #: Names of the operators that feed this one, in order.
     parents: tuple[str, ...]
@@ -65,6 +72,9 @@ class Operator:
 class Source(Operator):
     """Reads a topic."""
 
+    label: ClassVar[str] = "source"
+    changes_key: ClassVar[bool] = True
+
     topic: str
     deserializer: Deserializer[Any, Any]
     on_error: ErrorPolicy = "fail"
@@ -72,7 +82,10 @@ class Source(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(Operator):
-    """Replaces the value; the function may see the key: ``function(key, value)``."""
+    """Replaces key and value by the pair that ``function(key, value)`` gives."""
+
+    label: ClassVar[str] = "map"
+    changes_key: ClassVar[bool] = True
 
     function: Function
 
@@ -81,12 +94,17 @@ class Map(Operator):
 class MapValues(Operator):
     """Replaces the value by ``function(value)``."""
 
+    label: ClassVar[str] = "map_values"
+
     function: Function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMap(Operator):
-    """Gives any number of (key, value) pairs by ``function(key, value)``."""
+    """Gives any number of records: the pairs that ``function(key, value)`` yields."""
+
+    label: ClassVar[str] = "flat_map"
+    changes_key: ClassVar[bool] = True
 
     function: Callable[..., Iterable[Any]]
 
@@ -95,12 +113,16 @@ class FlatMap(Operator):
 class FlatMapValues(Operator):
     """Gives any number of values by ``function(value)``; the key stays."""
 
+    label: ClassVar[str] = "flat_map_values"
+
     function: Callable[..., Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(Operator):
     """Keeps the records for which ``function(value)`` is true."""
+
+    label: ClassVar[str] = "filter"
 
     function: Function
 
@@ -109,12 +131,17 @@ class Filter(Operator):
 class Peek(Operator):
     """Calls ``function(value)`` for its effect and passes the record on."""
 
+    label: ClassVar[str] = "peek"
+
     function: Function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyBy(Operator):
-    """Sets the key to ``selector(value)``; what follows runs after a shuffle."""
+    """Sets the key to ``selector(value)``; the next stateful operator runs after a shuffle."""
+
+    label: ClassVar[str] = "key_by"
+    changes_key: ClassVar[bool] = True
 
     selector: Function
     key_serde: Serde[Any]
@@ -128,11 +155,15 @@ class Aggregate(Operator):
     a fresh accumulator for ``custom``, ``function`` is the reducer or the value selector.
     """
 
+    label: ClassVar[str] = "aggregate"
+    stateful: ClassVar[bool] = True
+
     kind: Literal["count", "sum", "reduce", "custom"]
     key_serde: Serde[Any]
     #: Of the accumulator, as it lies in the state store and travels after combining.
     state_serde: Serde[Any]
-    #: Of the records that come in, as they travel where they are not combined before the shuffle.
+    #: Of the records that come in, as they travel where they are not combined before the shuffle;
+    #: a count looks at no value, so whatever arrives there may be replaced by None.
     value_serde: Serde[Any]
     function: Function | None = None
     accumulator: Callable[[], Any] | None = None
@@ -143,10 +174,14 @@ class Aggregate(Operator):
 class ToStream(Operator):
     """Turns a table of results into a stream of its updates."""
 
+    label: ClassVar[str] = "to_stream"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink(Operator):
     """Writes to a topic."""
+
+    label: ClassVar[str] = "sink"
 
     topic: str
     serializer: Serializer[Any, Any]

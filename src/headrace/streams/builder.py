@@ -1,0 +1,201 @@
+"""StreamBuilder: where a topology starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from headrace.errors import TopologyError
+from headrace.serdes import Deserializer, Keyed, Serde, as_deserializer
+from headrace.streams._calls import caller, check_function
+from headrace.streams._flow import Flow, Known
+from headrace.streams.stream import Stream
+from headrace.topology import ErrorPolicy, Operator, Source, Topology, check_pickling
+from headrace.topology.names import check_job_name
+
+__all__ = ["StreamBuilder"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class StreamBuilder:
+    """Builds the topology of one job.
+
+    Parameters
+    ----------
+    name
+        The job: prefix of the topics that it makes for itself, and its consumer group.
+
+    Raises
+    ------
+    TopologyError
+        No topic could be named after the job.
+
+    Examples
+    --------
+    >>> from headrace import StreamBuilder, serdes
+    >>> builder = StreamBuilder("word-count")
+    >>> (
+    ...     builder.source("lines", serdes.string)
+    ...     .flat_map_values(lambda line: line.lower().split())
+    ...     .key_by(lambda word: word)
+    ...     .count()
+    ...     .to_stream()
+    ...     .sink("counts", serdes.json)
+    ... )
+    <end of 'sink-counts'>
+    >>> print(builder.build().describe())
+    topology word-count
+      stage 0
+        source-lines           reads lines, deserializer string
+        flat_map_values-lines  <- source-lines
+        key_by-lines           <- flat_map_values-lines
+      stage 1
+        count-lines            <= key_by-lines (by key), emit update, state int
+        to_stream-lines        <- count-lines
+        sink-counts            <- to_stream-lines, writes counts, serializer json
+      topics
+        lines                              read by source-lines
+        counts                             written by sink-counts
+        word-count-count-lines-stateTopic  state of count-lines
+        word-count-commitTopic             commits of the job
+    """
+
+    def __init__(self, name: str) -> None:
+        check_job_name(name)
+        self.name = name
+        self._operators: list[Operator] = []
+        self._derived: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"StreamBuilder({self.name!r})"
+
+    @overload
+    def source(
+        self,
+        topic: str,
+        deserializer: Serde[V],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[None, V]: ...
+    @overload
+    def source(
+        self,
+        topic: str,
+        deserializer: Deserializer[K, V],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, V]: ...
+    @overload
+    def source(  # type: ignore[overload-overlap]  # a Keyed is a value too: the first match wins
+        self,
+        topic: str,
+        deserializer: Callable[[bytes], Keyed[K, V]],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, V]: ...
+    @overload
+    def source(
+        self,
+        topic: str,
+        deserializer: Callable[[bytes], V],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[None, V]: ...
+    def source(
+        self,
+        topic: str,
+        deserializer: Any,
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[Any, Any]:
+        """Read a topic.
+
+        Parameters
+        ----------
+        topic
+            Name of the topic.
+        deserializer
+            A serde; a callable that takes a message's body and gives the value, or
+            :class:`~headrace.serdes.Keyed` to give a key too; or a deserializer such as
+            ``serdes.with_key(serdes.json)``, which also gives the message's own key.
+        name
+            Name of the operator, ``source-TOPIC`` unless given.
+        on_error
+            What to do with a message that cannot be read: ``"fail"`` stops the job and names the
+            message, ``"skip"`` counts it, ``"topic:NAME"`` sends it to that topic.
+
+        Raises
+        ------
+        TopologyError
+            The deserializer is neither a serde nor callable.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").source("lines", serdes.string)
+        <stream 'source-lines'>
+        """
+        made_by = caller()
+        if isinstance(deserializer, Deserializer | Serde):
+            reader = as_deserializer(deserializer)
+        else:
+            check_function("source", deserializer, ("body",), made_by.origin)
+            reader = as_deserializer(deserializer, made_by.names)
+        operator = Source(
+            name=self.name_for("source", topic, name),
+            parents=(),
+            origin=made_by.origin,
+            topic=topic,
+            deserializer=reader,
+            on_error=on_error,
+        )
+        self.add(operator)
+        key = Known(reader.key_hint, None, operator.name, operator.origin)
+        value = Known(reader.value_hint, reader.value_serde, operator.name, operator.origin)
+        return Stream(Flow(self, operator.name, name or topic, key, value))
+
+    def build(self) -> Topology:
+        """Check what was built and give it as an immutable topology.
+
+        The builder can be built again, also after more was added.
+
+        Raises
+        ------
+        TopologyError
+            The topology cannot work, or a function cannot be sent to Spark's workers.
+        """
+        topology = Topology(self.name, tuple(self._operators))
+        check_pickling(topology.operators)
+        return topology
+
+    def add(self, operator: Operator) -> None:
+        """Add an operator to the graph.
+
+        Caller: streams. Affects: the topology that :meth:`build` gives.
+        """
+        self._operators.append(operator)
+
+    def name_for(self, label: str, place: str, name: str | None) -> str:
+        """Choose an operator's name: the user's, else ``KIND-PLACE``, then ``KIND-PLACE-2``.
+
+        Operators with names of their own count too, so naming one leaves the others' names alone.
+
+        Caller: streams.
+        """
+        if name is not None and not name:
+            message = f"name='' given to {label} of builder {self.name!r}: a name cannot be empty"
+            raise TopologyError(message, hint="leave name= out to derive one")
+        derived = f"{label}-{place}"
+        self._derived[derived] += 1
+        if name is not None:
+            return name
+        number = self._derived[derived]
+        return derived if number == 1 else f"{derived}-{number}"

@@ -1,0 +1,121 @@
+"""Accumulators: what ``aggregate`` keeps per key."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+
+from headrace.serdes import Serde
+
+__all__ = ["Accumulator", "AccumulatorSerde", "Copies", "mergeable"]
+
+V_contra = TypeVar("V_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Accumulator(ABC, Generic[V_contra, R_co]):
+    """Folds values of one type into a result of another, one accumulator per key.
+
+    Give :meth:`add` and :meth:`result`.  With :meth:`merge` the records of a key are combined
+    before they move between stages, which is much faster; ``merge`` must then not depend on
+    which records were combined with which.
+
+    What an accumulator knows lies in its attributes, which must be plain data, or written by the
+    serde that ``aggregate`` was given.
+
+    Examples
+    --------
+    >>> class Average(Accumulator[float, float]):
+    ...     def __init__(self) -> None:
+    ...         self.total, self.count = 0.0, 0
+    ...
+    ...     def add(self, value: float) -> None:
+    ...         self.total += value
+    ...         self.count += 1
+    ...
+    ...     def merge(self, other: "Average") -> None:
+    ...         self.total += other.total
+    ...         self.count += other.count
+    ...
+    ...     def result(self) -> float:
+    ...         return self.total / self.count
+    >>> average = Average()
+    >>> average.add(1.0), average.add(4.0), average.result()
+    (None, None, 2.5)
+    """
+
+    @abstractmethod
+    def add(self, value: V_contra) -> None:
+        """Fold one value in."""
+
+    @abstractmethod
+    def result(self) -> R_co:
+        """Give the result so far; more values may follow."""
+
+    def merge(self, other: Self) -> None:
+        """Fold in what another accumulator of the same key has taken; optional."""
+        raise NotImplementedError
+
+    def fresh(self) -> Self:
+        """Make one that is as this one was made: a deep copy of it before any value."""
+        return copy.deepcopy(self)
+
+    def state(self) -> Any:
+        """Give what is stored: all attributes, by name."""
+        attributes = self.__getstate__()
+        if isinstance(attributes, tuple):
+            return {**(attributes[0] or {}), **attributes[1]}
+        return attributes or {}
+
+    def restore(self, state: Any) -> None:
+        """Become what :meth:`state` described; called on a fresh accumulator."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+def mergeable(accumulator: Accumulator[Any, Any]) -> bool:
+    """Tell whether an accumulator knows how to merge."""
+    return type(accumulator).merge is not Accumulator.merge
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Makes accumulators from a prototype."""
+
+    prototype: Accumulator[Any, Any]
+
+    def __call__(self) -> Accumulator[Any, Any]:
+        """Make a fresh accumulator."""
+        return self.prototype.fresh()
+
+
+class AccumulatorSerde(Serde[Accumulator[Any, Any]]):
+    """Writes the state of an accumulator and reads it into a fresh one.
+
+    Parameters
+    ----------
+    make
+        Makes a fresh accumulator.
+    states
+        Writes what :meth:`Accumulator.state` gives.
+    """
+
+    def __init__(self, make: Callable[[], Accumulator[Any, Any]], states: Serde[Any]) -> None:
+        self._make = make
+        self._states = states
+
+    def __repr__(self) -> str:
+        return repr(self._states)
+
+    def serialize(self, value: Accumulator[Any, Any]) -> bytes:
+        """Write one accumulator."""
+        return self._states.serialize(value.state())
+
+    def deserialize(self, data: bytes) -> Accumulator[Any, Any]:
+        """Read one accumulator."""
+        accumulator = self._make()
+        accumulator.restore(self._states.deserialize(data))
+        return accumulator

@@ -1,0 +1,119 @@
+"""A topology as text for people and as a Graphviz graph.
+
+Both depend on the topology alone: no line numbers, no addresses, the same in every process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.topology.names import commit_topic, state_topic
+from headrace.topology.operators import Aggregate, Operator, Sink, Source
+
+if TYPE_CHECKING:
+    from headrace.topology.stages import StagePlan
+
+__all__ = ["describe", "to_dot"]
+
+
+def describe(job: str, plan: StagePlan) -> str:
+    """Show stages with their operators, then the topics of the job."""
+    width = max(len(o.name) for stage in plan.stages for o in stage.operators)
+    lines = [f"topology {job}"]
+    for stage in plan.stages:
+        lines.append(f"  stage {stage.number}")
+        lines += [
+            f"    {operator.name:<{width}}  {_detail(operator, plan)}".rstrip()
+            for operator in stage.operators
+        ]
+    topics = _topics(job, plan)
+    width = max(len(topic) for topic, _ in topics)
+    lines.append("  topics")
+    lines += [f"    {topic:<{width}}  {use}" for topic, use in topics]
+    return "\n".join(lines) + "\n"
+
+
+def _detail(operator: Operator, plan: StagePlan) -> str:
+    shuffled = {s.parent for s in plan.shuffles if s.operator == operator.name}
+    parts = [
+        f"<= {parent} (by key)" if parent in shuffled else f"<- {parent}"
+        for parent in operator.parents
+    ]
+    return ", ".join([*parts, *_facts(operator)])
+
+
+def _facts(operator: Operator) -> list[str]:
+    if isinstance(operator, Source):
+        facts = [f"reads {operator.topic}", f"deserializer {operator.deserializer!r}"]
+        return facts if operator.on_error == "fail" else [*facts, f"on_error {operator.on_error}"]
+    if isinstance(operator, Sink):
+        return [f"writes {operator.topic}", f"serializer {operator.serializer!r}"]
+    if isinstance(operator, Aggregate):
+        return [f"emit {operator.emit}", f"state {operator.state_serde!r}"]
+    return []
+
+
+def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
+    operators = [operator for stage in plan.stages for operator in stage.operators]
+    uses: dict[str, list[str]] = {}
+    for operator in operators:
+        if isinstance(operator, Source):
+            uses.setdefault(operator.topic, []).append(f"read by {operator.name}")
+            if operator.on_error.startswith("topic:"):
+                dead_letters = operator.on_error.removeprefix("topic:")
+                uses.setdefault(dead_letters, []).append(f"dead letters of {operator.name}")
+    for operator in operators:
+        if isinstance(operator, Sink):
+            uses.setdefault(operator.topic, []).append(f"written by {operator.name}")
+    for operator in operators:
+        if operator.stateful:
+            uses[state_topic(job, operator.name)] = [f"state of {operator.name}"]
+    uses[commit_topic(job)] = ["commits of the job"]
+    return [(topic, ", ".join(use)) for topic, use in uses.items()]
+
+
+def to_dot(job: str, plan: StagePlan) -> str:
+    """Show the graph: a box per operator, a frame per stage, bold edges for shuffles."""
+    lines = [f"digraph {_quoted(job)} {{", "  rankdir=LR;", "  node [shape=box];"]
+    for stage in plan.stages:
+        lines.append(f"  subgraph cluster_{stage.number} {{")
+        lines.append(f'    label="stage {stage.number}";')
+        lines += [f"    {_quoted(operator.name)};" for operator in stage.operators]
+        lines.append("  }")
+    lines += _dot_topics(job, plan)
+    shuffled = {(shuffle.parent, shuffle.operator) for shuffle in plan.shuffles}
+    for stage in plan.stages:
+        for operator in stage.operators:
+            for parent in operator.parents:
+                style = (
+                    ' [style=bold, label="by key"]' if (parent, operator.name) in shuffled else ""
+                )
+                lines.append(f"  {_quoted(parent)} -> {_quoted(operator.name)}{style};")
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _dot_topics(job: str, plan: StagePlan) -> list[str]:
+    nodes: dict[str, str] = {}
+    edges: list[str] = []
+    for stage in plan.stages:
+        for operator in stage.operators:
+            name = _quoted(operator.name)
+            if isinstance(operator, Source):
+                topic = operator.topic
+                edges.append(f"  {_quoted('topic ' + topic)} -> {name};")
+            elif isinstance(operator, Sink):
+                topic = operator.topic
+                edges.append(f"  {name} -> {_quoted('topic ' + topic)};")
+            elif operator.stateful:
+                topic = state_topic(job, operator.name)
+                edges.append(f"  {name} -> {_quoted('topic ' + topic)} [style=dotted, dir=both];")
+            else:
+                continue
+            label = _quoted(topic)
+            nodes[topic] = f"  {_quoted('topic ' + topic)} [shape=cylinder, label={label}];"
+    return [*nodes.values(), *edges]
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

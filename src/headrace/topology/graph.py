@@ -1,0 +1,90 @@
+"""Topology: the immutable graph of operators that a front door builds and an executor runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from headrace.topology.describe import describe, to_dot
+from headrace.topology.names import commit_topic, state_topic
+from headrace.topology.operators import Operator, Sink, Source
+from headrace.topology.stages import StagePlan, cut_stages
+from headrace.topology.validation import validate
+
+__all__ = ["Topology"]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """What a job does, as data; checked when it is made.
+
+    Parameters
+    ----------
+    name
+        The job: prefix of its topics, and its consumer group.
+    operators
+        The nodes, each after its parents.
+
+    Raises
+    ------
+    TopologyError
+        The graph cannot work: the message names the operators and the user's lines.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+
+    def __post_init__(self) -> None:
+        validate(self.name, self.operators)
+
+    @cached_property
+    def plan(self) -> StagePlan:
+        """The cut into stages."""
+        return cut_stages(self)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Operator]:
+        return {operator.name: operator for operator in self.operators}
+
+    def operator(self, name: str) -> Operator:
+        """Find an operator by its name.
+
+        Raises
+        ------
+        KeyError
+            There is none of this name.
+        """
+        return self._by_name[name]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The operators that read topics."""
+        return tuple(o for o in self.operators if isinstance(o, Source))
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The operators that write topics."""
+        return tuple(o for o in self.operators if isinstance(o, Sink))
+
+    @property
+    def stateful(self) -> tuple[Operator, ...]:
+        """The operators that keep state."""
+        return tuple(o for o in self.operators if o.stateful)
+
+    @property
+    def commit_topic(self) -> str:
+        """The topic that holds the job's commit records."""
+        return commit_topic(self.name)
+
+    @property
+    def state_topics(self) -> dict[str, str]:
+        """The topic of each stateful operator's store, by the operator's name."""
+        return {o.name: state_topic(self.name, o.name) for o in self.stateful}
+
+    def describe(self) -> str:
+        """Show stages, operators and topics as text that depends on the topology alone."""
+        return describe(self.name, self.plan)
+
+    def to_dot(self) -> str:
+        """Show the graph in Graphviz's language."""
+        return to_dot(self.name, self.plan)

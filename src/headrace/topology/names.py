@@ -1,0 +1,107 @@
+"""Names of operators and of the topics that a job makes for itself.
+
+Names end up in topic names, so both share the broker's rules: letters, digits, ``%``, ``|``, ``-``
+and ``_``, at most 127 characters.
+"""
+
+from __future__ import annotations
+
+import re
+
+from headrace.errors import TopologyError
+
+__all__ = [
+    "MAX_TOPIC_LENGTH",
+    "check_job_name",
+    "check_operator_name",
+    "check_topic",
+    "commit_topic",
+    "state_topic",
+]
+
+MAX_TOPIC_LENGTH = 127
+"""The broker refuses longer topic names."""
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ALLOWED = "letters, digits, '%', '|', '-' and '_'"
+
+
+def state_topic(job: str, operator: str) -> str:
+    """Name the compaction topic that holds the state of an operator.
+
+    Examples
+    --------
+    >>> state_topic("word-count", "count-lines")
+    'word-count-count-lines-stateTopic'
+    """
+    return f"{job}-{operator}-stateTopic"
+
+
+def commit_topic(job: str) -> str:
+    """Name the topic that holds the commit records of a job.
+
+    Examples
+    --------
+    >>> commit_topic("word-count")
+    'word-count-commitTopic'
+    """
+    return f"{job}-commitTopic"
+
+
+def check_job_name(name: str) -> None:
+    """Refuse a job name that no topic could be named after.
+
+    Raises
+    ------
+    TopologyError
+        It is empty, too long, or has a letter that topics cannot have.
+    """
+    _check(f"the job name {name!r}", name, "StreamBuilder(name)")
+    longest = MAX_TOPIC_LENGTH - len(commit_topic(""))
+    if len(name) > longest:
+        raise TopologyError(
+            f"the job name {name!r} has {len(name)} characters, at most {longest} leave room for"
+            f" its commit topic '{commit_topic(name)}'",
+            hint="choose a shorter name in StreamBuilder(name)",
+        )
+
+
+def check_topic(topic: str, where: str) -> None:
+    """Refuse a name that no topic can have.
+
+    Raises
+    ------
+    TopologyError
+        It is empty, too long, or has a letter that topics cannot have.
+    """
+    _check(f"the topic {topic!r} of {where}", topic, "the topic")
+    if len(topic) > MAX_TOPIC_LENGTH:
+        raise TopologyError(
+            f"the topic {topic!r} of {where} has {len(topic)} characters; the broker takes at most"
+            f" {MAX_TOPIC_LENGTH}",
+            hint="choose a shorter topic name",
+        )
+
+
+def check_operator_name(job: str, name: str, where: str, *, stateful: bool) -> None:
+    """Refuse an operator's name that its state topic could not carry.
+
+    Raises
+    ------
+    TopologyError
+        It is empty, has a letter that topics cannot have, or makes a state topic too long.
+    """
+    _check(f"the operator name {name!r} ({where})", name, "name=")
+    topic = state_topic(job, name)
+    if stateful and len(topic) > MAX_TOPIC_LENGTH:
+        raise TopologyError(
+            f"operator '{name}' ({where}) needs the state topic '{topic}' of {len(topic)}"
+            f" characters; the broker takes at most {MAX_TOPIC_LENGTH}",
+            hint="give it a short name with name=",
+        )
+
+
+def _check(what: str, name: str, setting: str) -> None:
+    if not _NAME.fullmatch(name):
+        problem = "is empty" if not name else f"may hold {_ALLOWED} only, as topic names do"
+        raise TopologyError(f"{what} {problem}", hint=f"change {setting}")

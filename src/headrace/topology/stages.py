@@ -1,0 +1,116 @@
+"""The cut of a topology into stages: a shuffle in front of every stateful operator that needs one.
+
+A stateful operator needs all records of a key in one partition.  So it is shuffled to, unless
+the key is still the one that an earlier shuffle went by.  An operator's stage is the number of
+shuffles on the longest way to it; operators of one stage are fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.topology.graph import Topology
+    from headrace.topology.operators import Operator
+
+__all__ = ["Shuffle", "Stage", "StagePlan", "cut_stages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """An edge of the graph on which records move to the partition of their key."""
+
+    parent: str
+    operator: str
+    #: Stage that sends, and stage that takes.
+    source_stage: int
+    target_stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operators that run fused, in one task per partition."""
+
+    number: int
+    #: Every operator after its parents.
+    operators: tuple[Operator, ...]
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A topology cut into stages.
+
+    Examples
+    --------
+    >>> from headrace import StreamBuilder, serdes
+    >>> builder = StreamBuilder("word-count")
+    >>> lines = builder.source("lines", serdes.string)
+    >>> lines.key_by(str.lower).count().to_stream().sink("counts", serdes.json)
+    <end of 'sink-counts'>
+    >>> plan = builder.build().plan
+    >>> [[operator.name for operator in stage.operators] for stage in plan.stages]
+    [['source-lines', 'key_by-lines'], ['count-lines', 'to_stream-lines', 'sink-counts']]
+    >>> plan.stage_of("sink-counts")
+    1
+    """
+
+    stages: tuple[Stage, ...]
+    shuffles: tuple[Shuffle, ...]
+    _stage_of: Mapping[str, int]
+    _children: Mapping[str, tuple[Operator, ...]]
+
+    def stage_of(self, name: str) -> int:
+        """Give the number of an operator's stage."""
+        return self._stage_of[name]
+
+    def children(self, name: str) -> tuple[Operator, ...]:
+        """Give the operators that an operator feeds, in the order in which they were added."""
+        return self._children[name]
+
+
+def cut_stages(topology: Topology) -> StagePlan:
+    """Cut a topology into stages."""
+    operators = topology.operators
+    shuffled = _shuffled_edges(operators)
+    stage_of: dict[str, int] = {}
+    for operator in operators:
+        stage_of[operator.name] = max(
+            (
+                stage_of[parent] + ((parent, operator.name) in shuffled)
+                for parent in operator.parents
+            ),
+            default=0,
+        )
+    stages = tuple(
+        Stage(number, tuple(o for o in operators if stage_of[o.name] == number))
+        for number in range(max(stage_of.values(), default=-1) + 1)
+    )
+    shuffles = tuple(
+        Shuffle(parent, operator.name, stage_of[parent], stage_of[operator.name])
+        for operator in operators
+        for parent in operator.parents
+        if (parent, operator.name) in shuffled
+    )
+    return StagePlan(stages, shuffles, stage_of, _children(operators))
+
+
+def _shuffled_edges(operators: Sequence[Operator]) -> set[tuple[str, str]]:
+    # Whether the key of what an operator gives is still the one of the last shuffle.
+    partitioned: dict[str, bool] = {}
+    edges: set[tuple[str, str]] = set()
+    for operator in operators:
+        astray = [parent for parent in operator.parents if not partitioned[parent]]
+        if operator.stateful:
+            edges.update((parent, operator.name) for parent in astray)
+        partitioned[operator.name] = operator.stateful or not (operator.changes_key or astray)
+    return edges
+
+
+def _children(operators: Sequence[Operator]) -> dict[str, tuple[Operator, ...]]:
+    children: dict[str, list[Operator]] = {operator.name: [] for operator in operators}
+    for operator in operators:
+        for parent in operator.parents:
+            children[parent].append(operator)
+    return {name: tuple(found) for name, found in children.items()}

@@ -1,0 +1,149 @@
+"""What must hold for a topology before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.errors import TopologyError
+from headrace.topology.names import (
+    check_job_name,
+    check_operator_name,
+    check_topic,
+    commit_topic,
+    state_topic,
+)
+from headrace.topology.operators import Operator, Sink, Source
+
+__all__ = ["validate"]
+
+DEAD_LETTER_PREFIX = "topic:"
+
+
+def validate(name: str, operators: Sequence[Operator]) -> None:
+    """Refuse a graph that cannot work.
+
+    Raises
+    ------
+    TopologyError
+        The first thing that is wrong, with the lines that made it.
+    """
+    check_job_name(name)
+    if not operators:
+        raise TopologyError(
+            f"topology '{name}' is empty", hint="start with builder.source(topic, deserializer)"
+        )
+    for operator in operators:
+        check_operator_name(name, operator.name, _where(operator), stateful=operator.stateful)
+    _check_unique_names(operators)
+    _check_parents(operators)
+    _check_sources_used(operators)
+    _check_topics(name, operators)
+
+
+def _where(operator: Operator) -> str:
+    return f"made at {operator.origin}" if operator.origin else "of unknown origin"
+
+
+def _named(operator: Operator) -> str:
+    return f"{operator.label} '{operator.name}' ({_where(operator)})"
+
+
+def _check_unique_names(operators: Sequence[Operator]) -> None:
+    seen: dict[str, Operator] = {}
+    for operator in operators:
+        first = seen.setdefault(operator.name, operator)
+        if first is not operator:
+            raise TopologyError(
+                f"two operators have the name '{operator.name}': {_named(first)} and"
+                f" {_named(operator)}",
+                hint="give one of them another name with name=",
+            )
+
+
+def _check_parents(operators: Sequence[Operator]) -> None:
+    seen: dict[str, Operator] = {}
+    for operator in operators:
+        if isinstance(operator, Source) == bool(operator.parents):
+            needed = "no operator" if isinstance(operator, Source) else "an operator"
+            raise TopologyError(f"{_named(operator)} needs {needed} that feeds it")
+        for parent in operator.parents:
+            if parent not in seen:
+                raise TopologyError(
+                    f"{_named(operator)} is fed by '{parent}', which does not stand before it"
+                )
+            if isinstance(seen[parent], Sink):
+                raise _after_sink(operator, seen[parent])
+        seen[operator.name] = operator
+
+
+def _after_sink(operator: Operator, sink: Operator) -> TopologyError:
+    return TopologyError(
+        f"{_named(operator)} stands after {_named(sink)}, and nothing comes out of a sink",
+        hint="keep the stream in a variable and branch before the sink",
+    )
+
+
+def _check_sources_used(operators: Sequence[Operator]) -> None:
+    fed = {parent for operator in operators for parent in operator.parents}
+    for operator in operators:
+        if isinstance(operator, Source) and operator.name not in fed:
+            raise TopologyError(
+                f"{_named(operator)} reads topic '{operator.topic}' for nothing: no operator"
+                " follows it",
+                hint="add operators, e.g. a sink, or leave the source out",
+            )
+
+
+def _check_topics(name: str, operators: Sequence[Operator]) -> None:
+    sources: dict[str, Source] = {}
+    own = {commit_topic(name)} | {state_topic(name, o.name) for o in operators if o.stateful}
+    for operator in operators:
+        if not isinstance(operator, Source | Sink):
+            continue
+        check_topic(operator.topic, _named(operator))
+        if operator.topic in own:
+            raise TopologyError(
+                f"{_named(operator)} uses topic '{operator.topic}', which belongs to the job"
+                f" '{name}' itself",
+                hint="use another topic, or give the job or the operator another name",
+            )
+        if isinstance(operator, Source):
+            _check_source(operator, sources)
+            sources[operator.topic] = operator
+    _check_outputs(operators, sources)
+
+
+def _check_source(source: Source, sources: dict[str, Source]) -> None:
+    first = sources.get(source.topic)
+    if first is not None:
+        raise TopologyError(
+            f"two sources read topic '{source.topic}': {_named(first)} and {_named(source)}",
+            hint="keep the stream of the first in a variable and branch from it",
+        )
+    policy = source.on_error
+    dead_letters = policy.removeprefix(DEAD_LETTER_PREFIX)
+    if policy not in ("fail", "skip") and dead_letters == policy:
+        raise TopologyError(
+            f"{_named(source)} has on_error={policy!r}",
+            hint="on_error is 'fail', 'skip' or 'topic:NAME'",
+        )
+    if dead_letters != policy:
+        check_topic(dead_letters, f"on_error of {_named(source)}")
+
+
+def _check_outputs(operators: Sequence[Operator], sources: dict[str, Source]) -> None:
+    for operator in operators:
+        if isinstance(operator, Sink):
+            topic = operator.topic
+        elif isinstance(operator, Source):
+            topic = operator.on_error.removeprefix(DEAD_LETTER_PREFIX)
+            if topic == operator.on_error:
+                continue
+        else:
+            continue
+        if topic in sources:
+            raise TopologyError(
+                f"{_named(operator)} writes topic '{topic}', which {_named(sources[topic])} reads:"
+                " the job would feed itself without end",
+                hint="write to another topic",
+            )
