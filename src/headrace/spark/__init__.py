@@ -1,1 +1,8 @@
-"""Headrace: spark."""
+"""Run topologies on Spark Structured Streaming."""
+
+from __future__ import annotations
+
+from headrace.spark.job import StreamJob
+from headrace.spark.statistics import JobStatistics
+
+__all__ = ["JobStatistics", "StreamJob"]

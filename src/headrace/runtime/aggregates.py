@@ -1,0 +1,194 @@
+"""Running aggregates: combined before the shuffle where they can be, folded into state after it.
+
+Every kind of aggregate is an algebra: how values become accumulators, how these merge, how they
+are written.  Combiner and processor are the same for all kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.keys import decode_keys, encode_keys
+from headrace.runtime.algebras import ALGEBRAS, Algebra
+from headrace.runtime.blocks import Rows
+from headrace.runtime.chunk import Chunk, Int64s
+from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.user_code import Locator, UserFunction
+from headrace.topology.operators import Aggregate
+
+__all__ = ["AggregateProcessor", "Combiner", "combines"]
+
+#: Key types whose equality in a dict is the equality of their canonical encodings.
+_PLAIN_KEY_TYPES = (str, bytes, int)
+
+
+def combines(operator: Aggregate) -> bool:
+    """Tell whether records may be combined before they are shuffled."""
+    return operator.emit == "update" and _algebra(operator).merges
+
+
+def _algebra(operator: Aggregate) -> Algebra:
+    return ALGEBRAS[operator.kind](operator)
+
+
+@dataclass(slots=True)
+class _Groups:
+    """Accumulators by key, and where each key was seen last."""
+
+    accumulators: dict[Any, Any] = field(default_factory=dict)
+    last: dict[Any, int] = field(default_factory=dict)
+
+
+class Combiner:
+    """Combines the records of one task into one partial accumulator per key.
+
+    Parameters
+    ----------
+    operator
+        The aggregate that takes the partials.
+    locator
+        Tells where a record comes from, for errors of user functions.
+    """
+
+    def __init__(self, operator: Aggregate, locator: Locator) -> None:
+        self._algebra = _algebra(operator)
+        self._function = UserFunction(operator, self._algebra.fold_one, locator)
+        self._groups: dict[type | None, _Groups] = {}
+        self._times: list[Int64s] = []
+        self._marks: list[Int64s] = []
+        self._seen = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Fold records in."""
+        if not len(chunk):
+            return
+        kind, keys = _dict_keys(chunk.key_list())
+        groups = self._groups.setdefault(kind, _Groups())
+        self._algebra.fold(groups.accumulators, keys, chunk, self._function)
+        groups.last.update(zip(keys, range(self._seen, self._seen + len(chunk)), strict=False))
+        self._times.append(chunk.times)
+        self._marks.append(chunk.marks)
+        self._seen += len(chunk)
+
+    def flush(self) -> Rows | None:
+        """Give what was combined, in the order in which keys were seen last."""
+        if not self._seen:
+            return None
+        keys: list[bytes] = []
+        accumulators: list[Any] = []
+        last: list[int] = []
+        for kind, groups in self._groups.items():
+            keys += groups.accumulators if kind is None else encode_keys(list(groups.accumulators))
+            accumulators += groups.accumulators.values()
+            last += map(groups.last.__getitem__, groups.accumulators)
+        places = np.array(last, np.intp)
+        order = np.argsort(places)
+        times, marks = np.concatenate(self._times), np.concatenate(self._marks)
+        rows = Rows(
+            pa.array(keys, pa.binary()),
+            self._algebra.encode(accumulators),
+            times[places],
+            marks[places],
+        )
+        return rows.take(order)
+
+
+def _dict_keys(keys: list[Any]) -> tuple[type | None, list[Any]]:
+    """Give keys that a dict tells apart as their canonical encodings do (1, 1.0, True differ)."""
+    kinds = set(map(type, keys))
+    if len(kinds) == 1:
+        (kind,) = kinds
+        if kind in _PLAIN_KEY_TYPES:
+            return kind, keys
+    return None, encode_keys(keys)
+
+
+class AggregateProcessor(Processor[Aggregate]):
+    """Folds records or partials into the state of one partition.
+
+    ``emit="update"`` gives the latest value of every key that changed, once per batch;
+    ``emit="each"`` gives one result per record.
+    """
+
+    def __init__(self, operator: Aggregate, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._algebra = _algebra(operator)
+        self._function = UserFunction(operator, self._algebra.fold_one, context.locator)
+        self._combiner = Combiner(operator, context.locator) if combines(operator) else None
+        self._chunks: list[Chunk] = []
+        self._partials: list[Rows] = []
+
+    def process(self, chunk: Chunk) -> Chunk:
+        if self._combiner is not None:
+            self._combiner.add(chunk)
+            return Chunk.empty()
+        if self.operator.emit == "each":
+            return self._fold_records(chunk, each=True)
+        self._chunks.append(chunk)
+        return Chunk.empty()
+
+    def absorb(self, rows: Rows) -> None:
+        """Take partials that a :class:`Combiner` made."""
+        self._partials.append(rows)
+
+    def finish(self) -> Chunk:
+        if self._combiner is not None:
+            rest = self._combiner.flush()
+            return self._merge_partials([*self._partials, *([rest] if rest is not None else [])])
+        if not self._chunks:
+            return Chunk.empty()
+        return self._fold_records(Chunk.merge(self._chunks), each=False)
+
+    def _merge_partials(self, parts: list[Rows]) -> Chunk:
+        if not any(map(len, parts)):
+            return Chunk.empty()
+        rows = parts[0] if len(parts) == 1 else _joined(parts)
+        keys: list[bytes] = rows.keys.to_pylist()
+        merged = self._algebra.merge_all(keys, self._algebra.decode(rows.values))
+        last = dict(zip(keys, range(len(keys)), strict=True))
+        changed = list(last)
+        news = [merged[key] for key in changed]
+        store = self.context.store(self.operator)
+        news = self._algebra.merge_olds(store.get_many(changed), news)
+        store.put_many(changed, self._algebra.encode(news).to_pylist())
+        places = np.fromiter(last.values(), np.intp, len(last))
+        order = np.argsort(places)
+        return Chunk(
+            decode_keys(changed), self._algebra.results(news), rows.times[places], rows.marks[places]
+        ).take(order)
+
+    def _fold_records(self, chunk: Chunk, *, each: bool) -> Chunk:
+        if not len(chunk):
+            return chunk
+        keys = encode_keys(chunk.key_list())
+        store = self.context.store(self.operator)
+        distinct = list(dict.fromkeys(keys))
+        accumulators = _present(distinct, self._algebra.decode_olds(store.get_many(distinct)))
+        results: list[Any] = []
+        fold_one, result = self._function.call, self._algebra.result
+        for key, value, mark in zip(keys, chunk.values, chunk.marks.tolist(), strict=True):
+            accumulators[key] = fold_one(mark, accumulators, key, value)
+            if each:
+                results.append(result(accumulators[key]))
+        encoded = self._algebra.encode([accumulators[key] for key in distinct])
+        store.put_many(distinct, encoded.to_pylist())
+        if each:
+            return chunk.with_values(results)
+        last = dict(zip(keys, range(len(keys)), strict=True))
+        places = np.sort(np.fromiter(last.values(), np.intp, len(last)))
+        changed = chunk.take(places)
+        return changed.with_values([result(accumulators[keys[i]]) for i in places.tolist()])
+
+
+def _present(keys: list[bytes], accumulators: Iterable[Any]) -> dict[bytes, Any]:
+    pairs = zip(keys, accumulators, strict=True)
+    return {key: accumulator for key, accumulator in pairs if accumulator is not None}
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    return Rows.unpack([part.pack() for part in parts if len(part)])

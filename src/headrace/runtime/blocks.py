@@ -1,0 +1,158 @@
+"""Blocks: how records travel between stages.
+
+A block is a run of rows for one operator and one partition, as one binary value: Spark moves it
+without looking inside, so a shuffle costs per block, not per record.
+
+===========  =========================================================================
+``stage``    the stage that takes the block; others pass it on untouched
+``kind``     :class:`BlockKind`
+``payload``  rows: an Arrow stream; control, summary, failure: JSON
+===========  =========================================================================
+
+Rows carry key (canonical encoding), value, event time, mark and headers.  They arrive in any
+order of blocks; a block's rows are in the order of their marks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from headrace.runtime.chunk import Int64s
+
+__all__ = ["SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
+
+#: Stage number of blocks that go through to the driver.
+SUMMARY_STAGE = 1 << 15
+
+
+class BlockKind(IntEnum):
+    """What a block holds."""
+
+    #: Records, each encoded by the edge's serdes.
+    RECORDS = 0
+    #: Partial accumulators, combined before the shuffle.
+    PARTIALS = 1
+    #: What a partition must know of the batch; every partition gets one in every batch.
+    CONTROL = 2
+    #: What a task staged and counted.
+    SUMMARY = 3
+    #: A failure that no retry can mend, for the driver to raise.
+    FAILURE = 4
+    #: Event-time watermarks of a source queue.
+    WATERMARKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One value of the exchange between stages."""
+
+    partition: int
+    stage: int
+    kind: BlockKind
+    #: Operator that takes the rows; empty for control, summary and failure.
+    operator: str
+    payload: bytes
+
+
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("time", pa.int64()),
+        ("mark", pa.int64()),
+        ("headers", pa.binary()),
+    ]
+)
+
+
+@dataclass(slots=True)
+class Rows:
+    """Encoded records in columns."""
+
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+    times: Int64s
+    marks: Int64s
+    headers: list[dict[str, str] | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def take(self, indices: np.ndarray[Any, np.dtype[np.intp]]) -> Rows:
+        """Pick rows by index."""
+        picks = pa.array(indices)
+        return Rows(
+            self.keys.take(picks),
+            self.values.take(picks),
+            self.times[indices],
+            self.marks[indices],
+            None if self.headers is None else [self.headers[i] for i in indices.tolist()],
+        )
+
+    def pack(self) -> bytes:
+        """Encode the rows as an Arrow stream."""
+        headers = (
+            pa.nulls(len(self), pa.binary())
+            if self.headers is None
+            else pa.array([h and orjson.dumps(h) for h in self.headers], pa.binary())
+        )
+        batch = pa.RecordBatch.from_arrays(
+            [self.keys, self.values, pa.array(self.times), pa.array(self.marks), headers],
+            schema=_SCHEMA,
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, _SCHEMA) as writer:
+            writer.write_batch(batch)
+        payload: bytes = sink.getvalue().to_pybytes()
+        return payload
+
+    @classmethod
+    def unpack(cls, payloads: list[bytes]) -> Rows:
+        """Decode blocks and bring their rows into the order of their marks."""
+        batches = [batch for payload in payloads for batch in pa.ipc.open_stream(payload)]
+        table = pa.Table.from_batches(batches, _SCHEMA).combine_chunks()
+        keys, values, times, marks, headers = (
+            column.chunk(0) if column.num_chunks else pa.array([], column.type)
+            for column in table.columns
+        )
+        rows = cls(
+            keys,
+            values,
+            times.to_numpy(zero_copy_only=False),
+            marks.to_numpy(zero_copy_only=False),
+            None
+            if headers.null_count == len(headers)
+            else [h and orjson.loads(h) for h in headers.to_pylist()],
+        )
+        if len(payloads) > 1 and not bool(np.all(rows.marks[:-1] <= rows.marks[1:])):
+            return rows.take(np.argsort(rows.marks, kind="stable"))
+        return rows
+
+    def split(self, partitions: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, Rows]]:
+        """Group rows by partition, keeping their order within each."""
+        if len(self) == 0:
+            return []
+        order = np.argsort(partitions, kind="stable")
+        sorted_partitions = partitions[order]
+        edges = np.flatnonzero(np.diff(sorted_partitions)) + 1
+        starts = np.concatenate(([0], edges, [len(order)]))
+        ordered = self if len(starts) == 2 else self.take(order)
+        return [
+            (int(sorted_partitions[a]), ordered._slice(int(a), int(b)))
+            for a, b in zip(starts[:-1], starts[1:], strict=True)
+        ]
+
+    def _slice(self, start: int, stop: int) -> Rows:
+        return Rows(
+            self.keys.slice(start, stop - start),
+            self.values.slice(start, stop - start),
+            self.times[start:stop],
+            self.marks[start:stop],
+            None if self.headers is None else self.headers[start:stop],
+        )

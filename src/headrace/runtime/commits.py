@@ -1,0 +1,112 @@
+"""The commit: how a batch becomes visible, as the engine sees it.
+
+One small interface, :class:`Transactions`, stands in front of every kind of cluster: *open* an
+epoch, *stage* what tasks produce, *commit* a batch, *publish* it.  What is behind it, a request
+to the embedded broker or messages on a stock RocketMQ, the engine does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.protocol.transactions import (
+    CommitAnswer,
+    CommitRecord,
+    OpenAnswer,
+    PlanAnswer,
+    QueueName,
+    StagedPart,
+)
+from headrace.runtime.chunk import Int64s
+
+__all__ = ["Attempt", "BatchEnd", "QueueMessages", "StageWriter", "Transactions"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMessages:
+    """Messages for one queue, in columns."""
+
+    queue: QueueName
+    bodies: pa.BinaryArray
+    #: As the wire has them, ``name \\x01 value \\x02`` repeated.
+    properties: pa.BinaryArray
+    #: Born times, ms since 1970.
+    times: Int64s
+    #: State changes: they follow the commit, whatever the guarantee for output is.
+    is_state: bool = False
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Names one attempt of one task of one batch; nothing else ever has the same name."""
+
+    job: str
+    epoch: int
+    batch: int
+    stage: int
+    partition: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnd:
+    """What the driver commits: the record, what it builds on, and the attempts that count."""
+
+    previous: int
+    parts: list[StagedPart]
+    record: CommitRecord
+
+
+class StageWriter(Protocol):
+    """Takes what one attempt produces; nothing of it is visible before the commit."""
+
+    def stage(self, messages: QueueMessages) -> int | None:
+        """Hand over messages of one queue; give its next offset where that is known already.
+
+        Raises
+        ------
+        FencedError
+            A newer driver has taken over.
+        """
+
+    def finish(self) -> StagedPart:
+        """Hand over the rest and say what was staged."""
+
+
+class Transactions(Protocol):
+    """Open, stage, commit, publish: one batch of a job is one transaction."""
+
+    def open(self, driver: str) -> OpenAnswer:
+        """Begin a new epoch on top of the last commit; every older epoch is void from here on."""
+
+    def plan(
+        self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
+    ) -> PlanAnswer:
+        """Say where the job stands and how far the next batch may read.
+
+        ``limit`` is in messages, ``wait`` in ms.
+        """
+
+    def writer(self, attempt: Attempt) -> StageWriter:
+        """Begin to stage what an attempt produces."""
+
+    def commit(self, end: BatchEnd) -> CommitAnswer:
+        """Make a batch valid; asked again for a committed batch, the answer says so.
+
+        Raises
+        ------
+        FencedError
+            A newer driver has taken over.
+        PredecessorMismatchError
+            The batch does not build on the last committed one.
+        """
+
+    def publish(self, record: CommitRecord) -> None:
+        """Bring a committed batch to its topics; repeating it is harmless."""

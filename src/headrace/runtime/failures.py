@@ -1,0 +1,26 @@
+"""Errors on their way from a task to the driver."""
+
+from __future__ import annotations
+
+import pickle
+
+from headrace.errors import HeadraceError, JobFailedError
+
+__all__ = ["describe_failure", "raise_failure"]
+
+
+def describe_failure(error: HeadraceError) -> bytes:
+    """Encode an error; only our own processes of one job exchange these."""
+    return pickle.dumps(error.with_traceback(None))
+
+
+def raise_failure(payload: bytes) -> None:
+    """Raise the error that a task met.
+
+    Raises
+    ------
+    HeadraceError
+        The task's error, with its own type and fields.
+    """
+    error = pickle.loads(payload)
+    raise error if isinstance(error, HeadraceError) else JobFailedError(str(error))

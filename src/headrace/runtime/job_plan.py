@@ -1,0 +1,117 @@
+"""What every process that works for a job must know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from headrace.client import Client, ClientSettings, Jobs, PullConsumer
+from headrace.runtime.broker_transactions import BrokerTransactions
+from headrace.runtime.commits import Transactions
+from headrace.runtime.plain_transactions import PlainTransactions, sender
+from headrace.settings import JobSettings
+from headrace.topology import StagePlan, Topology
+from headrace.topology.operators import Aggregate, Sink, Source
+
+__all__ = ["JobConnection", "JobPlan"]
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A topology with the settings that its tasks need.
+
+    Sent to the workers by value, with the user's functions in it.
+    """
+
+    topology: Topology
+    settings: JobSettings
+    namesrv: str
+    #: Whether the cluster is Headrace's own broker, with transactions over many messages.
+    embedded: bool
+
+    @property
+    def job(self) -> str:
+        """Name of the job, its consumer group and its transactions."""
+        return self.topology.name
+
+    @property
+    def stages(self) -> StagePlan:
+        """The topology, cut at every shuffle."""
+        return self.topology.plan
+
+    @property
+    def state_root(self) -> Path:
+        """Folder of the job's local state."""
+        return Path(self.settings.local_state) / self.job
+
+    @property
+    def source_topics(self) -> list[str]:
+        """Topics that the job reads."""
+        return list(dict.fromkeys(source.topic for source in self.topology.sources))
+
+    @property
+    def sink_topics(self) -> list[str]:
+        """Topics that the job writes, dead-letter topics included."""
+        written = [sink.topic for sink in self.topology.sinks]
+        dead = [
+            source.on_error.removeprefix("topic:")
+            for source in self.topology.sources
+            if source.on_error.startswith("topic:")
+        ]
+        return list(dict.fromkeys(written + dead))
+
+    @property
+    def state_topics(self) -> dict[str, str]:
+        """Topic of each state store, by the operator's name."""
+        return self.topology.state_topics
+
+    def forwards_headers(self, source: Source) -> bool:
+        """Tell whether records of a source reach a sink as they are, headers included."""
+        pending = [source.name]
+        while pending:
+            for child in self.stages.children(pending.pop()):
+                if isinstance(child, Sink):
+                    return True
+                if not isinstance(child, Aggregate):
+                    pending.append(child.name)
+        return False
+
+    @property
+    def client_settings(self) -> ClientSettings:
+        """How this job's clients connect and try again."""
+        settings = self.settings
+        return ClientSettings(
+            connect_timeout=settings.connect_timeout,
+            request_timeout=settings.request_timeout,
+            retry_timeout=settings.retry_timeout,
+        )
+
+
+class JobConnection:
+    """A job's connection to its cluster, one per process.
+
+    Parameters
+    ----------
+    plan
+        The job.
+    """
+
+    def __init__(self, plan: JobPlan) -> None:
+        self.plan = plan
+        self.client = Client(plan.namesrv, plan.client_settings)
+        self.consumer = PullConsumer(self.client, plan.job)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """Open, stage, commit, publish on this cluster."""
+        plan = self.plan
+        send = sender(self.client)
+        if not plan.embedded:
+            return PlainTransactions(self.client, self.consumer, plan.topology, send)
+        direct = send if plan.settings.guarantee == "at_least_once" else None
+        return BrokerTransactions(Jobs(self.client, plan.topology.commit_topic), plan.job, direct)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.client.close()

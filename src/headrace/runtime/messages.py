@@ -1,0 +1,218 @@
+"""Messages into records: deserializers, and what becomes of messages that they cannot read."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import DeserializationError, HeadraceError
+from headrace.keys import EXACT_KEY, KEYS
+from headrace.protocol import properties as names
+from headrace.protocol.columns import MessageColumns
+from headrace.protocol.properties import decode_properties, encode_properties
+from headrace.protocol.transactions import QueueName
+from headrace.runtime.chunk import Chunk, Int64s
+from headrace.runtime.commits import QueueMessages
+from headrace.topology.operators import Source
+
+__all__ = ["SourceReader", "joined", "ranged"]
+
+#: Properties that belong to the protocol or to the key, not to the user.
+_RESERVED = frozenset(
+    {
+        value
+        for name in names.__all__
+        if isinstance(value := getattr(names, name), str)
+    }
+    | {KEYS, EXACT_KEY}
+)
+_SHOWN_BYTES = 80
+
+
+class _Task(Protocol):
+    counters: dict[str, int]
+
+    def stage(self, messages: QueueMessages) -> None: ...
+
+    def queues(self, topic: str) -> list[QueueName]: ...
+
+
+class SourceReader:
+    """Reads the records of one source out of messages.
+
+    Parameters
+    ----------
+    source
+        Deserializer and error policy.
+    task
+        Counts what is skipped, and stages dead letters.
+    forwards_headers
+        Whether some sink passes the messages' own properties on.
+    """
+
+    def __init__(self, source: Source, task: _Task, forwards_headers: bool) -> None:
+        self.source = source
+        self._task = task
+        self._forwards_headers = forwards_headers
+
+    def read(self, topic: str, columns: MessageColumns) -> Chunk:
+        """Deserialize messages; those that cannot be read follow the source's policy.
+
+        Raises
+        ------
+        DeserializationError
+            The policy is to fail.
+        """
+        deserializer = self.source.deserializer
+        try:
+            keys, values = deserializer.deserialize_many(columns.body, columns.property)
+        except Exception:
+            # Some message is bad: find out which, one by one.
+            return self._read_singly(topic, columns)
+        return Chunk(keys, values, columns.born, columns.position, self._headers(columns))
+
+    def _headers(self, columns: MessageColumns) -> list[dict[str, str] | None] | None:
+        if not self._forwards_headers:
+            return None
+        headers = [_user_properties(raw) for raw in columns.properties.to_pylist()]
+        return headers if any(headers) else None
+
+    def _read_singly(self, topic: str, columns: MessageColumns) -> Chunk:
+        good: list[int] = []
+        records: list[Any] = []
+        bad: list[tuple[int, Exception]] = []
+        raws = columns.properties.to_pylist()
+        for index, body in enumerate(columns.body.to_pylist()):
+            try:
+                properties = decode_properties(raws[index])
+                records.append(self.source.deserializer.deserialize(body, properties))
+                good.append(index)
+            except Exception as error:
+                if self.source.on_error == "fail":
+                    raise self._unreadable(topic, columns, index, error) from error
+                bad.append((index, error))
+        self._divert(topic, columns, bad)
+        kept = picked(columns, np.array(good, np.intp))
+        return Chunk(
+            [record.key for record in records],
+            [record.value for record in records],
+            kept.born,
+            kept.position,
+            self._headers(kept),
+        )
+
+    def _unreadable(
+        self, topic: str, columns: MessageColumns, index: int, error: Exception
+    ) -> DeserializationError:
+        body = columns.body[index].as_py()
+        shown = repr(body[:_SHOWN_BYTES]) + ("..." if len(body) > _SHOWN_BYTES else "")
+        reason = error.message if isinstance(error, HeadraceError) else error
+        return DeserializationError(
+            f"source '{self.source.name}' cannot read the message at topic '{topic}',"
+            f" queue {columns.queue_id[index]}, offset {columns.queue_offset[index]}"
+            f" ({len(body)} bytes: {shown}): {type(error).__name__}: {reason}",
+            hint=f"the source was made at {self.source.origin}; give it another deserializer, or"
+            ' on_error="skip" or on_error="topic:NAME" to go on without such messages',
+        )
+
+    def _divert(
+        self, topic: str, columns: MessageColumns, bad: list[tuple[int, Exception]]
+    ) -> None:
+        policy = self.source.on_error
+        if policy == "skip":
+            self._task.counters["skipped"] += len(bad)
+            return
+        target = policy.removeprefix("topic:")
+        queues = self._task.queues(target)
+        self._task.counters["dead_lettered"] += len(bad)
+        rows = picked(columns, np.array([index for index, _ in bad], np.intp))
+        properties = [
+            raw + self._reason(topic, columns, index, error)
+            for raw, (index, error) in zip(rows.properties.to_pylist(), bad, strict=True)
+        ]
+        queue = queues[int(rows.queue_id[0]) % len(queues)]
+        self._task.stage(
+            QueueMessages(queue, rows.body, pa.array(properties, pa.binary()), rows.born)
+        )
+
+    def _reason(
+        self, topic: str, columns: MessageColumns, index: int, error: Exception
+    ) -> bytes:
+        return encode_properties(
+            {
+                "HEADRACE_DEAD_SOURCE": self.source.name,
+                "HEADRACE_DEAD_TOPIC": topic,
+                "HEADRACE_DEAD_QUEUE": str(columns.queue_id[index]),
+                "HEADRACE_DEAD_OFFSET": str(columns.queue_offset[index]),
+                "HEADRACE_DEAD_REASON": _property_text(f"{type(error).__name__}: {error}"),
+            }
+        )
+
+
+def _property_text(text: str) -> str:
+    return text.replace("\x01", " ").replace("\x02", " ").encode(errors="replace").decode()[:500]
+
+
+def _user_properties(raw: bytes) -> dict[str, str] | None:
+    if not raw:
+        return None
+    found = decode_properties(raw)
+    return {name: value for name, value in found.items() if name not in _RESERVED} or None
+
+
+def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:
+    """Keep messages with queue offsets from ``begin`` up to ``end``, ``end`` left out."""
+    first, last = np.searchsorted(columns.queue_offset, [begin, end])
+    if first == 0 and last == len(columns):
+        return columns
+    cut = slice(int(first), int(last))
+    return MessageColumns(
+        columns.queue_offset[cut],
+        columns.position[cut],
+        columns.born[cut],
+        columns.stored[cut],
+        columns.queue_id[cut],
+        columns.sys_flag[cut],
+        columns.body[cut],
+        columns.properties[cut],
+    )
+
+
+def picked(columns: MessageColumns, indices: np.ndarray[Any, np.dtype[np.intp]]) -> MessageColumns:
+    """Pick messages by index."""
+    places = pa.array(indices)
+    return MessageColumns(
+        columns.queue_offset[indices],
+        columns.position[indices],
+        columns.born[indices],
+        columns.stored[indices],
+        columns.queue_id[indices],
+        columns.sys_flag[indices],
+        columns.body.take(places),
+        columns.properties.take(places),
+    )
+
+
+def joined(parts: list[MessageColumns]) -> MessageColumns:
+    """Join messages of several queues, in the order of their place in the log."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = MessageColumns(
+        _concatenated([part.queue_offset for part in parts]),
+        _concatenated([part.position for part in parts]),
+        _concatenated([part.born for part in parts]),
+        _concatenated([part.stored for part in parts]),
+        np.concatenate([part.queue_id for part in parts]),
+        np.concatenate([part.sys_flag for part in parts]),
+        pa.concat_arrays([part.body for part in parts]),
+        pa.concat_arrays([part.properties for part in parts]),
+    )
+    if bool(np.all(whole.position[:-1] <= whole.position[1:])):
+        return whole
+    return picked(whole, np.argsort(whole.position, kind="stable"))
+
+
+def _concatenated(arrays: list[Int64s]) -> Int64s:
+    return np.concatenate(arrays)

@@ -1,0 +1,98 @@
+"""Planning a batch: where a new job starts, and how ranges of queues become tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.errors import OffsetExpiredError
+from headrace.protocol.transactions import CommitRecord, QueueName
+from headrace.runtime.job_plan import JobConnection
+
+__all__ = ["QueueRange", "Split", "check_offsets", "make_splits", "starting_offsets"]
+
+#: A task costs some ten milliseconds: below so many messages another one does not pay.
+_MESSAGES_PER_SPLIT = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Messages of one queue with offsets from ``begin`` up to ``end``, ``end`` left out."""
+
+    queue: QueueName
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task of the first stage reads."""
+
+    number: int
+    #: Splits of the batch.
+    of: int
+    ranges: tuple[QueueRange, ...]
+    #: Where the batch ends, of all queues; in the first split only.
+    ends: Mapping[QueueName, int] | None = None
+
+
+def make_splits(ranges: Mapping[QueueName, tuple[int, int]], most: int) -> list[Split]:
+    """Share ranges out to tasks, evenly by messages; a queue stays whole.
+
+    >>> splits = make_splits({"a@b@0": (0, 9000), "a@b@1": (5, 6), "a@b@2": (0, 8000)}, 2)
+    >>> [[len(part) for part in split.ranges] for split in splits]
+    [[9000], [8000, 1]]
+    """
+    work = [QueueRange(queue, begin, end) for queue, (begin, end) in ranges.items() if end > begin]
+    total = sum(map(len, work))
+    count = max(1, min(most, len(work), math.ceil(total / _MESSAGES_PER_SPLIT)))
+    loads: list[list[QueueRange]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for part in sorted(work, key=lambda part: (-len(part), part.queue)):
+        smallest = sizes.index(min(sizes))
+        loads[smallest].append(part)
+        sizes[smallest] += len(part)
+    ends = {queue: end for queue, (_, end) in ranges.items()}
+    return [
+        Split(number, count, tuple(load), ends if number == 0 else None)
+        for number, load in enumerate(loads)
+    ]
+
+
+def starting_offsets(job: JobConnection, record: CommitRecord) -> dict[QueueName, int]:
+    """Say where a start of the job begins to read, by queue; other queues begin at their first.
+
+    Raises
+    ------
+    OffsetExpiredError
+        The broker no longer holds the position of the last commit.
+    """
+    if record.offsets:
+        return check_offsets(job, record.offsets)
+    if job.plan.settings.start == "first":
+        return {}
+    answer = job.transactions.plan(job.plan.source_topics, {}, 0, 0)
+    return dict(answer.latest)
+
+
+def check_offsets(job: JobConnection, offsets: Mapping[QueueName, int]) -> dict[QueueName, int]:
+    """Compare committed offsets with what the broker still holds."""
+    begins = job.transactions.plan(job.plan.source_topics, offsets, 0, 0).begins
+    checked = dict(offsets)
+    for queue, offset in offsets.items():
+        first = begins.get(queue, 0)
+        if offset >= first:
+            continue
+        if job.plan.settings.on_expired_offset == "fail":
+            raise OffsetExpiredError(
+                f"job '{job.plan.job}' must go on at offset {offset} of queue {queue}, but the"
+                f" broker's first offset is {first}: {first - offset} messages are gone",
+                hint="start with on_expired_offset='earliest' to go on at the first offset that"
+                " is left, or restore the topic",
+            )
+        checked[queue] = first
+    return checked

@@ -1,0 +1,249 @@
+"""Tasks: one stage for one partition of one batch, from blocks to blocks.
+
+An executor (Spark, or the test driver) brings the blocks and takes the results; everything that
+a task does to the outside goes through :class:`~headrace.runtime.commits.Transactions` and the
+state copies.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
+from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind, Rows
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.commits import Attempt, QueueMessages, StageWriter
+from headrace.runtime.failures import describe_failure
+from headrace.runtime.local_state import Copy
+from headrace.runtime.sinks import state_messages
+from headrace.runtime.stage import StageRunner
+from headrace.runtime.state import ChangeSet, StateStore
+from headrace.runtime.user_code import Locator
+from headrace.topology import StagePlan
+from headrace.topology.operators import Operator
+
+__all__ = ["Control", "StateCopies", "Summary", "Task", "TaskContext", "control_blocks", "guarded"]
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """What every task of a batch must know; made from the commit that the batch builds on."""
+
+    job: str
+    epoch: int
+    batch: int
+    partitions: int
+    #: Wall clock of the batch, ms since 1970.
+    clock: int
+    #: Writable queues of every sink and state topic, in order.
+    queues: dict[str, list[QueueName]]
+    #: Brokers that hold the source queues.
+    brokers: list[str] = []
+    #: State stores as of the last commit: of all partitions in stage 0, of one after it.
+    states: list[StateSummary] = []
+    lineage: list[list[int]] = []
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task did, for the driver to commit."""
+
+    part: StagedPart
+    states: list[StateSummary] = []
+    #: Records that reached each operator of the stage.
+    records: dict[str, int] = {}
+    counters: dict[str, int] = {}
+    #: Of the first split only: splits of the batch, and where the batch ends, by queue.
+    splits: int = 0
+    ends: dict[QueueName, int] | None = None
+
+
+class StateCopies(Protocol):
+    """Opens state as of the last commit, and keeps what an attempt changed."""
+
+    def open(
+        self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
+    ) -> Copy: ...
+
+    def save(
+        self,
+        store: str,
+        partition: int,
+        attempt: tuple[int, int, int],
+        base_offset: int,
+        changes: ChangeSet,
+    ) -> None: ...
+
+
+def control_blocks(control: Control, stages: int) -> Iterator[Block]:
+    """Tell every partition of every stage but the first about the batch."""
+    for stage in range(1, stages):
+        for partition in range(control.partitions):
+            own = [state for state in control.states if state.partition == partition]
+            payload = msgspec.json.encode(msgspec.structs.replace(control, states=own))
+            yield Block(partition, stage, BlockKind.CONTROL, "", payload)
+
+
+@dataclass(slots=True)
+class TaskContext:
+    """What operators and sinks of one task see of it."""
+
+    control: Control
+    partition: int
+    locator: Locator
+    copies: StateCopies
+    #: Topic of each state store.
+    state_topics: Mapping[str, str]
+    _stores: dict[str, StateStore] = field(default_factory=dict)
+    _copies: dict[str, Copy] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> int:
+        return self.control.partitions
+
+    def queues(self, topic: str) -> list[QueueName]:
+        return self.control.queues[topic]
+
+    def store(self, operator: Operator) -> StateStore:
+        name = operator.name
+        if name not in self._stores:
+            summary = self._summary(name)
+            copy = self.copies.open(name, self.partition, summary, self.control.lineage)
+            self._copies[name] = copy
+            self._stores[name] = StateStore(
+                copy.base,
+                0 if summary is None else summary.count,
+                0 if summary is None else summary.checksum,
+            )
+        return self._stores[name]
+
+    def _summary(self, store: str) -> StateSummary | None:
+        for state in self.control.states:
+            if state.store == store and state.partition == self.partition:
+                return state
+        return None
+
+    def save_state(self, attempt: Attempt, writer: StageWriter) -> list[StateSummary]:
+        """Stage the changes of every store and leave them for the next open of its copy."""
+        summaries = []
+        for name, store in self._stores.items():
+            changes = store.change_set()
+            if not changes.keys:
+                continue
+            base = self._summary(name)
+            base_offset = 0 if base is None else base.end_offset
+            queue = self.queues(self.state_topics[name])[self.partition]
+            sent_to = writer.stage(state_messages(queue, changes, self.control.clock))
+            number = (attempt.epoch, attempt.batch, attempt.number)
+            self.copies.save(name, self.partition, number, base_offset, changes)
+            summaries.append(
+                StateSummary(
+                    store=name,
+                    partition=self.partition,
+                    count=changes.count,
+                    checksum=changes.checksum,
+                    epoch=attempt.epoch,
+                    batch=attempt.batch,
+                    attempt=attempt.number,
+                    end_offset=sent_to or base_offset + len(changes.keys),
+                )
+            )
+        return summaries
+
+    def close(self) -> None:
+        """Let other processes open the copies."""
+        for copy in self._copies.values():
+            copy.close()
+
+
+class Task:
+    """Runs one stage for one partition.
+
+    Parameters
+    ----------
+    plan
+        The topology, cut into stages.
+    context
+        Control, state and places.
+    attempt
+        The name under which everything is staged.
+    writer
+        Takes what is staged.
+    """
+
+    def __init__(
+        self, plan: StagePlan, context: TaskContext, attempt: Attempt, writer: StageWriter
+    ) -> None:
+        self._context = context
+        self._attempt = attempt
+        self._writer = writer
+        self._runner = StageRunner(plan, attempt.stage, context, self._emit)
+        self.counters: dict[str, int] = defaultdict(int)
+
+    def _emit(self, messages: QueueMessages) -> None:
+        self.counters["records_out"] += len(messages)
+        self._writer.stage(messages)
+
+    def feed(self, inputs: Mapping[str, Chunk]) -> None:
+        """Run records that sources read through the stage."""
+        self._runner.feed(inputs)
+
+    def queues(self, topic: str) -> list[QueueName]:
+        """Give the writable queues of a topic, in order."""
+        return self._context.queues(topic)
+
+    def stage(self, messages: QueueMessages) -> None:
+        """Stage messages that no operator made, such as dead letters."""
+        self._writer.stage(messages)
+
+    def absorb(self, blocks: Iterable[Block]) -> None:
+        """Take what earlier stages sent, operator by operator."""
+        payloads: dict[tuple[str, BlockKind], list[bytes]] = defaultdict(list)
+        for block in blocks:
+            payloads[block.operator, block.kind].append(block.payload)
+        for (operator, kind), parts in sorted(payloads.items()):
+            self._runner.absorb(operator, kind, Rows.unpack(parts))
+
+    def finish(self, splits: int = 0, ends: Mapping[QueueName, int] | None = None) -> Iterator[Block]:
+        """End the batch: give blocks for later stages, and the summary for the driver."""
+        yield from self._runner.finish(self._context.partitions)
+        states = self._context.save_state(self._attempt, self._writer)
+        summary = Summary(
+            part=self._writer.finish(),
+            states=states,
+            records=dict(self._runner.records),
+            counters=dict(self.counters),
+            splits=splits,
+            ends=None if ends is None else dict(ends),
+        )
+        yield Block(
+            self._context.partition % self._context.partitions,
+            SUMMARY_STAGE,
+            BlockKind.SUMMARY,
+            "",
+            msgspec.json.encode(summary),
+        )
+
+
+    def close(self) -> None:
+        """Let go of the state copies, also after a failure."""
+        self._context.close()
+
+
+def guarded(partition: int, run: Callable[[], Iterable[Block]]) -> Iterator[Block]:
+    """Run a task; a failure that no retry can mend becomes a block for the driver.
+
+    Spark would run the task again and wrap the error in its own; the driver raises it as it was.
+    """
+    try:
+        yield from list(run())
+    except HeadraceError as error:
+        if error.retriable:
+            raise
+        yield Block(
+            partition, SUMMARY_STAGE, BlockKind.FAILURE, "", describe_failure(error)
+        )

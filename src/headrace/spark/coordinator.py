@@ -1,0 +1,104 @@
+"""The coordinator: from the summaries of a batch to its commit.
+
+Pure: blocks in, a :class:`~headrace.runtime.commits.BatchEnd` out.  It refuses a batch of which
+a summary is missing or doubled, so that nothing half-processed is ever committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace.errors import JobFailedError
+from headrace.protocol.transactions import CommitRecord, StateSummary
+from headrace.runtime.blocks import Block, BlockKind
+from headrace.runtime.commits import BatchEnd
+from headrace.runtime.failures import raise_failure
+from headrace.runtime.task import Summary
+
+__all__ = ["assemble"]
+
+
+def assemble(
+    last: CommitRecord, epoch: int, blocks: Iterable[Block], stages: int, clock: int
+) -> tuple[BatchEnd, list[Summary]]:
+    """Make the commit of a batch out of what its tasks report.
+
+    Parameters
+    ----------
+    last
+        The record that the batch builds on.
+    epoch
+        The driver's epoch.
+    blocks
+        Everything that came through to the driver.
+    stages
+        Number of stages of the topology.
+    clock
+        Wall clock, ms since 1970.
+
+    Raises
+    ------
+    HeadraceError
+        A task met a failure that no retry can mend.
+    """
+    summaries: list[Summary] = []
+    for block in sorted(blocks, key=lambda block: block.kind is not BlockKind.FAILURE):
+        if block.kind is BlockKind.FAILURE:
+            raise_failure(block.payload)
+        summaries.append(msgspec.json.decode(block.payload, type=Summary))
+    ends = _check_complete(summaries, stages, last.partitions)
+    batch = last.batch + 1
+    lineage = last.lineage
+    if not lineage or lineage[-1][0] != epoch:
+        lineage = [*lineage, [epoch, batch]]
+    record = msgspec.structs.replace(
+        last,
+        kind="commit",
+        epoch=epoch,
+        batch=batch,
+        offsets={**last.offsets, **ends},
+        states=_carried_over(last.states, summaries),
+        lineage=lineage,
+        timestamp=clock,
+        counters=_added_up(last.counters, summaries),
+    )
+    parts = [summary.part for summary in summaries if summary.part.records]
+    return BatchEnd(previous=last.batch, parts=parts, record=record), summaries
+
+
+def _check_complete(summaries: list[Summary], stages: int, partitions: int) -> dict[str, int]:
+    """Give the offsets where the batch ends, once every task has reported exactly once."""
+    found = Counter((summary.part.stage, summary.part.partition) for summary in summaries)
+    heads = [summary for summary in summaries if summary.ends is not None]
+    splits = heads[0].splits if heads else 1
+    expected = {(0, split) for split in range(splits)} | {
+        (stage, partition) for stage in range(1, stages) for partition in range(partitions)
+    }
+    if set(found) != expected or any(count > 1 for count in found.values()) or len(heads) != 1:
+        missing = sorted(expected - set(found))
+        surplus = sorted(place for place, count in found.items() if count > 1 or place not in expected)
+        raise JobFailedError(
+            f"a batch came back incomplete: (stage, partition) missing {missing}, doubled or"
+            f" unexpected {surplus}",
+            hint="nothing of it was committed; please report this with the driver's log",
+        )
+    ends = heads[0].ends
+    assert ends is not None
+    return ends
+
+
+def _carried_over(last: list[StateSummary], summaries: list[Summary]) -> list[StateSummary]:
+    states = {(state.store, state.partition): state for state in last}
+    for summary in summaries:
+        states.update({(state.store, state.partition): state for state in summary.states})
+    return [states[place] for place in sorted(states)]
+
+
+def _added_up(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:
+    totals = Counter(last)
+    for summary in summaries:
+        totals.update(summary.counters)
+    return dict(totals)

@@ -1,0 +1,289 @@
+"""A running job: the driver's side of a topology."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from headrace.embedded import embedded_broker
+from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
+from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.job_plan import JobConnection
+from headrace.runtime.local_state import restoring
+from headrace.runtime.task import Summary
+from headrace.settings import JobSettings
+from headrace.spark.coordinator import assemble
+from headrace.spark.launch import checked_record, make_connection, pickle_plan, prepare_topics
+from headrace.spark.query import failure_of, run_query
+from headrace.spark.rows import blocks_of
+from headrace.spark.session import get_session, scratch_folder
+from headrace.spark.source import Launch
+from headrace.spark.statistics import JobStatistics, Meter
+from headrace.topology import Topology
+
+__all__ = ["StreamJob"]
+
+logger = logging.getLogger(__name__)
+
+_RESTARTS = 5
+_FIRST_PAUSE = 0.5
+_POLL = 0.02
+
+
+class StreamJob:
+    """Runs a topology on Spark.
+
+    One batch is one transaction: what a batch reads, keeps and writes becomes visible together.
+    After a failure that may pass (a broker that was restarted, a lost task) the job goes on by
+    itself from the last commit.
+
+    Parameters
+    ----------
+    topology
+        What to compute.
+    settings
+        Where and how; without a name server the embedded broker of ``data_dir`` is used.
+
+    Examples
+    --------
+    ::
+
+        with StreamJob(topology, JobSettings(namesrv="127.0.0.1:9876")).start() as job:
+            job.await_caught_up()
+            print(job.statistics().records_in)
+    """
+
+    def __init__(self, topology: Topology, settings: JobSettings | None = None) -> None:
+        self.topology = topology
+        self.settings = settings or JobSettings()
+        self._meter = Meter()
+        self._connection: JobConnection | None = None
+        self._supervisor: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._failure: HeadraceError | None = None
+        self._batch_failure: HeadraceError | None = None
+        self._record: CommitRecord | None = None
+        self._stages = 1
+        self._epoch = 0
+        self._opened = ExitStack()
+
+    def start(self) -> Self:
+        """Begin a new epoch and run until :meth:`stop` or a failure.
+
+        Raises
+        ------
+        HeadraceError
+            The job cannot start: no broker at the address, a topic is missing, no Java, ...
+        """
+        if self._supervisor is not None:
+            raise JobFailedError(
+                f"job '{self.topology.name}' was started before", hint="make a new StreamJob"
+            )
+        with ExitStack() as opened:
+            namesrv = self.settings.namesrv or opened.enter_context(
+                embedded_broker(self.settings.data_dir)
+            )
+            connection = make_connection(self.topology, self.settings, namesrv)
+            opened.callback(connection.close)
+            queues = prepare_topics(connection)
+            get_session(self.settings)
+            self._opened = opened.pop_all()
+        self._connection = connection
+        self._stages = len(connection.plan.stages.stages)
+        self._supervisor = threading.Thread(
+            target=self._supervise, args=(queues,), name=f"headrace-{self.topology.name}", daemon=True
+        )
+        self._open()
+        self._supervisor.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop the job and wait for its end; a batch that is not committed is dropped."""
+        self._stopping.set()
+        if self._supervisor is not None:
+            self._supervisor.join()
+            self._supervisor = None
+        self._connection = None
+        self._opened.close()
+
+    def await_caught_up(self, timeout: timedelta | None = None) -> None:
+        """Wait until everything that was in the source topics at this moment is committed.
+
+        Raises
+        ------
+        RequestTimeoutError
+            It was not, within ``timeout``.
+        HeadraceError
+            The job failed.
+        """
+        connection = self._running()
+        wanted = connection.transactions.plan(connection.plan.source_topics, {}, 0, 0).latest
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        with self._changed:
+            while not self._has_reached(wanted):
+                self._check_alive()
+                rest = None if deadline is None else deadline - time.monotonic()
+                if rest is not None and rest <= 0:
+                    raise RequestTimeoutError(
+                        f"job '{self.topology.name}' did not catch up within {timeout}",
+                        hint="ask job.statistics() for its lag and rate",
+                    )
+                self._changed.wait(1.0 if rest is None else min(rest, 1.0))
+
+    def await_termination(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the job's end; tell whether it came within ``timeout``.
+
+        Raises
+        ------
+        HeadraceError
+            The job failed.
+        """
+        if self._supervisor is not None:
+            self._supervisor.join(None if timeout is None else timeout.total_seconds())
+        if self._failure is not None:
+            raise self._failure
+        return self._supervisor is None or not self._supervisor.is_alive()
+
+    def statistics(self) -> JobStatistics:
+        """Say how far the job is, and how fast."""
+        record, connection = self._record, self._connection
+        lag = None
+        if record is not None and connection is not None and self._failure is None:
+            latest = connection.transactions.plan(connection.plan.source_topics, {}, 0, 0).latest
+            lag = sum(max(0, end - record.offsets.get(queue, 0)) for queue, end in latest.items())
+        root = None if connection is None else connection.plan.state_root
+        return self._meter.statistics(
+            record, lag, (0, 0) if root is None else restoring(root), self._failure is None
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _running(self) -> JobConnection:
+        if self._connection is None:
+            raise JobFailedError(
+                f"job '{self.topology.name}' is not running", hint="call start() first"
+            )
+        return self._connection
+
+    def _has_reached(self, wanted: dict[str, int]) -> bool:
+        offsets = {} if self._record is None else self._record.offsets
+        return all(end <= offsets.get(queue, 0) for queue, end in wanted.items())
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._supervisor is None or not self._supervisor.is_alive():
+            raise JobFailedError(f"job '{self.topology.name}' was stopped")
+
+    def _open(self) -> None:
+        connection = self._running()
+        answer = connection.transactions.open(f"{socket.gethostname()}:{os.getpid()}")
+        self._epoch = answer.epoch
+        self._record = checked_record(answer.record, connection.plan)
+        connection.transactions.publish(self._record)
+
+    def _supervise(self, queues: dict[str, list[str]]) -> None:
+        pause, restarts, last_batch = _FIRST_PAUSE, 0, -1
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._run(queues)
+                    return
+                except HeadraceError as error:
+                    batch = self._record.batch if self._record else 0
+                    pause, restarts = (_FIRST_PAUSE, 0) if batch > last_batch else (pause * 2, restarts + 1)
+                    last_batch = batch
+                    if not error.retriable or restarts >= _RESTARTS or self._stopping.is_set():
+                        raise
+                    logger.warning("job %s goes on after: %s", self.topology.name, error)
+                    self._meter.restarts += 1
+                    self._stopping.wait(pause)
+                    self._open()
+        except HeadraceError as error:
+            if not self._stopping.is_set():
+                self._failure = error
+        except Exception as error:  # noqa: BLE001 - the thread's end must tell the caller
+            self._failure = JobFailedError(f"job '{self.topology.name}' failed: {error}")
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _run(self, queues: dict[str, list[str]]) -> None:
+        connection = self._running()
+        assert self._record is not None
+        launch = Launch(
+            handle=pickle_plan(connection.plan),
+            epoch=self._epoch,
+            record=msgspec.json.encode(self._record),
+            queues=queues,
+            splits=self.settings.partitions,
+        )
+        self._batch_failure = None
+        with self._checkpoint() as folder:
+            try:
+                run_query(
+                    get_session(self.settings),
+                    launch,
+                    stages=self._stages,
+                    partitions=self.settings.partitions,
+                    interval=self.settings.batch_interval,
+                    checkpoint=folder,
+                    on_batch=self._on_batch,
+                    stopping=self._stopping,
+                )
+            except Exception as error:
+                if self._batch_failure is not None:
+                    raise self._batch_failure from error
+                raise failure_of(self.topology.name, error) from error
+
+    @contextmanager
+    def _checkpoint(self) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(
+            prefix="headrace-", dir=scratch_folder(), ignore_cleanup_errors=True
+        ) as folder:
+            yield folder
+
+    def _on_batch(self, frame: DataFrame, _: int) -> None:
+        """Collect what the tasks report (the batch's one action) and commit it."""
+        try:
+            table = frame.toArrow()
+            blocks = [block for batch in table.to_batches() for block in blocks_of(batch)]
+            assert self._record is not None
+            end, summaries = assemble(
+                self._record, self._epoch, blocks, self._stages, int(time.time() * 1000)
+            )
+            transactions = self._running().transactions
+            transactions.commit(end)
+            transactions.publish(end.record)
+            self._committed(end.record, summaries)
+        except HeadraceError as error:
+            self._batch_failure = error
+            raise
+
+    def _committed(self, record: CommitRecord, summaries: list[Summary]) -> None:
+        with self._changed:
+            self._meter.committed(record, summaries)
+            self._record = record
+            self._changed.notify_all()

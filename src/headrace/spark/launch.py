@@ -1,0 +1,127 @@
+"""What happens once before a job runs: connect, check topics, make the job's own."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import msgspec
+from pyspark import cloudpickle
+
+from headrace.client import Admin, Client
+from headrace.errors import (
+    ConnectionFailedError,
+    PartitionCountError,
+    StateError,
+    TopicNotFoundError,
+)
+from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.job_plan import JobConnection, JobPlan
+from headrace.settings import JobSettings
+from headrace.spark.worker import PlanHandle
+from headrace.topology import Topology
+
+__all__ = ["checked_record", "make_connection", "pickle_plan", "prepare_topics"]
+
+_COMPACTION = {"cleanup.policy": "COMPACTION"}
+
+
+def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> JobConnection:
+    """Connect to the job's cluster, of whichever kind it is.
+
+    Raises
+    ------
+    ConnectionFailedError
+        No name server answers at the address.
+    """
+    plan = JobPlan(topology, settings, namesrv, embedded=True)
+    with Client(namesrv, plan.client_settings) as client:
+        embedded = Admin(client).is_headrace()
+    return JobConnection(replace(plan, embedded=embedded))
+
+
+def pickle_plan(plan: JobPlan) -> PlanHandle:
+    """Pickle a plan, with the user's functions by value where workers cannot import them."""
+    payload = cloudpickle.dumps(plan)
+    return PlanHandle(hashlib.sha256(payload).hexdigest(), payload)
+
+
+def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
+    """Check the topics that a job reads and writes, make its state and commit topics.
+
+    Gives the writable queues of every sink and state topic, in order.
+
+    Raises
+    ------
+    TopicNotFoundError
+        A source or sink topic does not exist.
+    PartitionCountError
+        A state topic has another number of queues than the job has partitions.
+    """
+    plan = job.plan
+    for topic in plan.source_topics:
+        _queues(job, topic, f"job '{plan.job}' reads topic '{topic}'")
+    queues = {
+        topic: _queues(job, topic, f"job '{plan.job}' writes topic '{topic}'")
+        for topic in plan.sink_topics
+    }
+    admin = Admin(job.client)
+    known = set(admin.topics())
+    for topic in plan.state_topics.values():
+        if topic not in known:
+            admin.create_topic(
+                topic, queues=plan.settings.partitions, attributes=_COMPACTION
+            )
+        queues[topic] = _queues(job, topic, f"job '{plan.job}' keeps state in topic '{topic}'")
+        if len(queues[topic]) != plan.settings.partitions:
+            raise _other_partitions(plan, len(queues[topic]))
+    if plan.topology.commit_topic not in known:
+        admin.create_topic(plan.topology.commit_topic, queues=1, attributes=_COMPACTION)
+    _queues(job, plan.topology.commit_topic, f"job '{plan.job}' commits to")
+    return queues
+
+
+def _queues(job: JobConnection, topic: str, purpose: str) -> list[str]:
+    try:
+        return [queue.name for queue in sorted(job.client.queues(topic, for_="write"))]
+    except TopicNotFoundError:
+        raise TopicNotFoundError(
+            f"{purpose}, which does not exist on {job.plan.namesrv}",
+            hint=f"make it: headrace topic create {topic} --namesrv {job.plan.namesrv}",
+        ) from None
+    except ConnectionFailedError as error:
+        raise ConnectionFailedError(f"{purpose}: {error.message}", hint=error.hint) from error
+
+
+def checked_record(record: CommitRecord, plan: JobPlan) -> CommitRecord:
+    """Compare the last commit with the topology that is to go on from it.
+
+    Raises
+    ------
+    PartitionCountError
+        The job's state has another number of partitions.
+    StateError
+        The topology lacks an operator that has state.
+    """
+    partitions = plan.settings.partitions
+    if record.batch and record.partitions not in (0, partitions):
+        raise _other_partitions(plan, record.partitions)
+    lost = sorted({state.store for state in record.states} - set(plan.state_topics))
+    if lost:
+        raise StateError(
+            f"job '{plan.job}' has state of {', '.join(lost)}, but its topology has no such"
+            f" operator: it has {', '.join(plan.state_topics) or 'none with state'}",
+            hint="give the operator its old name (name=...), or start the job under a new name",
+        )
+    return msgspec.structs.replace(
+        record, partitions=partitions, stores=sorted(plan.state_topics)
+    )
+
+
+def _other_partitions(plan: JobPlan, there: int) -> PartitionCountError:
+    return PartitionCountError(
+        f"job '{plan.job}' has its state in {there} partitions, but was started with"
+        f" {plan.settings.partitions}",
+        hint=f"start it with partitions={there} (--partitions {there}); moving state to another"
+        " number of partitions is not possible yet",
+    )

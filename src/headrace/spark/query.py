@@ -1,0 +1,103 @@
+"""A job as one Structured Streaming query."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.errors import HeadraceError, JobFailedError
+from headrace.spark.rows import ROW_SCHEMA
+from headrace.spark.source import JobSource, Launch
+from headrace.spark.stages import stage_function
+
+__all__ = ["failure_of", "run_query"]
+
+_LOOK_SECONDS = 0.2
+
+
+class TaskFailedError(JobFailedError):
+    """Spark gave up on a batch; another try may succeed."""
+
+    code = "task_failed"
+    retriable = True
+
+
+def run_query(
+    session: SparkSession,
+    launch: Launch,
+    *,
+    stages: int,
+    partitions: int,
+    interval: timedelta,
+    checkpoint: str,
+    on_batch: Callable[[DataFrame, int], None],
+    stopping: threading.Event,
+) -> None:
+    """Run a job's query until it fails or ``stopping`` is set."""
+    frame = _plan(session, launch, stages, partitions)
+    query = (
+        frame.writeStream.foreachBatch(on_batch)
+        .option("checkpointLocation", checkpoint)
+        .trigger(processingTime=f"{int(interval.total_seconds() * 1000)} milliseconds")
+        .start()
+    )
+    try:
+        while not stopping.is_set():
+            if query.awaitTermination(_LOOK_SECONDS):
+                return
+    finally:
+        _stop(query)
+
+
+def _plan(
+    session: SparkSession, launch: Launch, stages: int, partitions: int
+) -> DataFrame:
+    class LaunchedSource(JobSource):
+        # A class of its own, so that Spark ships it by value with this launch in it.
+        pass
+
+    LaunchedSource.launch = launch
+    session.dataSource.register(LaunchedSource)
+    frame = session.readStream.format(LaunchedSource.name()).load()
+    for stage in range(1, stages):
+        frame = frame.repartitionById(partitions, col("partition")).mapInArrow(
+            stage_function(launch.handle, stage), ROW_SCHEMA
+        )
+    return frame
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except (Py4JError, ConnectionError):
+        # The Java process is gone, and the query with it.
+        pass
+
+
+def failure_of(job: str, error: Exception) -> HeadraceError:
+    """Say what ended a query in the words of the job."""
+    if isinstance(error, HeadraceError):
+        return error
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return JobFailedError(
+            f"the Java process that runs Spark for job '{job}' ended",
+            hint="nothing is lost: start the job again and it goes on from its last commit",
+        )
+    if isinstance(error, StreamingQueryException):
+        return TaskFailedError(
+            f"Spark stopped the query of job '{job}': {_short(str(error))}",
+            hint="nothing is lost: the job goes on from its last commit",
+        )
+    return JobFailedError(f"job '{job}' failed: {type(error).__name__}: {error}")
+
+
+def _short(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-15:])[-3000:]

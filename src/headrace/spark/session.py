@@ -1,0 +1,67 @@
+"""The Spark session that jobs run in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headrace.java import use_java
+from headrace.settings import JobSettings
+
+__all__ = ["SPARK_CONFIG", "get_session"]
+
+_CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
+
+#: What each setting is for stands beside it; all were measured (docs/performance.md).
+SPARK_CONFIG: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Spark's own log of batches is scratch for us: no file manager that starts processes.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    # A stage has one row per block; nothing is gained by looking at sizes between stages.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.speculation": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+}
+
+
+def get_session(settings: JobSettings) -> SparkSession:
+    """Give the running session, or start one with Headrace's settings under the user's.
+
+    Raises
+    ------
+    JavaNotFoundError
+        No Java 17 or newer is there.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    use_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("headrace").master(settings.master)
+    local = settings.master.startswith("local")
+    for name, value in {**SPARK_CONFIG, **settings.spark_config}.items():
+        if local or not name.startswith("spark.driver.") or name in settings.spark_config:
+            builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def scratch_folder() -> Path:
+    """Name a folder in memory for what Spark insists on writing and nobody reads."""
+    shared = Path("/dev/shm")  # noqa: S108 - checkpoints are scratch; memory is the fast place
+    return shared if shared.is_dir() and os.access(shared, os.W_OK) else Path("/tmp")  # noqa: S108

@@ -1,0 +1,187 @@
+"""The data source behind a job: plans batches, reads queues and runs the first stage.
+
+``latestOffset`` and ``partitions`` run in one long-lived process beside the driver; ``read`` runs
+in Spark's workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.types import StructType
+
+from headrace.client import MessageQueue
+from headrace.errors import FencedError
+from headrace.protocol.transactions import CommitRecord, PlanAnswer
+from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
+from headrace.runtime.failures import describe_failure
+from headrace.runtime.planning import Split, make_splits, starting_offsets
+from headrace.runtime.source_task import run_source
+from headrace.runtime.task import Control, control_blocks, guarded
+from headrace.spark.rows import ROW_SCHEMA, rows_of
+from headrace.spark.worker import PlanHandle, connection, end_of_task, make_task
+
+__all__ = ["BatchOffset", "JobSource", "Launch"]
+
+_IDLE_WAIT = 100
+
+
+class BatchOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a batch ends: Spark hands it back, nothing is ever recovered from it."""
+
+    batch: int
+    #: Next offset to read, by queue.
+    queues: dict[str, int] = {}
+    #: Epoch of the driver that took over; set once, by the batch that ends this driver.
+    fenced_by: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of a job's query: the epoch that it runs in and where it goes on."""
+
+    handle: PlanHandle
+    epoch: int
+    #: The open record, as JSON.
+    record: bytes
+    #: Writable queues of every sink and state topic.
+    queues: dict[str, list[str]]
+    #: Splits of a large batch.
+    splits: int
+
+
+class SplitPartition(InputPartition):
+    """One task of the first stage."""
+
+    def __init__(self, control: bytes, split: Split | None, failure: bytes | None = None) -> None:
+        super().__init__(split)
+        self.control = control
+        self.split = split
+        self.failure = failure
+
+
+class JobSource(DataSource):
+    """All source topics of one job, with its first stage; not for use by hand."""
+
+    launch: Launch
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace-job"
+
+    def schema(self) -> str:
+        return ROW_SCHEMA
+
+    def streamReader(self, schema: StructType) -> JobReader:
+        return JobReader(self.launch)
+
+
+class JobReader(DataSourceStreamReader):
+    """Plans batches from the last commit, and runs the first stage on what they span."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._planned: dict[int, PlanAnswer] = {}
+
+    def initialOffset(self) -> dict[str, Any]:
+        record = msgspec.json.decode(self._launch.record, type=CommitRecord)
+        offsets = starting_offsets(connection(self._launch.handle), record)
+        return _offset(batch=record.batch, queues=offsets)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # The limit is a setting of the job; Spark has no say in it.
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        launch = self._launch
+        job = connection(launch.handle)
+        begin = msgspec.convert(start, BatchOffset)
+        answer = job.transactions.plan(
+            job.plan.source_topics,
+            begin.queues,
+            job.plan.settings.max_records_per_batch,
+            _IDLE_WAIT,
+        )
+        if answer.record is not None and answer.record.epoch > launch.epoch:
+            return _offset(batch=begin.batch + 1, queues={}, fenced_by=answer.record.epoch)
+        if all(end <= begin.queues.get(queue, answer.begins[queue]) for queue, end in answer.ends.items()):
+            return start
+        self._planned = {begin.batch + 1: answer}
+        return _offset(batch=begin.batch + 1, queues={**begin.queues, **answer.ends})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        latest = [answer.latest for answer in self._planned.values()]
+        return _offset(batch=max(self._planned, default=0), queues=latest[0]) if latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = msgspec.convert(start, BatchOffset), msgspec.convert(end, BatchOffset)
+        job = connection(self._launch.handle)
+        if stop.fenced_by:
+            return [SplitPartition(b"", None, _fenced(job.plan.job, self._launch.epoch, stop))]
+        answer = self._planned[stop.batch]
+        record = answer.record
+        assert record is not None, "a job is opened before its batches are planned"
+        control = Control(
+            job=job.plan.job,
+            epoch=self._launch.epoch,
+            batch=stop.batch,
+            partitions=job.plan.settings.partitions,
+            clock=answer.clock,
+            queues=self._launch.queues,
+            brokers=sorted({MessageQueue.parse(queue).broker for queue in stop.queues}),
+            states=record.states,
+            lineage=record.lineage,
+        )
+        splits = make_splits(
+            {
+                queue: (max(begin.queues.get(queue, 0), answer.begins.get(queue, 0)), last)
+                for queue, last in stop.queues.items()
+            },
+            self._launch.splits,
+        )
+        encoded = msgspec.json.encode(control)
+        return [SplitPartition(encoded, split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SplitPartition)
+        if partition.failure is not None:
+            yield rows_of([Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", partition.failure)])
+            return
+        split = partition.split
+        assert split is not None
+        yield rows_of(guarded(0, lambda: self._run(partition.control, split)))
+        end_of_task()
+
+    def _run(self, encoded: bytes, split: Split) -> list[Block]:
+        job = connection(self._launch.handle)
+        control = msgspec.json.decode(encoded, type=Control)
+        blocks = run_source(
+            job, split, lambda locator: make_task(job, control, 0, split.number, locator)
+        )
+        if split.number == 0:
+            blocks += control_blocks(control, len(job.plan.stages.stages))
+        return blocks
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the job's own commit has kept the offsets."""
+
+
+def _offset(**fields: Any) -> dict[str, Any]:
+    offset: dict[str, Any] = msgspec.to_builtins(BatchOffset(**fields))
+    return offset
+
+
+def _fenced(job: str, epoch: int, stop: BatchOffset) -> bytes:
+    return describe_failure(
+        FencedError(
+            f"job '{job}' was taken over: this driver has epoch {epoch}, a newer one has epoch"
+            f" {stop.fenced_by}",
+            hint="only one driver of a job runs at a time; stop the other one if it is not meant",
+        )
+    )

@@ -1,0 +1,94 @@
+"""How far a job is, and how fast."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.task import Summary
+
+__all__ = ["JobStatistics", "Meter"]
+
+_BATCHES_IN_RATE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatistics:
+    """A job at one moment."""
+
+    #: Whether it runs, or may go on by itself.
+    running: bool
+    #: Number of the driver; it rises with every start.
+    epoch: int
+    #: Last committed batch.
+    batch: int
+    #: Messages read and written since the job's first batch.
+    records_in: int
+    records_out: int
+    #: Messages that no deserializer could read, by what became of them.
+    skipped: int
+    dead_lettered: int
+    #: Messages in the source topics that are not committed yet; None before the first commit.
+    lag: int | None
+    #: Time from one commit to the next, of the last batch.
+    batch_duration: timedelta
+    #: Messages read per second, over the last batches of this start.
+    records_per_second: float
+    #: Keys in all state stores.
+    state_keys: int
+    #: State messages read and to read by the restores that run now.
+    restored: int
+    to_restore: int
+    #: Times that the job went on after a failure, since this start.
+    restarts: int
+    #: Records that reached each operator, since this start.
+    operators: Mapping[str, int]
+
+
+class Meter:
+    """Collects what :class:`JobStatistics` shows."""
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        self._commits: deque[tuple[float, int]] = deque(maxlen=_BATCHES_IN_RATE + 1)
+        self._operators: Counter[str] = Counter()
+
+    def committed(self, record: CommitRecord, summaries: list[Summary]) -> None:
+        """Take note of a commit."""
+        self._commits.append((time.monotonic(), record.counters.get("records_in", 0)))
+        for summary in summaries:
+            self._operators.update(summary.records)
+
+    def statistics(
+        self, record: CommitRecord | None, lag: int | None, restore: tuple[int, int], running: bool
+    ) -> JobStatistics:
+        """Put the numbers together."""
+        commits = list(self._commits)
+        rate = 0.0
+        duration = 0.0
+        if len(commits) > 1:
+            (first, before), (last, after) = commits[0], commits[-1]
+            rate = (after - before) / max(last - first, 1e-9)
+            duration = last - commits[-2][0]
+        counters = record.counters if record else {}
+        return JobStatistics(
+            running=running,
+            epoch=record.epoch if record else 0,
+            batch=record.batch if record else 0,
+            records_in=counters.get("records_in", 0),
+            records_out=counters.get("records_out", 0),
+            skipped=counters.get("skipped", 0),
+            dead_lettered=counters.get("dead_lettered", 0),
+            lag=lag,
+            batch_duration=timedelta(seconds=duration),
+            records_per_second=rate,
+            state_keys=sum(state.count for state in record.states) if record else 0,
+            restored=restore[0],
+            to_restore=restore[1],
+            restarts=self.restarts,
+            operators=dict(self._operators),
+        )

@@ -1,0 +1,118 @@
+"""What a Python worker of Spark keeps between tasks: code and connections, never state."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import sys
+from dataclasses import dataclass
+
+from pyspark import TaskContext
+
+from headrace.client import Client
+from headrace.errors import HeadraceError
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
+from headrace.protocol.messages import decode_messages
+from headrace.runtime.commits import Attempt
+from headrace.runtime.job_plan import JobConnection, JobPlan
+from headrace.runtime.local_state import LocalCopies
+from headrace.runtime.state_topic import StateTopicReader
+from headrace.runtime.task import Control, Task, TaskContext as RuntimeContext
+from headrace.runtime.user_code import Locator
+
+__all__ = ["PlanHandle", "RemoteLocator", "connection", "end_of_task", "make_task"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanHandle:
+    """A job's plan, pickled once by the driver, unpickled once by each worker."""
+
+    digest: str
+    payload: bytes
+
+
+_connections: dict[tuple[int, str], JobConnection] = {}
+_modules_frozen = 0
+
+
+def connection(handle: PlanHandle) -> JobConnection:
+    """Give this process's connection for a job."""
+    key = (os.getpid(), handle.digest)
+    if key not in _connections:
+        plan = pickle.loads(handle.payload)
+        assert isinstance(plan, JobPlan)
+        _connections.clear()
+        _connections[key] = JobConnection(plan)
+    return _connections[key]
+
+
+def end_of_task() -> None:
+    """Keep what is loaded out of the garbage collection that Spark runs after every task.
+
+    With pyarrow and Spark's own modules loaded that collection takes 15 to 50 ms; frozen objects
+    are not looked at.  Garbage must not be frozen, so collect first, and only after imports.
+    """
+    global _modules_frozen
+    if len(sys.modules) != _modules_frozen:
+        gc.collect()
+        gc.freeze()
+        _modules_frozen = len(sys.modules)
+
+
+def make_task(
+    job: JobConnection, control: Control, stage: int, partition: int, locator: Locator
+) -> Task:
+    """Set up one attempt of one task."""
+    plan = job.plan
+    task_context = TaskContext.get()
+    attempt = Attempt(
+        job=control.job,
+        epoch=control.epoch,
+        batch=control.batch,
+        stage=stage,
+        partition=partition,
+        number=0 if task_context is None else task_context.taskAttemptId(),
+    )
+    topic = StateTopicReader(job.consumer, plan.state_topics, control.queues)
+    context = RuntimeContext(
+        control=control,
+        partition=partition,
+        locator=locator,
+        copies=LocalCopies(plan.state_root, topic),
+        state_topics=plan.state_topics,
+    )
+    return Task(plan.stages, context, attempt, job.transactions.writer(attempt))
+
+
+class RemoteLocator:
+    """Finds the message at a commit-log position by asking the brokers.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster.
+    brokers
+        Names of the brokers that hold the job's source queues.
+    """
+
+    def __init__(self, client: Client, brokers: list[str]) -> None:
+        self._client = client
+        self._brokers = brokers
+
+    def locate(self, mark: int) -> str:
+        for broker in self._brokers:
+            try:
+                answer = self._client.ask_broker(
+                    broker,
+                    lambda: Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(mark)}),
+                )
+                message = decode_messages(answer.payload)[0]
+            except (HeadraceError, IndexError):
+                continue
+            return (
+                f"topic '{message.topic}', queue {message.queue_id},"
+                f" offset {message.queue_offset} (broker {broker})"
+            )
+        return f"commit-log position {mark}"

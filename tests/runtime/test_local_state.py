@@ -1,0 +1,197 @@
+"""Local copies of state: always the last commit, from whatever lies on the disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import StateMismatchError
+from headrace.protocol.transactions import StateSummary
+from headrace.runtime.local_state import LocalCopies, StateTopicBlock, restoring
+from headrace.runtime.state import ChangeSet, StateStore
+
+LINEAGE = [[1, 1]]
+
+
+class FakeTopic:
+    """A state topic in memory, which counts how much was read."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[bytes, bytes | None]] = []
+        self.read_messages = 0
+
+    def append(self, changes: ChangeSet) -> None:
+        self.messages += zip(changes.keys, changes.values, strict=True)
+
+    def read(self, store: str, partition: int, start: int, end: int) -> Iterator[StateTopicBlock]:
+        for at in range(start, end, 2):
+            part = self.messages[at : min(at + 2, end)]
+            self.read_messages += len(part)
+            yield StateTopicBlock([k for k, _ in part], [v for _, v in part], at + len(part))
+
+
+class Job:
+    """Commits batches of one store with one partition, as a driver and its tasks would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.topic = FakeTopic()
+        self.copies = LocalCopies(folder, self.topic)
+        self.summary: StateSummary | None = None
+        self.epoch = 1
+        self.lineage: list[list[int]] = [[1, 1]]
+        self.batch = 0
+        self.model: dict[bytes, bytes] = {}
+
+    def attempt(self, changes: dict[bytes, bytes | None], number: int) -> ChangeSet:
+        copy = self.copies.open("store", 0, self.summary, self.lineage)
+        try:
+            base = self.summary
+            store = StateStore(
+                copy.base, base.count if base else 0, base.checksum if base else 0
+            )
+            assert dict(store.scan()) == self.model
+            store.put_many(list(changes), list(changes.values()))
+            change_set = store.change_set()
+            offset = base.end_offset if base else 0
+            self.copies.save("store", 0, (self.epoch, self.batch + 1, number), offset, change_set)
+            return change_set
+        finally:
+            copy.close()
+
+    def commit(self, changes: dict[bytes, bytes | None], number: int = 1) -> None:
+        change_set = self.attempt(changes, number)
+        self.batch += 1
+        self.topic.append(change_set)
+        self.summary = StateSummary(
+            store="store",
+            partition=0,
+            count=change_set.count,
+            checksum=change_set.checksum,
+            epoch=self.epoch,
+            batch=self.batch,
+            attempt=number,
+            end_offset=len(self.topic.messages),
+        )
+        for key, value in changes.items():
+            if value is None:
+                self.model.pop(key, None)
+            else:
+                self.model[key] = value
+
+    def content(self) -> dict[bytes, bytes]:
+        copy = self.copies.open("store", 0, self.summary, self.lineage)
+        try:
+            return dict(copy.base.scan())
+        finally:
+            copy.close()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    job = Job(tmp_path)
+    job.commit({b"a": b"1", b"b": b"1"})
+    job.commit({b"a": b"2", b"c": b"1", b"b": None})
+    return job
+
+
+def test_next_open_applies_the_change_file_that_the_commit_names(job: Job) -> None:
+    assert job.content() == {b"a": b"2", b"c": b"1"}
+    assert job.topic.read_messages == 0
+
+
+def test_change_files_of_attempts_that_do_not_count_are_ignored(job: Job, tmp_path: Path) -> None:
+    job.attempt({b"x": b"lost"}, number=7)
+    job.commit({b"d": b"1"}, number=8)
+    assert job.content() == {b"a": b"2", b"c": b"1", b"d": b"1"}
+    assert list(tmp_path.rglob("*.arrow")) == []
+
+
+def test_lost_change_file_is_made_up_for_from_the_topic(job: Job, tmp_path: Path) -> None:
+    job.content()
+    job.commit({b"e": b"1"})
+    shutil.rmtree(tmp_path / "store" / "0" / "changes")
+    assert job.content() == job.model
+    assert job.topic.read_messages == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"ARROW1\0\0 and then nothing of use"])
+def test_damaged_change_file_is_not_trusted(job: Job, tmp_path: Path, damage: bytes) -> None:
+    job.content()
+    job.commit({b"e": b"1"})
+    (path,) = tmp_path.rglob("*.arrow")
+    path.write_bytes(damage)
+    assert job.content() == job.model
+
+
+def test_copy_that_is_several_batches_behind_catches_up(job: Job, tmp_path: Path) -> None:
+    job.content()
+    saved = tmp_path / "saved"
+    shutil.copytree(tmp_path / "store", saved)
+    before = job.topic.read_messages
+    job.commit({b"a": None, b"f": b"1"})
+    job.commit({b"g": b"1"})
+    job.content()
+    shutil.rmtree(tmp_path / "store")
+    shutil.move(saved, tmp_path / "store")
+    assert job.content() == job.model
+    assert job.topic.read_messages - before == 3
+
+
+def test_lost_copy_is_replayed_from_the_start(job: Job, tmp_path: Path) -> None:
+    job.content()
+    shutil.rmtree(tmp_path / "store")
+    assert job.content() == job.model
+    assert job.topic.read_messages == len(job.topic.messages)
+
+
+def test_replay_never_brings_a_deleted_value_back(job: Job, tmp_path: Path) -> None:
+    job.commit({b"a": None})
+    shutil.rmtree(tmp_path / "store", ignore_errors=True)
+    assert b"a" not in job.content()
+
+
+def test_copy_off_the_lineage_is_discarded(job: Job, tmp_path: Path) -> None:
+    job.content()
+    # The same batch was committed again by another epoch: what the copy holds never counted.
+    job.epoch, job.lineage = 2, [[1, 1], [2, 2]]
+    job.topic.messages[2:] = [(b"z", b"9")]
+    job.summary = None
+    job.model = {b"a": b"1", b"b": b"1", b"z": b"9"}
+    probe = Job(tmp_path / "probe")
+    probe.commit(dict(job.model))
+    assert probe.summary is not None
+    job.summary = StateSummary(
+        store="store",
+        partition=0,
+        count=3,
+        checksum=probe.summary.checksum,
+        epoch=2,
+        batch=2,
+        attempt=1,
+        end_offset=3,
+    )
+    assert job.content() == job.model
+
+
+def test_topic_that_lost_messages_is_noticed(job: Job, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "store", ignore_errors=True)
+    job.topic.messages[0] = (b"a", b"changed")
+    del job.topic.messages[3]
+    job.topic.messages.append((b"c", b"other"))
+    with pytest.raises(StateMismatchError, match="store 'store', partition 0"):
+        job.content()
+
+
+def test_entries_that_end_as_they_were_are_not_written(job: Job) -> None:
+    changes = job.attempt({b"a": b"2", b"nothing": None}, number=3)
+    assert changes.keys == []
+    assert job.summary is not None
+    assert (changes.count, changes.checksum) == (job.summary.count, job.summary.checksum)
+
+
+def test_no_restore_is_reported_when_none_runs(job: Job, tmp_path: Path) -> None:
+    job.content()
+    assert restoring(tmp_path) == (0, 0)
