@@ -16,7 +16,7 @@ import headrace
 ROOT = Path(headrace.__file__).parent
 
 # Modules that stand below every package and import nothing of ours but each other.
-BOTTOM = {"_setting", "errors", "failpoints", "java", "keys", "serdes", "settings"}
+BOTTOM = {"_setting", "encoding", "errors", "failpoints", "java", "keys", "serdes", "settings"}
 
 # What each package may import besides itself and the bottom.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -27,10 +27,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "topology": set(),
     "streams": {"topology"},
     "runtime": {"topology", "client", "protocol"},
-    "spark": {"runtime", "topology", "client", "protocol"},
+    # Finds or starts the broker process of a data folder.
+    "embedded": {"broker"},
+    "spark": {"runtime", "topology", "client", "protocol", "embedded"},
     "cli": {
         "broker",
         "client",
+        "embedded",
         "protocol",
         "runtime",
         "spark",

@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import signal
+import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+if TYPE_CHECKING:
+    from headrace.broker import BrokerSettings
+
 __all__ = ["broker"]
+
+
+class Flush(StrEnum):
+    """When the answer to a message means that it is on disk."""
+
+    sync = "sync"
+    async_ = "async"
 
 
 def broker(
     data_dir: Annotated[
         Path,
-        typer.Option("--data-dir", "--data", metavar="PATH", help="Folder of the broker's data."),
+        typer.Option(
+            "--data-dir",
+            "--data",
+            metavar="PATH",
+            envvar="HEADRACE_DATA_DIR",
+            help="Data folder, as of headrace run; the broker's files are in its folder broker.",
+        ),
     ] = Path(".headrace"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0: a free one.")] = 9876,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     flush: Annotated[
-        str, typer.Option(metavar="sync|async", help="When an answer means that it is on disk.")
-    ] = "sync",
+        Flush, typer.Option(help="sync: an answer means on disk; async: on disk soon after.")
+    ] = Flush.sync,
 ) -> None:
-    """Run the embedded broker until Ctrl-C."""
+    """Run the embedded broker, name server and broker on one port, until Ctrl-C."""
+    from headrace.broker import BrokerSettings, Guards
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
+    mode: Literal["sync", "async"] = "sync" if flush is Flush.sync else "async"
+    settings = BrokerSettings(host=host, flush=mode, guards=Guards.from_environment())
+    asyncio.run(_serve(data_dir, port, settings))
+
+
+async def _serve(data_dir: Path, port: int, settings: BrokerSettings) -> None:
+    from headrace.broker import BrokerServer
+    from headrace.embedded import address_published, broker_folder
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with BrokerServer(broker_folder(data_dir), port, settings) as server:
+        with address_published(data_dir, server.address, os.getpid()):
+            sys.stdout.write(f"headrace broker listening on {server.address}, data in {data_dir}\n")
+            sys.stdout.flush()
+            await stop.wait()

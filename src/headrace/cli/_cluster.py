@@ -34,11 +34,11 @@ DataDir = Annotated[
 ]
 
 
-def settings_from(**given: object) -> JobSettings:
+def settings_from(namesrv: str | None, data_dir: Path | None) -> JobSettings:
     """Join what the command line gives with the environment and the defaults."""
     from headrace.settings import JobSettings
 
-    return JobSettings.from_env(**given)
+    return JobSettings.from_env(namesrv=namesrv, data_dir=data_dir)
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def _imported(path: Path) -> ModuleType:
 def _pickle_by_value(module: ModuleType) -> None:
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _failed(path: Path, error: BaseException) -> ConfigurationError:

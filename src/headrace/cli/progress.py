@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.cli._terminal import say, terminal
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -38,20 +39,31 @@ class JobProgress(Protocol):
         """Results written."""
 
     @property
-    def lag(self) -> int:
-        """Records that wait."""
+    def lag(self) -> int | None:
+        """Records that wait; None before that is known."""
 
     @property
     def records_per_second(self) -> float:
         """Rate of the last batches."""
 
+    @property
+    def restored(self) -> int:
+        """State messages read by the restores that run now."""
+
+    @property
+    def to_restore(self) -> int:
+        """State messages that they have to read in all."""
+
 
 def line_of(progress: JobProgress) -> str:
     """Write the state of a job in one line."""
+    if progress.restored < progress.to_restore:
+        return f"restoring state · {progress.restored:,} of {progress.to_restore:,} messages"
+    lag = "unknown" if progress.lag is None else f"{progress.lag:,}"
     return (
         f"epoch {progress.epoch} · batch {progress.batch} · {progress.records_in:,} in · "
         f"{progress.records_out:,} out · {progress.records_per_second:,.0f} records/s · "
-        f"lag {progress.lag:,}"
+        f"lag {lag}"
     )
 
 
@@ -80,12 +92,14 @@ def shown(
 
         def refresh() -> None:
             now = statistics()
-            total = now.records_in + now.lag if to_the_end and now.batch else None
+            known = to_the_end and now.lag is not None
+            total = now.records_in + (now.lag or 0) if known else None
             progress.update(task, completed=now.records_in, total=total, state=line_of(now))
 
         with _repeated(refresh, _LIVE_INTERVAL):
             yield
-        refresh()
+        with contextlib.suppress(HeadraceError):
+            refresh()
 
 
 def _live(name: str, *, to_the_end: bool) -> Progress:
@@ -105,7 +119,9 @@ def _repeated(action: Callable[[], None], interval: float) -> Iterator[None]:
 
     def repeat() -> None:
         while not over.wait(interval):
-            action()
+            # The broker may be away for a moment; the job says so itself when it gives up.
+            with contextlib.suppress(HeadraceError):
+                action()
 
     thread = threading.Thread(target=repeat, name="headrace-progress", daemon=True)
     thread.start()

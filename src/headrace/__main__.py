@@ -1,0 +1,10 @@
+"""``python -m headrace`` is the command ``headrace``."""
+
+from __future__ import annotations
+
+from headrace.cli import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    main()

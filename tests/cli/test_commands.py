@@ -1,0 +1,129 @@
+"""The commands against an embedded broker, as a person would call them."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.broker import spawn_broker
+from headrace.cli import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with spawn_broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.address
+
+
+@pytest.fixture(autouse=True)
+def cluster(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_NAMESRV", address)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def run(*arguments: str, status: int = 0) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert (stopped.value.code or 0) == status
+
+
+def test_topics_are_made_listed_and_deleted(capsys: Captured) -> None:
+    run("topic", "create", "made", "--queues", "3")
+    assert "Topic made has 3 queues." in capsys.readouterr().err
+    run("topic", "list")
+    assert "made" in capsys.readouterr().out.splitlines()
+    run("topic", "delete", "made")
+    run("topic", "list")
+    assert "made" not in capsys.readouterr().out.splitlines()
+
+
+def test_topic_that_is_not_there_cannot_be_deleted(capsys: Captured) -> None:
+    run("topic", "delete", "nothing", status=1)
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_status_counts_messages_by_queue(capsys: Captured) -> None:
+    run("topic", "create", "counted", "--queues", "2")
+    run("produce", "counted", "a", "b", "c")
+    capsys.readouterr()
+    run("topic", "status", "counted")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-2] for line in lines if "all" in line.split()] == ["3"]
+
+
+def test_messages_come_back_with_their_keys(capsys: Captured) -> None:
+    run("topic", "create", "keyed", "--queues", "4")
+    run("produce", "keyed", "--key-separator", "=", "a=1", "b=2", "a=3")
+    capsys.readouterr()
+    run("consume", "keyed", "--from-beginning", "--until-end")
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == ["a\t1", "a\t3", "b\t2"]
+    assert lines.index("a\t1") < lines.index("a\t3")
+
+
+def test_lines_of_stdin_are_sent(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    run("topic", "create", "piped")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\n"))
+    run("produce", "piped")
+    assert "Sent 2 messages to piped." in capsys.readouterr().err
+    run("consume", "piped", "--from-beginning", "--max-messages", "2")
+    assert sorted(capsys.readouterr().out.splitlines()) == ["\tone", "\ttwo"]
+
+
+def test_line_without_separator_is_refused(capsys: Captured) -> None:
+    run("topic", "create", "unkeyed")
+    run("produce", "unkeyed", "--key-separator", "=", "abc", status=1)
+    assert "'abc'" in capsys.readouterr().err
+
+
+def test_missing_topic_says_how_to_make_it(capsys: Captured) -> None:
+    run("consume", "nowhere", "--from-beginning", status=1)
+    assert "headrace topic create nowhere" in capsys.readouterr().err
+
+
+def test_doctor_finds_the_broker(address: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+    assert f"{address} answers" in capsys.readouterr().out
+
+
+def test_embedded_broker_is_used_when_no_address_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.delenv("HEADRACE_NAMESRV")
+    folder = str(tmp_path)
+    run("topic", "create", "kept", "--data-dir", folder)
+    run("produce", "kept", "x", "--data-dir", folder)
+    capsys.readouterr()
+    run("consume", "kept", "--from-beginning", "--until-end", "--data-dir", folder)
+    assert capsys.readouterr().out == "\tx\n"
+
+
+def test_broker_command_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace", "broker", "--data", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("headrace broker listening on 127.0.0.1:")
+            assert (tmp_path / "broker.json").exists()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(30)
+    assert status == 0
+    assert not (tmp_path / "broker.json").exists()
+
+
+def test_port_in_use_is_one_message(address: str, tmp_path: Path, capsys: Captured) -> None:
+    port = address.rpartition(":")[2]
+    run("broker", "--data", str(tmp_path), "--port", port, status=1)
+    shown = capsys.readouterr().err
+    assert port in shown
+    assert "Traceback" not in shown
