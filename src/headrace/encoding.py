@@ -27,7 +27,7 @@ tag      type                payload
 Items stand end to end, each behind its length (LEB128: seven bits per byte, low ones first).
 
 The *exact* form keeps what Python tells apart: the order of a dict, ``-0.0``, ``Decimal("1.00")``,
-the offset of a datetime.  The *canonical* form gives equal values of one type equal bytes: dicts
+the offset of a datetime (not its ``fold``).  The *canonical* form gives equal values of one type equal bytes: dicts
 are sorted by the bytes of their keys, ``-0.0`` is ``0.0``, every NaN is one NaN, decimals lose
 trailing zeros, and datetimes with an offset are moved to UTC.  Both are read the same way.
 """

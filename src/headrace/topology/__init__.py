@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.topology.accumulators import Accumulator, AccumulatorSerde, Copies, mergeable
 from headrace.topology.graph import Topology
 from headrace.topology.names import commit_topic, state_topic
+from headrace.topology.numbers import add_numbers
 from headrace.topology.operators import (
     Aggregate,
     Emit,
@@ -48,6 +49,7 @@ __all__ = [
     "StagePlan",
     "ToStream",
     "Topology",
+    "add_numbers",
     "check_pickling",
     "commit_topic",
     "cut_stages",

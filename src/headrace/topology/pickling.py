@@ -7,6 +7,7 @@ import importlib
 import pickle
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TopologyError
@@ -55,51 +56,47 @@ def _failure(dumps: Callable[[Any], bytes], value: object) -> Exception | None:
 def _unpicklable(
     dumps: Callable[[Any], bytes], operator: Operator, failure: Exception
 ) -> TopologyError:
-    places = [
-        path
-        for name in _fields(operator)
-        for path in [_culprit(dumps, getattr(operator, name), f"its {name}", set())]
-        if path is not None
-    ]
-    where = places[0] if places else "something in it"
+    found = (
+        _culprit(dumps, getattr(operator, field.name), f"its {field.name}", set())
+        for field in fields(operator)
+    )
+    what = next(filter(None, found), "something in it")
     return TopologyError(
         f"operator '{operator.name}' (made at {operator.origin}) cannot be sent to Spark's workers:"
-        f" {where} cannot be pickled ({type(failure).__name__}: {failure})",
+        f" {what} cannot be pickled ({type(failure).__name__}: {failure})",
         hint="make such an object inside the function, or in an importable module that the"
         " function imports",
     )
 
 
-def _fields(operator: Operator) -> list[str]:
-    return [name for kind in type(operator).__mro__ for name in getattr(kind, "__slots__", ())]
-
-
-def _culprit(dumps: Callable[[Any], bytes], value: object, what: str, seen: set[int]) -> str | None:
-    """Follow what cannot be pickled down to the variable that holds it."""
+def _culprit(
+    dumps: Callable[[Any], bytes], value: object, place: str, seen: set[int]
+) -> str | None:
+    """Follow what cannot be pickled down to the innermost thing, and say where it is held."""
     if id(value) in seen or _failure(dumps, value) is None:
         return None
     seen.add(id(value))
     for name, held in _held(value):
-        found = _culprit(dumps, held, name, seen)
+        # A function's line says more than the way to the function.
+        inner = name if isinstance(value, types.FunctionType) else f"{name} of {place}"
+        found = _culprit(dumps, held, inner, seen)
         if found is not None:
-            return found if found.startswith("variable") else f"{found} of {what}"
-    if what.startswith("variable"):
-        return f"{what}, a {type(value).__module__}.{type(value).__qualname__},"
-    return f"{what}, {value!r:.80},"
+            return found
+    return f"the {type(value).__module__}.{type(value).__qualname__} in {place}"
 
 
 def _held(value: object) -> Iterator[tuple[str, object]]:
     """Name what a function, method, partial or object holds."""
     if isinstance(value, functools.partial):
-        yield "its function", value.func
+        yield "the partial function", value.func
         yield from ((f"argument {i}", item) for i, item in enumerate(value.args))
         yield from ((f"argument '{name}'", item) for name, item in value.keywords.items())
     elif isinstance(value, types.MethodType):
-        yield f"the {type(value.__self__).__name__} of the method", value.__self__
+        yield f"the object of method '{value.__func__.__name__}'", value.__self__
     elif isinstance(value, types.FunctionType):
         place = f"{value.__code__.co_filename}:{value.__code__.co_firstlineno}"
         for name, held in _captured(value):
-            yield f"variable '{name}' of the function at {place}", held
+            yield f"{name} of the function at {place}", held
     elif isinstance(value, dict):
         yield from ((f"item {key!r}", item) for key, item in value.items())
     elif isinstance(value, list | tuple | set):
@@ -110,17 +107,22 @@ def _held(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _captured(function: types.FunctionType) -> Iterator[tuple[str, object]]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    for name, cell in cells:
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            yield name, cell.cell_contents
-        except ValueError:
+            yield f"variable '{name}'", cell.cell_contents
+        except ValueError:  # not assigned yet
             continue
-    yield from ((f"default {i}", item) for i, item in enumerate(function.__defaults__ or ()))
-    yield from (function.__kwdefaults__ or {}).items()
-    for name in _global_names(function.__code__):
+    defaults = function.__defaults__ or ()
+    named = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    for name, value in [
+        *zip(named, defaults, strict=True),
+        *(function.__kwdefaults__ or {}).items(),
+    ]:
+        yield f"the default of parameter '{name}'", value
+    for name in _global_names(code):
         if name in function.__globals__:
-            yield name, function.__globals__[name]
+            yield f"variable '{name}'", function.__globals__[name]
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:
