@@ -1,1 +1,29 @@
-"""Headrace: store."""
+"""The message store: one commit log, an index per queue, recovery, and units of staged records."""
+
+from __future__ import annotations
+
+from headrace.store.fileops import FileOps
+from headrace.store.index import QueueKey
+from headrace.store.reading import Bounds, Cut, ReadResult, ReadStatus
+from headrace.store.recovery import RecoveryReport
+from headrace.store.requests import AppendResult, QueueAppend, UnitResult
+from headrace.store.settings import StoreSettings
+from headrace.store.staging import StageKey
+from headrace.store.store import MessageStore, StoreStatistics
+
+__all__ = [
+    "AppendResult",
+    "Bounds",
+    "Cut",
+    "FileOps",
+    "MessageStore",
+    "QueueAppend",
+    "QueueKey",
+    "ReadResult",
+    "ReadStatus",
+    "RecoveryReport",
+    "StageKey",
+    "StoreSettings",
+    "StoreStatistics",
+    "UnitResult",
+]

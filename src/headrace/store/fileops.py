@@ -1,0 +1,131 @@
+"""File operations of the store, in one object so that tests can make any of them fail."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.errors import StoreError, StoreFailedError, StoreFullError
+
+__all__ = ["Buffer", "FileOps", "replace_file", "require_space", "write_all", "write_error"]
+
+Buffer = bytes | bytearray | memoryview
+
+#: Linux takes at most this many buffers in one call.
+_MAX_BUFFERS = 1024
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class FileOps:
+    """The operating system's file operations, each a thin call."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file; new files are readable by their owner and group."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o640)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write buffers at an offset; may write less than asked."""
+        return os.pwritev(fd, buffers, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        """Put a file's bytes and its length on the disk."""
+        os.fdatasync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut a file to a size."""
+        os.ftruncate(fd, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, replacing what has it."""
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink()
+
+    def sync_directory(self, path: Path) -> None:
+        """Put a directory's entries on the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its parents; each new name is on the disk on return."""
+        if path.is_dir():
+            return
+        self.make_directory(path.parent)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(0o750)
+        self.sync_directory(path.parent)
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that an ordinary user may still write to the disk of a path."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+
+def write_all(ops: FileOps, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write every byte of the buffers at an offset, however short the single writes are."""
+    for first in range(0, len(buffers), _MAX_BUFFERS):
+        batch = buffers[first : first + _MAX_BUFFERS]
+        size = sum(map(len, batch))
+        written = ops.pwritev(fd, batch, offset)
+        if written < size:
+            _write_rest(ops, fd, memoryview(b"".join(batch))[written:], offset + written)
+        offset += size
+
+
+def _write_rest(ops: FileOps, fd: int, rest: memoryview, offset: int) -> None:
+    while rest:
+        written = ops.pwritev(fd, [rest], offset)
+        if written <= 0:
+            raise OSError(errno.EIO, "the disk took no byte of a write")
+        rest = rest[written:]
+        offset += written
+
+
+def require_space(ops: FileOps, folder: Path, size: int, reserve: int) -> None:
+    """Raise as the system would when a write would leave less than a reserve free."""
+    if ops.free_bytes(folder) - size < reserve:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def write_error(ops: FileOps, path: Path, error: OSError) -> StoreError:
+    """Say what a failed write means: the disk is full, which may pass, or it is broken."""
+    reason = error.strerror or str(error)
+    if error.errno not in _DISK_FULL:
+        return StoreFailedError(
+            f"could not write to {path}: {reason}",
+            hint="check the disk, then start again: what was answered before is kept",
+        )
+    try:
+        free = f"{ops.free_bytes(path.parent)} bytes free"
+    except OSError:
+        free = "free space unknown"
+    return StoreFullError(
+        f"no space to write to {path} ({reason}; {free})",
+        hint="make space on this disk: nothing of this request was kept, reads go on",
+    )
+
+
+def replace_file(ops: FileOps, path: Path, content: bytes) -> None:
+    """Replace a file's content so that a crash leaves the old or the new one, never a mixture."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = ops.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(ops, fd, [content], 0)
+        ops.fdatasync(fd)
+    finally:
+        ops.close(fd)
+    ops.rename(temporary, path)
+    ops.sync_directory(path.parent)

@@ -1,0 +1,151 @@
+"""The commit log: entries end to end in segments, written by one thread and read by many."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from pathlib import Path
+
+from headrace.errors import StoreFailedError
+from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, pack_header
+from headrace.store.fileops import Buffer, FileOps, require_space, write_all
+from headrace.store.segments import Segment, load_segments, make_segment
+
+__all__ = ["CommitLog"]
+
+#: Entries wait in memory up to this size before they go to the file in one call.
+_PENDING_BYTES = 8 * 1024 * 1024
+
+
+class CommitLog:
+    """One sequence of bytes over rolled files; positions count from the first byte ever written.
+
+    An entry lies in one segment; a unit may span several.  A segment is on disk before the next
+    one exists, so only the last can have a torn tail.
+
+    Caller of everything that writes: the writer thread (and recovery, before it starts).
+    :meth:`view` may be called from any thread.
+    """
+
+    def __init__(
+        self, folder: Path, ops: FileOps, *, segment_size: int, min_free_space: int = 0
+    ) -> None:
+        self._folder = folder
+        self._ops = ops
+        self._segment_size = segment_size
+        self._min_free_space = min_free_space
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        segments = load_segments(folder, ops) or [make_segment(folder, 0, ops)]
+        #: Replaced as a whole, so that a reader never sees bases and segments that differ.
+        self._files = (tuple(segment.base for segment in segments), tuple(segments))
+        #: One past the last byte, those that wait in memory included.
+        self.end = segments[-1].end
+        #: Everything before is on disk.
+        self.synced = segments[-1].base
+
+    @property
+    def begin(self) -> int:
+        """Position of the oldest byte that the log holds."""
+        return self._files[0][0]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The files, oldest first."""
+        return self._files[1]
+
+    def segment_at(self, position: int) -> Segment:
+        """Find the segment that holds a position (the last one for the log's end)."""
+        bases, segments = self._files
+        return segments[max(bisect_right(bases, position) - 1, 0)]
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Give the bytes between two positions of one segment, without a copy."""
+        return self.segment_at(start).view(start, end)
+
+    def place(self, payload_size: int) -> int:
+        """Say where the payload of the next entry will begin; rolls when its segment is full."""
+        segment = self._files[1][-1]
+        used = self.end - segment.base
+        if used and used + HEADER_SIZE + payload_size > self._segment_size:
+            self._roll()
+        return self.end + HEADER_SIZE
+
+    def add(
+        self, kind: EntryKind, payload: Buffer = b"", count: int = 0, unit: int = NO_UNIT
+    ) -> None:
+        """Append an entry, to be written by the next :meth:`flush`."""
+        header = pack_header(kind, self.end, payload, count, synced=self.synced, unit=unit)
+        self._pending.append(header)
+        if len(payload):
+            self._pending.append(payload)
+        size = HEADER_SIZE + len(payload)
+        self._pending_bytes += size
+        self.end += size
+        if self._pending_bytes >= _PENDING_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what waits to the operating system."""
+        if not self._pending:
+            return
+        segment = self._files[1][-1]
+        require_space(self._ops, self._folder, self._pending_bytes, self._min_free_space)
+        write_all(self._ops, segment.fd, self._pending, segment.size)
+        segment.size += self._pending_bytes
+        self._pending = []
+        self._pending_bytes = 0
+
+    def sync(self) -> None:
+        """Flush, and put everything on the disk.
+
+        Raises
+        ------
+        StoreFailedError
+            When the sync failed: what the disk holds is then unknown, and asking again would
+            claim success for bytes that the system has already dropped.
+        """
+        self.flush()
+        if self.synced == self.end:
+            return
+        segment = self._files[1][-1]
+        try:
+            self._ops.fdatasync(segment.fd)
+        except OSError as error:
+            raise StoreFailedError(
+                f"could not sync {segment.path}: {error.strerror or error}",
+                hint="check the disk, then start again: recovery keeps what reached it",
+            ) from error
+        self.synced = self.end
+
+    def cut(self, position: int) -> None:
+        """Remove everything from a position on, on disk on return."""
+        self._pending = []
+        self._pending_bytes = 0
+        bases, segments = self._files
+        kept = max(bisect_right(bases, position), 1)
+        # Newest first: whatever stops this half way leaves no gap.
+        for index in range(len(segments) - 1, kept - 1, -1):
+            self._files = (bases[:index], segments[:index])
+            self._ops.unlink(segments[index].path)
+            segments[index].close(self._ops)
+        last = segments[kept - 1]
+        self._ops.truncate(last.fd, position - last.base)
+        last.size = position - last.base
+        self.end = position
+        self.synced = min(self.synced, position)
+        if kept < len(segments):
+            self._ops.sync_directory(self._folder)
+        self._ops.fdatasync(last.fd)
+
+    def close(self) -> None:
+        """Close the files; views given out stay valid."""
+        for segment in self._files[1]:
+            with contextlib.suppress(OSError):
+                segment.close(self._ops)
+
+    def _roll(self) -> None:
+        self.sync()
+        bases, segments = self._files
+        segment = make_segment(self._folder, self.end, self._ops)
+        self._files = ((*bases, segment.base), (*segments, segment))

@@ -1,0 +1,201 @@
+"""Recovery: what a store does when it is opened.
+
+Every entry since the last checkpoint is checked and indexed.  A torn tail is cut, a unit without
+its end is cut at its beginning, and nothing else is: damage in the middle is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.errors import CorruptLogError, HeadraceError
+from headrace.protocol.columns import Records, record_sizes, record_starts, tag_hashes
+from headrace.store.checkpoint import Checkpoint, read_checkpoint
+from headrace.store.entries import NO_UNIT, Entry, EntryKind
+from headrace.store.index import QueueIndex, QueueKey
+from headrace.store.record import queue_of, queue_offset_of
+from headrace.store.scanner import scan, witness_behind
+
+if TYPE_CHECKING:
+    from headrace.store.catalog import Catalog
+    from headrace.store.fileops import FileOps
+    from headrace.store.log import CommitLog
+
+__all__ = ["RecoveryReport", "recover"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening the store found and did."""
+
+    #: Position from which entries were checked; what lies before was vouched for.
+    checked_from: int
+    #: Bytes checked and indexed.
+    checked_bytes: int
+    #: Bytes of a torn tail or an unfinished unit that were cut.
+    cut_bytes: int
+    #: Whether the indexes were made again from the whole log, for want of a checkpoint.
+    rebuilt: bool
+    #: Time that it took, seconds.
+    seconds: float
+
+
+def recover(
+    log: CommitLog,
+    catalog: Catalog,
+    checkpoint_path: Path,
+    ops: FileOps,
+    *,
+    file_units: int,
+    unit_marks: bool,
+) -> RecoveryReport:
+    """Bring log and indexes to the same, whole state.
+
+    Raises
+    ------
+    CorruptLogError
+        When bytes that were on disk before are now damaged.
+    """
+    started = time.perf_counter()
+    checkpoint = read_checkpoint(checkpoint_path)
+    start = _adopt(log, catalog, checkpoint, file_units)
+    try:
+        end = _Replay(log, catalog, unit_marks).run(log.begin if start is None else start)
+    except CorruptLogError:
+        if start is None:
+            raise
+        # The checkpoint may belong to another log: then the log alone tells the truth.
+        _logger.warning("%s does not fit the log: indexes are made again", checkpoint_path)
+        start = _adopt(log, catalog, None, file_units)
+        end = _Replay(log, catalog, unit_marks).run(log.begin)
+    if start is None:
+        # It must not come back when the log has grown past its position with other entries.
+        _forget(checkpoint_path, ops)
+    cut = log.end - end
+    if cut:
+        _logger.warning("cut %d bytes of an unfinished write at position %d", cut, end)
+        log.cut(end)
+    log.sync()
+    first = log.begin if start is None else start
+    seconds = time.perf_counter() - started
+    return RecoveryReport(first, end - first, cut, start is None, seconds)
+
+
+def _forget(checkpoint_path: Path, ops: FileOps) -> None:
+    if checkpoint_path.exists():
+        ops.unlink(checkpoint_path)
+        ops.sync_directory(checkpoint_path.parent)
+
+
+def _adopt(
+    log: CommitLog, catalog: Catalog, checkpoint: Checkpoint | None, file_units: int
+) -> int | None:
+    """Take the indexes of a checkpoint; its position, or None when it is of no use."""
+    if checkpoint is not None and checkpoint.file_units == file_units:
+        indexes = []
+        for saved in checkpoint.queues:
+            key = (saved.topic, saved.queue_id)
+            index = QueueIndex(catalog.folder, key, saved.birth, file_units)
+            if not index.load(saved.count, saved.checksums):
+                break
+            indexes.append(index)
+        else:
+            if log.begin <= checkpoint.position <= log.end:
+                catalog.adopt(indexes, checkpoint.position)
+                return checkpoint.position
+    catalog.adopt((), log.begin)
+    return None
+
+
+@dataclass(slots=True)
+class _Replay:
+    log: CommitLog
+    catalog: Catalog
+    unit_marks: bool
+    #: Position of the BEGIN of the unit that is being read.
+    _unit: int = NO_UNIT
+    _unit_records: int = 0
+    _touched: dict[QueueKey, QueueIndex] = field(default_factory=dict)
+
+    def run(self, start: int) -> int:
+        """Index the entries from a position on; one past the last byte that may stay."""
+        position = start
+        for entry, payload in scan(self.log, start):
+            self._handle(entry, payload)
+            position = entry.end
+        if position < self.log.end:
+            self._refuse_damage(position)
+        if self._unit != NO_UNIT:
+            position = self._unit
+            self.catalog.retract(self._touched.values())
+        else:
+            self.catalog.publish(self._touched.values(), position)
+        return position
+
+    def _handle(self, entry: Entry, payload: memoryview) -> None:
+        if entry.kind is EntryKind.DATA:
+            self._index(entry, payload)
+        elif not self.unit_marks and entry.kind is not EntryKind.DROP_TOPIC:
+            return
+        elif entry.kind is EntryKind.BEGIN:
+            self._check(entry, "begins inside another unit", holds=self._unit == NO_UNIT)
+            self._unit, self._unit_records = entry.position, 0
+            return
+        elif entry.kind is EntryKind.END:
+            whole = self._unit == entry.unit and self._unit_records == entry.count
+            self._check(entry, "ends a unit that is not whole", holds=whole)
+            self._unit = NO_UNIT
+        else:
+            self._check(entry, "drops a topic inside a unit", holds=self._unit == NO_UNIT)
+            self.catalog.drop_topic(str(payload, "utf-8"), entry.end)
+        if self._unit == NO_UNIT:
+            self.catalog.publish(self._touched.values(), entry.end)
+            self._touched = {}
+
+    def _index(self, entry: Entry, payload: memoryview) -> None:
+        mine = entry.unit == self._unit or not self.unit_marks
+        self._check(entry, "belongs to another unit", holds=mine)
+        try:
+            records = Records(payload, record_starts(payload))
+            key = queue_of(payload)
+        except (HeadraceError, ValueError, IndexError) as error:
+            raise self._corrupt(entry, f"holds malformed records ({error})") from error
+        index = self.catalog.index_to_extend(key, entry.position)
+        fits = len(records.starts) == entry.count and queue_offset_of(payload) == index.next_offset
+        self._check(entry, f"does not follow offset {index.next_offset} of {key}", holds=fits)
+        starts = np.asarray(records.starts) + entry.payload_position
+        index.extend(starts, record_sizes(records), tag_hashes(records))
+        self._touched[key] = index
+        self._unit_records += entry.count
+
+    def _check(self, entry: Entry, complaint: str, *, holds: bool) -> None:
+        if not holds:
+            raise self._corrupt(entry, complaint)
+
+    def _corrupt(self, entry: Entry, complaint: str) -> CorruptLogError:
+        segment = self.log.segment_at(entry.position)
+        return CorruptLogError(
+            f"{segment.path}: the entry at byte {entry.position - segment.base} {complaint}",
+            hint="the file was changed by something else; put it back from a copy",
+        )
+
+    def _refuse_damage(self, position: int) -> None:
+        """Raise unless what lies behind a position can be the rest of an unfinished write."""
+        witness = witness_behind(self.log, position)
+        if witness is None:
+            return
+        segment = self.log.segment_at(position)
+        raise CorruptLogError(
+            f"{segment.path}: the entry at byte {position - segment.base} does not match its "
+            f"checksum, but was once on disk (a later entry at position {witness.position} says "
+            f"so): this is damage, not an unfinished write",
+            hint="nothing was cut; put the file back from a copy of this folder",
+        )

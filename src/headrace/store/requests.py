@@ -1,0 +1,97 @@
+"""What callers ask of the writer, and what it answers."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.protocol.columns import Records
+    from headrace.store.index import QueueKey
+    from headrace.store.staging import StageKey
+
+__all__ = [
+    "AppendRequest",
+    "AppendResult",
+    "DropRequest",
+    "QueueAppend",
+    "Request",
+    "StopRequest",
+    "UnitRequest",
+    "UnitResult",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueAppend:
+    """Ready-made records for one queue; the store stamps them in place."""
+
+    topic: str
+    queue_id: int
+    records: Records
+
+    @property
+    def key(self) -> QueueKey:
+        """Topic and queue id."""
+        return self.topic, self.queue_id
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where the records of one append went."""
+
+    #: Queue offset of the first record.
+    first_offset: int
+    #: Log position of the first record.
+    first_position: int
+    #: Store time of all of them, ms since 1970.
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """Where a unit went."""
+
+    #: One past the unit's last byte in the log.
+    position: int
+    #: Offset of the unit's first record in each queue.
+    first_offsets: dict[QueueKey, int]
+
+
+@dataclass(slots=True, eq=False)
+class AppendRequest:
+    """Append to some queues."""
+
+    appends: list[QueueAppend]
+    size: int
+    future: Future[list[AppendResult]] = field(default_factory=Future)
+
+
+@dataclass(slots=True, eq=False)
+class UnitRequest:
+    """Commit staged parts and some more records as one unit."""
+
+    keys: list[StageKey]
+    extra: list[QueueAppend]
+    size: int = 0
+    future: Future[UnitResult] = field(default_factory=Future)
+
+
+@dataclass(slots=True, eq=False)
+class DropRequest:
+    """Delete a topic."""
+
+    topic: str
+    size: int = 0
+    future: Future[int] = field(default_factory=Future)
+
+
+@dataclass(slots=True, eq=False)
+class StopRequest:
+    """End the writer."""
+
+    size: int = 0
+
+
+Request = AppendRequest | UnitRequest | DropRequest | StopRequest

@@ -1,0 +1,103 @@
+"""Segments: the files of the commit log, each named by the position of its first byte."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import CorruptLogError
+
+if TYPE_CHECKING:
+    from headrace.store.fileops import FileOps
+
+__all__ = ["Segment", "load_segments", "make_segment"]
+
+_SUFFIX = ".log"
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """One file of the log, open for as long as the log is."""
+
+    path: Path
+    #: Position in the log of the file's first byte.
+    base: int
+    fd: int
+    #: Bytes of the file that belong to the log.
+    size: int
+    _mapping: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    @property
+    def end(self) -> int:
+        """One past the position of the file's last byte."""
+        return self.base + self.size
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Give the bytes between two positions, without a copy."""
+        mapping = self._mapping
+        if end - self.base > len(mapping):
+            # Grown since: a larger mapping replaces this one, which lives on in views given out.
+            # It never goes beyond what is written, so no page of it can be missing.
+            mapping = memoryview(mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ))
+            self._mapping = mapping
+        return mapping[start - self.base : end - self.base]
+
+    def close(self, ops: FileOps) -> None:
+        """Close the file; views given out stay valid."""
+        self._mapping = memoryview(b"")
+        ops.close(self.fd)
+
+
+def make_segment(folder: Path, base: int, ops: FileOps) -> Segment:
+    """Make an empty segment whose name is on disk on return."""
+    path = folder / f"{base:020d}{_SUFFIX}"
+    fd = ops.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        ops.sync_directory(folder)
+    except BaseException:
+        ops.close(fd)
+        with contextlib.suppress(OSError):
+            ops.unlink(path)
+        raise
+    return Segment(path, base, fd, 0)
+
+
+def load_segments(folder: Path, ops: FileOps) -> list[Segment]:
+    """Open the segments of a folder, in order.
+
+    Empty files behind the last written byte are left over from a roll and are removed.
+
+    Raises
+    ------
+    CorruptLogError
+        When bytes are missing between two segments.
+    """
+    paths = sorted(path for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit())
+    while len(paths) > 1 and paths[-1].stat().st_size == 0:
+        ops.unlink(paths.pop())
+    segments: list[Segment] = []
+    try:
+        for path in paths:
+            fd = ops.open(path, os.O_RDWR)
+            segments.append(Segment(path, int(path.stem), fd, os.fstat(fd).st_size))
+        _check_order(segments)
+    except BaseException:
+        for segment in segments:
+            segment.close(ops)
+        raise
+    return segments
+
+
+def _check_order(segments: list[Segment]) -> None:
+    for before, after in itertools.pairwise(segments):
+        if before.end != after.base:
+            raise CorruptLogError(
+                f"{before.path} ends at position {before.end} of the log, but the next segment "
+                f"begins at {after.base}: {after.base - before.end} bytes are missing",
+                hint="put the missing or shortened file back from a copy of this folder",
+            )

@@ -1,0 +1,255 @@
+"""Staging: records that tasks handed over, durable enough for a commit and seen by no reader.
+
+Each attempt of each task has one file, a sequence of checked chunks.  The files are not synced:
+a part that a power cut damaged is missing afterwards, and its batch is planned anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from headrace.errors import (
+    InvalidParameterError,
+    ProtocolError,
+    StagedPartMissingError,
+)
+from headrace.protocol.columns import Records, record_starts, tag_hashes
+from headrace.protocol.transactions import StagedSection, decode_sections, encode_sections
+from headrace.store.fileops import Buffer, FileOps, require_space, write_all, write_error
+from headrace.store.record import check_sizes, queue_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from headrace.store.settings import StoreSettings
+
+__all__ = ["StageKey", "StagedRun", "Staging"]
+
+_SUFFIX = ".part"
+_MAGIC = b"HRSC"
+#: Magic, chunk number, body size, records, CRC-32 of the fields before it and the body.
+_FIELDS = struct.Struct("<4sIII")
+_CRC = struct.Struct("<I")
+_HEADER_SIZE = _FIELDS.size + _CRC.size
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StageKey:
+    """Who staged: one attempt of one task."""
+
+    job: str
+    epoch: int
+    batch: int
+    stage: int
+    partition: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRun:
+    """Records of one queue, end to end in a staged file."""
+
+    path: Path
+    topic: str
+    queue_id: int
+    #: Where the records begin in the file, and their bytes.
+    offset: int
+    size: int
+    #: Begin of each record, counted from the first, and the hash of its tag.
+    starts: npt.NDArray[np.int64]
+    tags: npt.NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class _Chunk:
+    crc: int
+    records: int
+    runs: list[StagedRun]
+
+
+@dataclass(slots=True)
+class _Part:
+    path: Path
+    size: int = 0
+    chunks: dict[int, _Chunk] = field(default_factory=dict)
+
+
+class Staging:
+    """The staged parts of all jobs; any thread may call."""
+
+    def __init__(self, folder: Path, ops: FileOps, settings: StoreSettings) -> None:
+        self._folder = folder
+        self._ops = ops
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._parts: dict[StageKey, _Part] = {}
+        for path in sorted(folder.glob("*/*" + _SUFFIX)):
+            self._reload(path)
+
+    @property
+    def statistics(self) -> tuple[int, int]:
+        """Number of parts, and their bytes."""
+        with self._lock:
+            return len(self._parts), sum(part.size for part in self._parts.values())
+
+    def stage(self, key: StageKey, number: int, body: Buffer) -> None:
+        """Keep one chunk of a part; see :meth:`MessageStore.stage`."""
+        with self._lock:
+            part = self._parts.get(key) or _Part(self._path(key))
+            header, chunk = _make_chunk(part, number, body)
+            for run in chunk.runs:
+                check_sizes(run.starts, run.size, self._settings.max_message_size)
+            known = part.chunks.get(number)
+            if known is not None:
+                if known.crc == chunk.crc:
+                    return
+                raise InvalidParameterError(
+                    f"chunk {number} of {key} was staged before with other content",
+                    hint="every attempt needs an attempt number of its own",
+                )
+            self._write(part, [header, body])
+            part.size += len(header) + len(body)
+            part.chunks[number] = chunk
+            self._parts[key] = part
+
+    def staged(self, key: StageKey) -> tuple[int, int]:
+        """Count the chunks and the records of a part; nothing staged is (0, 0)."""
+        with self._lock:
+            part = self._parts.get(key)
+            chunks = list(part.chunks.values()) if part else []
+        return len(chunks), sum(chunk.records for chunk in chunks)
+
+    def runs(self, key: StageKey) -> list[StagedRun]:
+        """Give the runs of a part in the order in which they were staged.
+
+        Raises
+        ------
+        StagedPartMissingError
+            When nothing was staged under the key, or a chunk in between is missing.
+        """
+        with self._lock:
+            part = self._parts.get(key)
+            numbers = sorted(part.chunks) if part else []
+            if part is None or numbers != list(range(len(numbers))):
+                raise StagedPartMissingError(
+                    f"staged part {key} is not here: {len(numbers)} chunks held",
+                    hint="the broker lost it with a restart or swept it; plan the batch anew",
+                )
+            return [run for number in numbers for run in part.chunks[number].runs]
+
+    def drop(self, job: str, keep: Callable[[StageKey], bool]) -> int:
+        """Remove the parts of a job that are not to be kept; how many there were."""
+        with self._lock:
+            doomed = [key for key in self._parts if key.job == job and not keep(key)]
+            for key in doomed:
+                self._remove(self._parts.pop(key).path)
+        return len(doomed)
+
+    def _path(self, key: StageKey) -> Path:
+        numbers = (key.epoch, key.batch, key.stage, key.partition, key.attempt)
+        return self._folder / quote(key.job, safe="") / ("-".join(map(str, numbers)) + _SUFFIX)
+
+    def _write(self, part: _Part, buffers: list[Buffer]) -> None:
+        fd = -1
+        try:
+            self._ops.make_directory(part.path.parent)
+            fd = self._ops.open(part.path, os.O_WRONLY | os.O_CREAT)
+            size = sum(map(len, buffers))
+            require_space(self._ops, self._folder, size, self._settings.min_free_space)
+            write_all(self._ops, fd, buffers, part.size)
+        except OSError as error:
+            self._undo(part, fd)
+            raise write_error(self._ops, part.path, error) from error
+        finally:
+            if fd >= 0:
+                self._ops.close(fd)
+
+    def _undo(self, part: _Part, fd: int) -> None:
+        # If this fails, too: the next chunk is written over it, and a load checks every chunk.
+        with contextlib.suppress(OSError):
+            if fd >= 0:
+                self._ops.truncate(fd, part.size)
+
+    def _remove(self, path: Path) -> None:
+        # What stays is found again at the next start, and holds nothing that readers see.
+        with contextlib.suppress(OSError):
+            self._ops.unlink(path)
+
+    def _reload(self, path: Path) -> None:
+        try:
+            numbers = [int(number) for number in path.stem.split("-")]
+            key = StageKey(unquote(path.parent.name), *numbers)
+        except (ValueError, TypeError):
+            return
+        part = _Part(path)
+        for number, body in _chunks(path.read_bytes()):
+            _, chunk = _make_chunk(part, number, body)
+            part.chunks[number] = chunk
+            part.size += _HEADER_SIZE + len(body)
+        if part.chunks:
+            self._parts[key] = part
+        else:
+            self._remove(path)
+
+
+def _make_chunk(part: _Part, number: int, body: Buffer) -> tuple[bytes, _Chunk]:
+    runs = list(_runs(part.path, part.size + _HEADER_SIZE, body))
+    records = sum(len(run.starts) for run in runs)
+    fields = _FIELDS.pack(_MAGIC, number, len(body), records)
+    crc = zlib.crc32(body, zlib.crc32(fields))
+    return fields + _CRC.pack(crc), _Chunk(crc, records, runs)
+
+
+def _runs(path: Path, at: int, body: Buffer) -> Iterator[StagedRun]:
+    end = at + len(body)
+    try:
+        for section in decode_sections(memoryview(body)):
+            head = StagedSection(section.topic, section.queue_id, section.count, b"")
+            at += len(encode_sections([head]))
+            starts = record_starts(section.records)
+            _check_section(section, len(starts))
+            tags = tag_hashes(Records(memoryview(section.records), starts))
+            size = len(section.records)
+            yield StagedRun(path, section.topic, section.queue_id, at, size, starts, tags)
+            at += size
+    except (struct.error, ValueError) as error:
+        raise ProtocolError(f"a staged chunk is malformed: {error}") from error
+    if at != end:
+        raise ProtocolError(f"a staged chunk ends {at - end} bytes beyond its body")
+
+
+def _check_section(section: StagedSection, count: int) -> None:
+    wanted = (section.topic, section.queue_id)
+    if count != section.count or (count and queue_of(section.records) != wanted):
+        raise ProtocolError(
+            f"a staged section names {section.count} records for queue {wanted}, "
+            f"but holds {count} or others"
+        )
+
+
+def _chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
+    """Split a part's file into chunks, up to the first that is not whole."""
+    view = memoryview(content)
+    at = 0
+    while at + _HEADER_SIZE <= len(view):
+        magic, number, size, _ = _FIELDS.unpack_from(view, at)
+        body = view[at + _HEADER_SIZE : at + _HEADER_SIZE + size]
+        crc = zlib.crc32(body, zlib.crc32(view[at : at + _FIELDS.size]))
+        if (
+            magic != _MAGIC
+            or len(body) < size
+            or _CRC.unpack_from(view, at + _FIELDS.size)[0] != crc
+        ):
+            return
+        yield number, body
+        at += _HEADER_SIZE + size

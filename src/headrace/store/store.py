@@ -1,0 +1,414 @@
+"""The message store: one folder, one commit log, an index per queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from headrace.errors import InvalidParameterError
+from headrace.store.catalog import Catalog
+from headrace.store.checkpoint import Checkpointer, remove_strangers
+from headrace.store.fileops import Buffer, FileOps
+from headrace.store.folder_lock import FolderLock
+from headrace.store.log import CommitLog
+from headrace.store.reading import Bounds, Cut, Reader, ReadResult
+from headrace.store.record import check_sizes, queue_of
+from headrace.store.recovery import RecoveryReport, recover
+from headrace.store.requests import (
+    AppendRequest,
+    AppendResult,
+    DropRequest,
+    QueueAppend,
+    UnitRequest,
+    UnitResult,
+)
+from headrace.store.settings import StoreSettings
+from headrace.store.staging import StageKey, Staging
+from headrace.store.verification import Verification
+from headrace.store.writer import OnAppend, Writer
+
+if TYPE_CHECKING:
+    from headrace.store.index import QueueKey
+
+__all__ = ["MessageStore", "StoreStatistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """What a store holds and has done since it was opened."""
+
+    #: Positions of the log's first byte, of the end that readers see, and of what is on disk.
+    begin: int
+    end: int
+    synced: int
+    segments: int
+    queues: int
+    #: Groups written, syncs, committed units, records and bytes appended since the open.
+    groups: int
+    syncs: int
+    units: int
+    appended_records: int
+    appended_bytes: int
+    staged_parts: int
+    staged_bytes: int
+    #: Position of the last checkpoint, -1 for none: recovery would begin there.
+    checkpoint: int
+    #: Why the store takes no more, None while it works.
+    failure: str | None
+    #: What opening the store found.
+    recovery: RecoveryReport
+
+
+class MessageStore:
+    """Messages of all topics on one disk.
+
+    Any thread may call any method.  Appends are answered through futures, which one writer
+    thread resolves.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from headrace.protocol.columns import encode_records
+    >>> with MessageStore.open(Path(tempfile.mkdtemp())) as store:
+    ...     records = encode_records("lines", 0, [b"to be", b"or not"], None, 0)
+    ...     [result] = store.append([QueueAppend("lines", 0, records)]).result()
+    ...     found = store.read("lines", 0, 0, max_count=10, max_bytes=1000)
+    ...     result.first_offset, found.count, found.next_offset
+    (0, 2, 2)
+    """
+
+    def __init__(
+        self,
+        lock: FolderLock,
+        log: CommitLog,
+        catalog: Catalog,
+        staging: Staging,
+        checkpointer: Checkpointer,
+        *,
+        writer: Writer,
+        settings: StoreSettings,
+        recovery: RecoveryReport,
+    ) -> None:
+        self._lock = lock
+        self._log = log
+        self._catalog = catalog
+        self._staging = staging
+        self._checkpointer = checkpointer
+        self._writer = writer
+        self._settings = settings
+        self._recovery = recovery
+        self._reader = Reader(log, catalog, Verification(log, recovery.checked_from))
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        settings: StoreSettings | None = None,
+        on_append: OnAppend | None = None,
+        *,
+        ops: FileOps | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> Self:
+        """Open the store in a folder, or make one; recovers what a crash left behind.
+
+        Parameters
+        ----------
+        path
+            The folder; made when missing.
+        on_append
+            Called on the writer thread with topic and queue id of each queue that has new
+            messages, after readers can see them.  It must be quick.
+        ops, clock
+            File operations, and the time in ms since 1970: for tests.
+
+        Raises
+        ------
+        StoreLockedError
+            Another process has the store open.
+        CorruptLogError
+            Bytes that were once on disk are damaged; nothing was changed.
+        """
+        settings = settings or StoreSettings()
+        ops = ops or FileOps()
+        ops.make_directory(path)
+        lock = FolderLock(path)
+        try:
+            return cls._open_locked(path, settings, on_append, lock, ops, clock or _now)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _open_locked(
+        cls,
+        path: Path,
+        settings: StoreSettings,
+        on_append: OnAppend | None,
+        lock: FolderLock,
+        ops: FileOps,
+        clock: Callable[[], int],
+    ) -> Self:
+        for name in ("log", "index", "staging"):
+            ops.make_directory(path / name)
+        free = settings.min_free_space
+        log = CommitLog(path / "log", ops, segment_size=settings.segment_size, min_free_space=free)
+        catalog = Catalog(path / "index", settings.index_file_units)
+        checkpoint = path / "checkpoint"
+        try:
+            report = recover(
+                log,
+                catalog,
+                checkpoint,
+                ops,
+                file_units=settings.index_file_units,
+                unit_marks=settings.unit_marks,
+            )
+            staging = Staging(path / "staging", ops, settings)
+        except BaseException:
+            log.close()
+            raise
+        remove_strangers(catalog.folder, (index for index, _ in catalog.indexes()))
+        checkpointer = Checkpointer(checkpoint, ops, -1 if report.rebuilt else report.checked_from)
+        writer = Writer(
+            log,
+            catalog,
+            staging,
+            checkpointer,
+            settings=settings,
+            ops=ops,
+            clock=clock,
+            on_append=on_append,
+        )
+        store = cls(
+            lock,
+            log,
+            catalog,
+            staging,
+            checkpointer,
+            writer=writer,
+            settings=settings,
+            recovery=report,
+        )
+        writer.start()
+        return store
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        """Host and port that new records name as the place where they are stored."""
+        return self._writer.store_host
+
+    @store_host.setter
+    def store_host(self, host: tuple[str, int]) -> None:
+        self._writer.store_host = host
+
+    def append(self, appends: Sequence[QueueAppend]) -> Future[list[AppendResult]]:
+        """Append records to queues; a queue that does not exist is made.
+
+        The records of one :class:`QueueAppend` survive a crash together or not at all; all of
+        them become visible together.  The records are stamped in place, and must be left alone
+        until the future is done.
+
+        Raises
+        ------
+        MessageTooLargeError
+            A record is larger than the settings allow.
+        InvalidParameterError
+            Records are not of the queue that is named.
+        StoreFullError, StoreFailedError
+            Through the future: nothing of the request was kept.
+        """
+        request = AppendRequest(list(appends), sum(map(self._checked_size, appends)))
+        self._writer.submit(request)
+        return request.future
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        max_bytes: int = 256 * 1024,
+        tags: frozenset[int] | None = None,
+    ) -> ReadResult:
+        """Read messages from an offset on, as slices of the log.
+
+        At least one message is given when there is one, however large.  With ``tags`` only
+        messages whose tag has one of these hashes are given; ``next_offset`` is behind the last
+        one looked at.  The slices stay valid as long as they are held.
+
+        Raises
+        ------
+        CorruptLogError
+            The bytes do not match their checksum; names file and offset.
+        """
+        return self._reader.read((topic, queue_id), offset, max_count, max_bytes, tags)
+
+    def read_at(self, position: int) -> bytes:
+        """Read the record that begins at a position of the log.
+
+        Raises
+        ------
+        NotFoundError
+            No visible record begins there.
+        """
+        return self._reader.read_at(position)
+
+    def bounds(self, topic: str, queue_id: int) -> Bounds:
+        """Give the first offset of a queue and one past its last: zeros if it is unknown."""
+        return self._reader.bounds((topic, queue_id))
+
+    def cut(self, begins: Mapping[QueueKey, int], limit: int = 0) -> Cut:
+        """Cut queues at one position of the log, so that all their ends fit together.
+
+        Parameters
+        ----------
+        begins
+            Next offset to read of each queue.
+        limit
+            At most so many messages lie between begins and ends; 0 is no limit.
+        """
+        return self._reader.cut(begins, limit)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Tell when a message was stored, ms since 1970.
+
+        Raises
+        ------
+        NotFoundError
+            The queue does not hold the offset.
+        """
+        return self._reader.store_time((topic, queue_id), offset)
+
+    def offset_at(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        """Find the first message stored at a time (ms since 1970) or later.
+
+        Past the last message it is the queue's end.  With ``upper`` it is the last message
+        stored at that time or before, and the first one if there is none.
+        """
+        return self._reader.offset_at((topic, queue_id), timestamp, upper=upper)
+
+    def stage(self, key: StageKey, chunk: int, body: Buffer) -> None:
+        """Keep one chunk of an attempt's output for a later commit, out of sight.
+
+        Staging a chunk again changes nothing.  The body is made by
+        :func:`~headrace.protocol.transactions.encode_sections`.
+
+        Raises
+        ------
+        ProtocolError
+            The body does not hold what it says.
+        InvalidParameterError
+            The chunk was staged before with other content.
+        StoreFullError, StoreFailedError
+            Nothing of the chunk was kept.
+        """
+        self._staging.stage(key, chunk, body)
+
+    def staged(self, key: StageKey) -> tuple[int, int]:
+        """Count the chunks and records of a staged part; (0, 0) if there is none."""
+        return self._staging.staged(key)
+
+    def commit_unit(
+        self, keys: Sequence[StageKey], extra: Sequence[QueueAppend] = ()
+    ) -> Future[UnitResult]:
+        """Append staged parts, then some more records, as one unit.
+
+        The unit is one stretch of the log, on disk when the future is done, in every mode.
+        Readers see all of it or nothing, and so does recovery.  The staged parts stay until
+        they are dropped.
+
+        Raises
+        ------
+        MessageTooLargeError, InvalidParameterError
+            As :meth:`append`.
+        StagedPartMissingError
+            Through the future: a part is not here, or not whole.
+        StoreFullError, StoreFailedError
+            Through the future: nothing of the request was kept.
+        """
+        for append in extra:
+            self._checked_size(append)
+        request = UnitRequest(list(keys), list(extra))
+        self._writer.submit(request)
+        return request.future
+
+    def drop_staged(self, job: str, keep: Callable[[StageKey], bool]) -> int:
+        """Remove the staged parts of a job but those to keep; how many were removed."""
+        return self._staging.drop(job, keep)
+
+    def delete_topic(self, topic: str) -> Future[int]:
+        """Delete a topic's queues; the future gives how many there were.
+
+        Its messages stay in the log, out of reach.  A topic of the same name starts at 0.
+        """
+        request = DropRequest(topic)
+        self._writer.submit(request)
+        return request.future
+
+    def queues(self) -> list[QueueKey]:
+        """Name all queues that have had a message, in order."""
+        return self._catalog.keys()
+
+    def statistics(self) -> StoreStatistics:
+        """Tell what the store holds and has done."""
+        counters, failure = self._writer.counters, self._writer.failure
+        parts, staged_bytes = self._staging.statistics
+        return StoreStatistics(
+            begin=self._log.begin,
+            end=self._catalog.position,
+            synced=min(self._log.synced, self._catalog.position),
+            segments=len(self._log.segments),
+            queues=len(self._catalog.keys()),
+            groups=counters.groups,
+            syncs=counters.syncs,
+            units=counters.units,
+            appended_records=counters.records,
+            appended_bytes=counters.bytes,
+            staged_parts=parts,
+            staged_bytes=staged_bytes,
+            checkpoint=self._checkpointer.position,
+            failure=None if failure is None else str(failure),
+            recovery=self._recovery,
+        )
+
+    def close(self) -> None:
+        """Write what waits, save a checkpoint and let go of the folder.
+
+        Slices that were read stay valid.  Closing again does nothing.
+        """
+        if self._writer.close():
+            self._checkpointer.close()
+            self._log.close()
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _checked_size(self, append: QueueAppend) -> int:
+        records = append.records
+        size = len(memoryview(records.data))
+        if not len(records.starts):
+            raise InvalidParameterError(f"no records for queue {append.key}")
+        if queue_of(records.data) != append.key:
+            raise InvalidParameterError(
+                f"records of queue {queue_of(records.data)} were given for queue {append.key}"
+            )
+        check_sizes(records.starts, size, self._settings.max_message_size)
+        return size
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,361 @@
+"""The writer: one thread that appends, syncs and publishes for everybody.
+
+It takes all that waits, writes it with one call, syncs once, shows it to readers, and answers
+all callers in one pass.  What was not written whole is cut off again before anybody hears of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import StoreError, StoreFailedError
+from headrace.failpoints import failpoint
+from headrace.protocol.columns import record_sizes, stamp_records
+from headrace.store.checkpoint import Checkpointer, Snapshot
+from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind
+from headrace.store.fileops import FileOps, write_error
+from headrace.store.index import QueueIndex, QueueKey
+from headrace.store.requests import (
+    AppendRequest,
+    AppendResult,
+    DropRequest,
+    Request,
+    StopRequest,
+    UnitRequest,
+    UnitResult,
+)
+from headrace.store.unit import Piece, UnitPlan
+
+if TYPE_CHECKING:
+    from headrace.store.catalog import Catalog
+    from headrace.store.log import CommitLog
+    from headrace.store.settings import StoreSettings
+    from headrace.store.staging import Staging
+
+__all__ = ["OnAppend", "Writer", "WriterCounters"]
+
+_logger = logging.getLogger(__name__)
+
+OnAppend = Callable[[Collection[QueueKey]], None]
+
+#: One group takes no further request beyond this many bytes.
+_GROUP_BYTES = 16 * 1024 * 1024
+_GROUP_REQUESTS = 4096
+#: How soon to look again for a checkpointer that is still busy, seconds.
+_BUSY_WAIT = 0.05
+
+
+@dataclass(slots=True)
+class WriterCounters:
+    """What the writer has done since the store was opened."""
+
+    groups: int = 0
+    syncs: int = 0
+    units: int = 0
+    records: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is being written, and how to undo it."""
+
+    begin: int
+    timestamp: int
+    touched: set[QueueIndex] = field(default_factory=set)
+    records: int = 0
+
+
+class Writer:
+    """Owns the log and the catalog's unpublished side; the only thread that changes either."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        catalog: Catalog,
+        staging: Staging,
+        checkpointer: Checkpointer,
+        *,
+        settings: StoreSettings,
+        ops: FileOps,
+        clock: Callable[[], int],
+        on_append: OnAppend | None,
+    ) -> None:
+        self._log = log
+        self._catalog = catalog
+        self._staging = staging
+        self._checkpointer = checkpointer
+        self._settings = settings
+        self._ops = ops
+        self._clock = clock
+        self._on_append = on_append
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._last_timestamp = 0
+        self._dropped: list[Path] = []
+        self._checkpoint_position = checkpointer.position
+        self._checkpoint_time = self._sync_time = time.monotonic()
+        self.counters = WriterCounters()
+        #: Host and port that records name as the place where they are stored.
+        self.store_host = ("127.0.0.1", 0)
+        #: Why the store takes no more, None while it does.
+        self.failure: StoreError | None = None
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take requests."""
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """Hand over a request; its future tells how it went."""
+        with self._closing:
+            if self._closed:
+                raise StoreError("the store is closed")
+            self._requests.put(request)
+
+    def close(self) -> bool:
+        """Finish what waits, save a checkpoint, and stop; False if that was done before."""
+        with self._closing:
+            if self._closed:
+                return False
+            self._closed = True
+            self._requests.put(StopRequest())
+        self._thread.join()
+        return True
+
+    def _run(self) -> None:
+        running = True
+        while running:
+            group = self._take()
+            appends: list[AppendRequest] = []
+            for request in group:
+                if isinstance(request, AppendRequest):
+                    appends.append(request)
+                    continue
+                self._commit_appends(appends)
+                appends = []
+                running = self._handle(request)
+            self._commit_appends(appends)
+            self._keep_up(final=not running)
+
+    def _handle(self, request: UnitRequest | DropRequest | StopRequest) -> bool:
+        if isinstance(request, UnitRequest):
+            self._commit(request.future, lambda group: self._write_unit(group, request))
+        elif isinstance(request, DropRequest):
+            self._commit(request.future, lambda _: self._write_drop(request))
+        return not isinstance(request, StopRequest)
+
+    def _take(self) -> list[Request]:
+        """Wait for a request, or for the next sync or checkpoint; then take all that waits."""
+        group: list[Request] = []
+        size = 0
+        try:
+            group.append(self._requests.get(timeout=self._idle_time()))
+            while size < _GROUP_BYTES and len(group) < _GROUP_REQUESTS:
+                size += group[-1].size
+                group.append(self._requests.get_nowait())
+        except queue.Empty:
+            pass
+        return group
+
+    def _commit_appends(self, requests: list[AppendRequest]) -> None:
+        requests = [each for each in requests if each.future.set_running_or_notify_cancel()]
+        if not requests:
+            return
+        group = self._begin()
+        try:
+            self._require_working()
+            results = [self._write_appends(group, request) for request in requests]
+            self._log.flush()
+            failpoint("store.append.written")
+            if self._settings.flush == "sync":
+                self._sync()
+                failpoint("store.append.synced")
+        except Exception as error:  # noqa: BLE001 - every caller hears of it
+            failure = self._undo(group, error)
+            for request in requests:
+                request.future.set_exception(failure)
+            return
+        self._publish(group)
+        for request, result in zip(requests, results, strict=True):
+            request.future.set_result(result)
+        self._notify(group)
+
+    def _commit(self, future: Future[Any], write: Callable[[_Group], Any]) -> None:
+        """Write one thing that stands alone, and sync it in every mode."""
+        if not future.set_running_or_notify_cancel():
+            return
+        group = self._begin()
+        try:
+            self._require_working()
+            result = write(group)
+            self._sync()
+            failpoint("store.unit.synced")
+        except Exception as error:  # noqa: BLE001 - the caller hears of it
+            future.set_exception(self._undo(group, error))
+            return
+        self._publish(group)
+        future.set_result(result)
+        self._notify(group)
+
+    def _begin(self) -> _Group:
+        # Store times never fall, so that a search by time finds its way.
+        self._last_timestamp = max(self._last_timestamp, self._clock())
+        return _Group(self._log.end, self._last_timestamp)
+
+    def _require_working(self) -> None:
+        if self.failure is not None:
+            raise StoreFailedError(self.failure.message, hint=self.failure.hint)
+
+    def _write_appends(self, group: _Group, request: AppendRequest) -> list[AppendResult]:
+        results = []
+        for append in request.appends:
+            offset, position = self._write(group, Piece.of(append), NO_UNIT)
+            results.append(AppendResult(offset, position, group.timestamp))
+        return results
+
+    def _write_unit(self, group: _Group, request: UnitRequest) -> UnitResult:
+        runs = [run for key in request.keys for run in self._staging.runs(key)]
+        plan = UnitPlan(runs, request.extra)
+        unit = self._mark(EntryKind.BEGIN, 0, NO_UNIT)
+        first_offsets: dict[QueueKey, int] = {}
+        for number, piece in enumerate(plan):
+            if number == len(plan) // 2:
+                self._log.flush()
+                failpoint("store.unit.middle")
+            offset, _ = self._write(group, piece, unit)
+            first_offsets.setdefault(piece.key, offset)
+        self._log.flush()
+        failpoint("store.unit.end")
+        self._mark(EntryKind.END, group.records, unit)
+        self.counters.units += 1
+        return UnitResult(self._log.end, first_offsets)
+
+    def _mark(self, kind: EntryKind, count: int, unit: int) -> int:
+        """Write the begin or the end of a unit; the unit's number."""
+        if not self._settings.unit_marks:
+            return NO_UNIT
+        position = self._log.place(0) - HEADER_SIZE
+        self._log.add(kind, b"", count, unit)
+        return position
+
+    def _write_drop(self, request: DropRequest) -> int:
+        name = request.topic.encode()
+        self._log.place(len(name))
+        self._log.add(EntryKind.DROP_TOPIC, name)
+        self._sync()
+        dropped = self._catalog.drop_topic(request.topic, self._log.end)
+        self._dropped += [index.folder for index in dropped]
+        return len(dropped)
+
+    def _write(self, group: _Group, piece: Piece, unit: int) -> tuple[int, int]:
+        """Stamp a piece and add it as an entry; its first offset and its position."""
+        records = piece.records
+        payload = memoryview(records.data)
+        position = self._log.place(len(payload))
+        index = self._catalog.index_to_extend(piece.key, position - HEADER_SIZE)
+        offset = index.next_offset
+        stamp_records(records, offset, position, group.timestamp, self.store_host)
+        group.touched.add(index)
+        group.records += len(records.starts)
+        self._log.add(EntryKind.DATA, payload, len(records.starts), unit)
+        index.extend(np.add(records.starts, position), record_sizes(records), piece.tags)
+        return offset, position
+
+    def _sync(self) -> None:
+        self._log.sync()
+        self._sync_time = time.monotonic()
+        self.counters.syncs += 1
+
+    def _publish(self, group: _Group) -> None:
+        if not self._is_dirty():
+            self._checkpoint_time = time.monotonic()
+        self._catalog.publish(group.touched, self._log.end)
+        self.counters.groups += 1
+        self.counters.records += group.records
+        self.counters.bytes += self._log.end - group.begin
+
+    def _notify(self, group: _Group) -> None:
+        if self._on_append is None or not group.touched:
+            return
+        try:
+            self._on_append([index.key for index in group.touched])
+        except Exception:
+            _logger.exception("the callback for new messages raised")
+
+    def _undo(self, group: _Group, error: Exception) -> Exception:
+        """Take back everything of a group; what to tell its callers."""
+        self._catalog.retract(group.touched)
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            error = write_error(self._ops, self._log.segments[-1].path, error)
+        if isinstance(error, StoreFailedError):
+            # The log may end in bytes nobody knows: only recovery may look at them.
+            self._fail(error)
+            return error
+        try:
+            if self._log.end != group.begin:
+                self._log.cut(group.begin)
+        except OSError as again:
+            self._fail(write_error(self._ops, self._log.segments[-1].path, again))
+        return error
+
+    def _fail(self, error: StoreError) -> None:
+        if self.failure is None:
+            _logger.error("the store takes no more: %s", error)
+            self.failure = error
+
+    def _idle_time(self) -> float | None:
+        """Seconds until something is due; None when nothing is."""
+        if self.failure is not None:
+            return None
+        due = []
+        if self._log.synced < self._log.end:
+            due.append(self._sync_time + self._settings.flush_interval.total_seconds())
+        if self._is_dirty():
+            due.append(self._checkpoint_due())
+        return max(min(due) - time.monotonic(), 0.0) if due else None
+
+    def _is_dirty(self) -> bool:
+        return self._checkpoint_position < self._catalog.position
+
+    def _checkpoint_due(self) -> float:
+        due = self._checkpoint_time + self._settings.checkpoint_interval.total_seconds()
+        return due if self._checkpointer.is_idle else max(due, time.monotonic() + _BUSY_WAIT)
+
+    def _keep_up(self, *, final: bool) -> None:
+        """Sync and save what is due."""
+        if self.failure is not None:
+            return
+        now = time.monotonic()
+        late = now - self._sync_time >= self._settings.flush_interval.total_seconds()
+        written = self._catalog.position - self._checkpoint_position
+        soon = written >= self._settings.checkpoint_bytes and self._checkpointer.is_idle
+        save = self._is_dirty() and (final or soon or self._checkpoint_due() <= now)
+        try:
+            if self._log.synced < self._log.end and (late or save or final):
+                self._sync()
+        except StoreFailedError as error:
+            self._fail(error)
+            return
+        if save:
+            self._save()
+
+    def _save(self) -> None:
+        position = self._catalog.position
+        dropped, self._dropped = self._dropped, []
+        indexes = self._catalog.indexes()
+        units = self._settings.index_file_units
+        self._checkpointer.submit(Snapshot(position, units, indexes, dropped))
+        self._checkpoint_position = position
+        self._checkpoint_time = time.monotonic()

@@ -1,0 +1,49 @@
+"""Failpoints: read from the environment, deadly at the right hit, harmless otherwise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from headrace.errors import SettingsError
+from headrace.failpoints import ENVIRONMENT_VARIABLE, failpoint, parse_failpoints
+
+_PROGRAM = """
+from headrace.failpoints import failpoint
+for number in range(5):
+    failpoint("here")
+    failpoint("elsewhere")
+    print(number, flush=True)
+"""
+
+
+def run(value: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env=os.environ | {ENVIRONMENT_VARIABLE: value},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_nothing_happens_unless_asked_for() -> None:
+    failpoint("here")
+    assert run("").returncode == 0
+    assert run("somewhere=kill").returncode == 0
+
+
+def test_the_process_dies_at_the_hit_that_was_asked_for() -> None:
+    done = run("here=kill:3")
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n1\n")
+
+
+@pytest.mark.parametrize("value", ["here", "here=stop", "here=kill:0", "here=kill:x", "=kill"])
+def test_a_malformed_value_is_refused(value: str) -> None:
+    with pytest.raises(SettingsError, match="name=kill"):
+        parse_failpoints(value)
