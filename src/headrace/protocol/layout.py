@@ -1,0 +1,280 @@
+"""Where the parts of stored records lie: the layout that columns and records share.
+
+All of it works on a whole block of records at once; nothing makes an object per record but the
+walk along records of uneven size, and that only when a search for their magic number fails.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import ProtocolError
+from headrace.protocol.codes import SysFlag
+
+if TYPE_CHECKING:
+    from headrace.protocol.frames import Buffer
+
+__all__ = [
+    "HEAD",
+    "HEAD_SIZE",
+    "MAGIC",
+    "MAGIC_V2",
+    "MIN_RECORD",
+    "Int64s",
+    "Layout",
+    "as_bytes",
+    "at_each",
+    "locate",
+    "record_parts",
+    "record_starts",
+    "slices",
+]
+
+Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+#: First number after a record's size; the second one marks a two-byte topic length.
+MAGIC = -626_843_481
+MAGIC_V2 = -626_843_477
+
+#: Everything in front of the body, with IPv4 hosts.
+HEAD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">i4"),
+        ("crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("position", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born", ">i8"),
+        ("born_ip", "S4"),
+        ("born_port", ">i4"),
+        ("stored", ">i8"),
+        ("store_ip", "S4"),
+        ("store_port", ">i4"),
+        ("reconsume_times", ">i4"),
+        ("prepared_offset", ">i8"),
+        ("body_size", ">i4"),
+    ]
+)
+HEAD_SIZE = HEAD.itemsize
+#: A record without body, topic and properties.
+MIN_RECORD = HEAD_SIZE + 3
+#: What an IPv6 host takes more than an IPv4 host.
+_V6_MORE = 12
+
+_MAGIC_BYTES = struct.pack(">i", MAGIC)
+_MAGIC_V2_LAST = struct.pack(">i", MAGIC_V2)[3]
+#: With more first bytes of the magic number than this, walking is cheaper than searching.
+_CROWDED = 32
+_HUGE = 0x7FFF_FFFF
+_SYS_FLAG_AT = 36
+_V6_HOSTS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_size_at = struct.Struct(">i").unpack_from
+_short_at = struct.Struct(">h").unpack_from
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Where the parts of each record of a block begin and end."""
+
+    starts: Int64s
+    #: One row of HEAD for each record; its hosts hold only if both are IPv4.
+    head: npt.NDArray[np.void]
+    body_starts: Int64s
+    body_ends: Int64s
+    topic_starts: Int64s
+    topic_ends: Int64s
+    property_starts: Int64s
+    property_ends: Int64s
+
+
+def as_bytes(block: Buffer) -> Bytes:
+    """View a block as numbers."""
+    if len(block) > _HUGE:
+        raise ProtocolError(f"a block of {len(block)} bytes is too long, {_HUGE} are possible")
+    return np.frombuffer(block, np.uint8) if len(block) else np.empty(0, np.uint8)
+
+
+def at_each(block: Bytes, kind: np.dtype[np.void] | str, at: Int64s) -> npt.NDArray[Any]:
+    """Read a value of the given kind at each place; all must lie within the block."""
+    dtype = np.dtype(kind)
+    size = dtype.itemsize
+    # Overlapping one-byte strides address every place; raw bytes are copied much faster than
+    # a structured type's fields one by one.
+    everywhere = np.ndarray((max(0, len(block) - size + 1),), f"V{size}", block, strides=(1,))
+    return everywhere[at].view(dtype)
+
+
+def slices(block: Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
+    """Copy slices of a block, in ascending order and without overlap, into one column."""
+    count = len(starts)
+    if count == 0:
+        return pa.array([], pa.binary())
+    # Every second item of this array is a slice, the others are the gaps between them.
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2] = starts
+    offsets[1::2] = ends
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block)]
+    interleaved = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return interleaved.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
+
+
+def record_starts(block: Buffer) -> Int64s:
+    """Find where each record of a block begins, by sizes and magic numbers alone.
+
+    Raises
+    ------
+    ProtocolError
+        The block is not a sequence of whole records.
+    """
+    cells = as_bytes(block)
+    if not len(cells):
+        return np.empty(0, np.int64)
+    starts = _even_starts(cells)
+    if starts is None:
+        starts = _searched_starts(cells)
+    return _walked_starts(block) if starts is None else starts
+
+
+def _is_magic(numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    known: npt.NDArray[np.bool_] = (numbers == MAGIC) | (numbers == MAGIC_V2)
+    return known
+
+
+def _even_starts(cells: Bytes) -> Int64s | None:
+    """Starts of records that all have the first one's size, None when they do not."""
+    if len(cells) < MIN_RECORD:
+        return None
+    size = int(at_each(cells, ">i4", np.zeros(1, np.int64))[0])
+    if size < MIN_RECORD or len(cells) % size:
+        return None
+    starts = np.arange(0, len(cells), size, dtype=np.int64)
+    even = (at_each(cells, ">i4", starts) == size).all()
+    return starts if even and _is_magic(at_each(cells, ">i4", starts + 4)).all() else None
+
+
+def _searched_starts(cells: Bytes) -> Int64s | None:
+    """Starts by the magic numbers' places, None when a body holds one, too."""
+    first = cells[: len(cells) - 3] == _MAGIC_BYTES[0]
+    if np.count_nonzero(first) * _CROWDED > len(cells):
+        return None
+    at = np.flatnonzero(first)
+    at = at[(cells[at + 1] == _MAGIC_BYTES[1]) & (cells[at + 2] == _MAGIC_BYTES[2])]
+    last = cells[at + 3]
+    at = at[(last == _MAGIC_BYTES[3]) | (last == _MAGIC_V2_LAST)]
+    starts = at - 4
+    if not len(starts) or starts[0] != 0:
+        return None
+    sizes = at_each(cells, ">i4", starts).astype(np.int64)
+    ends = np.append(starts[1:], len(cells))
+    fits = (starts + sizes == ends).all() and (sizes >= MIN_RECORD).all()
+    return starts if fits else None
+
+
+def _walked_starts(block: Buffer) -> Int64s:
+    starts: list[int] = []
+    at, end = 0, len(block)
+    last = end - MIN_RECORD
+    note = starts.append
+    while at <= last:
+        note(at)
+        (size,) = _size_at(block, at)
+        if size < MIN_RECORD:
+            raise ProtocolError(f"the record at byte {at} claims a size of {size} bytes")
+        at += size
+    if at != end:
+        raise ProtocolError(
+            f"a block of {end} bytes does not end where its record {len(starts)} does ({at})"
+        )
+    found = np.array(starts, np.int64)
+    magic = _is_magic(at_each(as_bytes(block), ">i4", found + 4))
+    _require(magic, found, "does not carry the magic number")
+    return found
+
+
+def record_parts(record: memoryview, at: int = 0) -> tuple[int, int, int]:
+    """Find where a single record's body begins, where it ends, and where the topic ends.
+
+    Raises
+    ------
+    ProtocolError
+        It is no record, or its parts do not fill it.  The message calls it the one at ``at``.
+    """
+    if len(record) < MIN_RECORD:
+        raise ProtocolError(f"the record at byte {at} has {len(record)} bytes")
+    (magic,) = _size_at(record, 4)
+    if magic not in (MAGIC, MAGIC_V2):
+        raise ProtocolError(f"the record at byte {at} does not carry the magic number")
+    (sys_flag,) = _size_at(record, _SYS_FLAG_AT)
+    body_start = HEAD_SIZE + _V6_MORE * (sys_flag & _V6_HOSTS).bit_count()
+    width = 1 if magic == MAGIC else 2
+    if body_start + 2 + width <= len(record):
+        (body_size,) = _size_at(record, body_start - 4)
+        body_end = body_start + body_size
+        topic_start = body_end + width
+        if body_size >= 0 and topic_start + 2 <= len(record):
+            topic_end = topic_start + int.from_bytes(record[body_end:topic_start])
+            left = len(record) - topic_end - 2
+            if left >= 0 and _short_at(record, topic_end) == (left,):
+                return body_start, body_end, topic_end
+    raise ProtocolError(f"the record at byte {at} has parts that do not fill it")
+
+
+def _require(holds: npt.NDArray[np.bool_], starts: Int64s, what: str) -> None:
+    if not holds.all():
+        bad = int(np.argmin(holds))
+        raise ProtocolError(f"record {bad}, at byte {int(starts[bad])} of its block, {what}")
+
+
+def locate(block: Buffer, starts: Int64s) -> Layout:
+    """Find the parts of the records that begin at the given places and fill the block.
+
+    Raises
+    ------
+    ProtocolError
+        The parts of a record do not fill it exactly.
+    """
+    cells = as_bytes(block)
+    head = at_each(cells, HEAD, starts)
+    ends = starts + head["size"]
+    body_starts = starts + HEAD_SIZE
+    v6 = head["sys_flag"] & _V6_HOSTS
+    if v6.any():
+        body_starts = body_starts + _shift_tails(cells, starts, ends, head)
+    body_ends = body_starts + head["body_size"]
+    what = "has parts that do not fill it"
+    wide = head["magic"] == MAGIC_V2
+    topic_starts = body_ends + 1 + wide
+    _require((head["body_size"] >= 0) & (topic_starts + 2 <= ends), starts, what)
+    topic_ends = topic_starts + cells[topic_starts - 1]
+    if wide.any():
+        topic_ends[wide] += cells[body_ends[wide]].astype(np.int64) << 8
+    property_starts = topic_ends + 2
+    _require(property_starts <= ends, starts, what)
+    size = at_each(cells, ">i2", topic_ends)
+    _require((size >= 0) & (property_starts + size == ends), starts, what)
+    return Layout(
+        starts, head, body_starts, body_ends, topic_starts, topic_ends, property_starts, ends
+    )
+
+
+def _shift_tails(cells: Bytes, starts: Int64s, ends: Int64s, head: npt.NDArray[np.void]) -> Int64s:
+    """Correct the heads of records with IPv6 hosts; return how far their bodies move."""
+    flags = head["sys_flag"]
+    born = np.where(flags & SysFlag.BORN_HOST_V6, _V6_MORE, 0)
+    both = born + np.where(flags & SysFlag.STORE_HOST_V6, _V6_MORE, 0)
+    _require(starts + MIN_RECORD + both <= ends, starts, "is too short for its hosts")
+    head["stored"] = at_each(cells, HEAD, starts + born)["stored"]
+    tail = at_each(cells, HEAD, starts + both)
+    for name in ("reconsume_times", "prepared_offset", "body_size"):
+        head[name] = tail[name]
+    return both

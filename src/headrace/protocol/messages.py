@@ -1,0 +1,202 @@
+"""Messages one by one: what a user sends, and what a broker stored.
+
+Columns are the way for many messages; this is the way for few.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.errors import ProtocolError
+from headrace.protocol.batches import write_mini_message
+from headrace.protocol.codes import SysFlag
+from headrace.protocol.compression import decompress
+from headrace.protocol.hosts import LOCALHOST, Host, unpack_host
+from headrace.protocol.ids import encode_offset_id
+from headrace.protocol.layout import MAGIC_V2, MIN_RECORD, record_parts
+from headrace.protocol.properties import (
+    DELAY,
+    KEYS,
+    TAGS,
+    UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+)
+
+if TYPE_CHECKING:
+    from headrace.protocol.frames import Buffer
+
+__all__ = ["Message", "StoredMessage", "decode_messages", "encode_batch"]
+
+_BEFORE_HOSTS = struct.Struct(">iiiiiqqiq")
+_AFTER_HOSTS = struct.Struct(">iqi")
+_LONG = struct.Struct(">q")
+_V6_MORE = 12
+# Plain numbers: the flags of an enum are slow to combine.
+_BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
+_COMPRESSED = int(SysFlag.COMPRESSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    r"""A message to send.
+
+    >>> Message(topic="lines", body=b"to be", keys="k1").encoded_properties()
+    b'KEYS\x01k1\x02'
+    """
+
+    topic: str
+    body: bytes = b""
+    #: Keys by which a message can be found again, separated by spaces; the key of the stream.
+    keys: str | None = None
+    #: A single word by which consumers can choose.
+    tags: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    #: When the message was made, ms since 1970; None: when it is sent.
+    born: int | None = None
+    #: A number of the user's, carried along.
+    flag: int = 0
+    #: 1 to 18: the broker shows the message 1 s to 2 h later; 0: at once.
+    delay_level: int = 0
+
+    def encoded_properties(self, extra: Mapping[str, str] | None = None) -> bytes:
+        """Write the message's properties with its keys, tags and delay among them.
+
+        Raises
+        ------
+        MessageRejectedError
+            A name or value is empty or holds a separator, or all are too long.
+        """
+        properties = dict(self.properties)
+        if self.keys:
+            properties[KEYS] = self.keys
+        if self.tags:
+            properties[TAGS] = self.tags
+        if self.delay_level:
+            properties[DELAY] = str(self.delay_level)
+        if extra:
+            properties.update(extra)
+        return encode_properties(properties)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message as a broker stored it."""
+
+    topic: str
+    queue_id: int = 0
+    queue_offset: int = 0
+    #: Place in the broker's commit log.
+    position: int = 0
+    #: Decompressed.
+    body: bytes = b""
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    sys_flag: int = 0
+    #: When the producer made it, ms since 1970, and on which host.
+    born: int = 0
+    born_host: Host = LOCALHOST
+    #: When the broker stored it, ms since 1970, and the broker's address.
+    stored: int = 0
+    store_host: Host = LOCALHOST
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    #: CRC-32 of the body as stored, without the sign bit.
+    body_crc: int = 0
+    #: Bytes that the record takes.
+    size: int = 0
+
+    @property
+    def keys(self) -> str | None:
+        """Keys of the message, separated by spaces."""
+        return self.properties.get(KEYS)
+
+    @property
+    def tags(self) -> str | None:
+        """Tag of the message."""
+        return self.properties.get(TAGS)
+
+    @property
+    def unique_key(self) -> str | None:
+        """Id that the producer gave the message."""
+        return self.properties.get(UNIQ_KEY)
+
+    @property
+    def offset_id(self) -> str:
+        """Id that leads to the message: its broker's address and its place in the log."""
+        return encode_offset_id(self.store_host, self.position)
+
+
+def encode_batch(messages: Iterable[Message]) -> bytes:
+    """Write the body of a batch; all messages must have one topic.
+
+    Raises
+    ------
+    MessageRejectedError
+        A message's properties cannot be written.
+    """
+    pieces: list[Buffer] = []
+    for message in messages:
+        pieces += write_mini_message(message.body, message.encoded_properties(), message.flag)
+    return b"".join(pieces)
+
+
+def decode_messages(block: Buffer) -> list[StoredMessage]:
+    """Read a block of stored messages, as a pull returns it.
+
+    Raises
+    ------
+    ProtocolError
+        The block is not a sequence of whole records, or a body cannot be unpacked.
+
+    Examples
+    --------
+    >>> from headrace.protocol.records import encode_record
+    >>> [message.body for message in decode_messages(encode_record("t", b"to be").data)]
+    [b'to be']
+    """
+    view = memoryview(block)
+    messages: list[StoredMessage] = []
+    at = 0
+    while at < len(view):
+        left = len(view) - at
+        size = int.from_bytes(view[at : at + 4], signed=True)
+        if not MIN_RECORD <= size <= left:
+            raise ProtocolError(f"the record at byte {at} claims {size} bytes of {left}")
+        messages.append(_decode(view[at : at + size], at))
+        at += size
+    return messages
+
+
+def _decode(record: memoryview, at: int) -> StoredMessage:
+    body_start, body_end, topic_end = record_parts(record, at)
+    size, magic, crc, queue_id, flag, queue_offset, position, sys_flag, born = (
+        _BEFORE_HOSTS.unpack_from(record)
+    )
+    born_end = 56 + (_V6_MORE if sys_flag & _BORN_HOST_V6 else 0)
+    store_end = body_start - _AFTER_HOSTS.size
+    (stored,) = _LONG.unpack_from(record, born_end)
+    reconsume_times, prepared_offset, _ = _AFTER_HOSTS.unpack_from(record, store_end)
+    body = record[body_start:body_end]
+    topic = record[body_end + (2 if magic == MAGIC_V2 else 1) : topic_end]
+    return StoredMessage(
+        topic=str(topic, "utf-8", "replace"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        position=position,
+        body=decompress(body, sys_flag) if sys_flag & _COMPRESSED else bytes(body),
+        properties=decode_properties(record[topic_end + 2 :]),
+        flag=flag,
+        sys_flag=sys_flag,
+        born=born,
+        born_host=unpack_host(bytes(record[48:born_end])),
+        stored=stored,
+        store_host=unpack_host(bytes(record[born_end + 8 : store_end])),
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        body_crc=crc,
+        size=size,
+    )

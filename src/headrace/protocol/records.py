@@ -1,0 +1,307 @@
+"""Records in the stored layout, made from columns and one by one.
+
+Offsets, positions and store times stay zero until ``stamp_records`` writes them in place.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import MessageRejectedError, MessageTooLargeError
+from headrace.protocol.codes import SysFlag
+from headrace.protocol.hosts import LOCALHOST, Host, pack_host
+from headrace.protocol.layout import (
+    HEAD,
+    HEAD_SIZE,
+    MAGIC,
+    MAGIC_V2,
+    Int64s,
+)
+from headrace.protocol.properties import MAX_PROPERTIES
+
+if TYPE_CHECKING:
+    from headrace.protocol.frames import Buffer
+
+__all__ = [
+    "Binaries",
+    "RecordFields",
+    "Records",
+    "assemble",
+    "binary_column",
+    "checksums",
+    "encode_record",
+    "encode_records",
+    "join_records",
+    "record_sizes",
+    "write_record",
+]
+
+#: A column of byte strings, in any of the forms that callers have.
+Binaries: TypeAlias = pa.Array | Sequence[bytes]
+
+_HUGE = 0x7FFF_FFFF
+_LONGEST_V1_TOPIC = 127
+_LONGEST_TOPIC = 32_767
+_BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
+_HOST_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_BORN_HOST_AT = 48
+_BEFORE_HOSTS = struct.Struct(">iiiiiqqiq")
+#: Store time and store host are stamped later.
+_AFTER_BORN_HOST = struct.Struct(">16xiqi")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Records end to end, ready for a log."""
+
+    #: The records; ``stamp_records`` needs it to be writable.
+    data: bytearray | memoryview
+    #: Where each record begins.
+    starts: Int64s
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def record_sizes(records: Records) -> Int64s:
+    """Sizes of the records, in bytes."""
+    return np.diff(records.starts, append=len(records.data))
+
+
+def join_records(parts: Sequence[Records]) -> Records:
+    """Put records of several parts one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    bases = np.cumsum([0, *(len(part.data) for part in parts)])
+    starts = [part.starts + base for part, base in zip(parts, bases.tolist(), strict=False)]
+    joined = np.concatenate(starts) if starts else np.empty(0, np.int64)
+    return Records(bytearray().join(part.data for part in parts), joined)
+
+
+def binary_column(values: Binaries) -> pa.BinaryArray:
+    """View a column of byte strings or text as one Arrow array; null becomes empty."""
+    column = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
+    if column.type != pa.binary():
+        column = column.cast(pa.binary())
+    return column.fill_null(b"") if column.null_count else column
+
+
+def checksums(bodies: Sequence[bytes]) -> Int64s:
+    """CRC-32 of each body, as records hold it: without the sign bit."""
+    return np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) & _HUGE
+
+
+def encode_records(
+    topic: str,
+    queue_id: int,
+    bodies: Binaries,
+    properties: Binaries | bytes | None = None,
+    born: Int64s | int = 0,
+) -> Records:
+    r"""Make records of one queue from columns.
+
+    Parameters
+    ----------
+    topic, queue_id
+        Where the messages go.
+    bodies
+        One body for each message.
+    properties
+        One properties string for each message, or one for all.
+    born
+        When the messages were made, ms since 1970: one for each or one for all.
+
+    Raises
+    ------
+    MessageRejectedError
+        The topic's name or a message's properties are too long.
+    MessageTooLargeError
+        The records take more than 2 GiB together.
+
+    Examples
+    --------
+    >>> records = encode_records("lines", 0, [b"to be", b"or not"], b"KEYS\x01k\x02")
+    >>> len(records), record_sizes(records).tolist()
+    (2, [108, 109])
+    """
+    column = binary_column(bodies)
+    head = np.zeros(len(column), HEAD)
+    head["queue_id"] = queue_id
+    head["born"] = born
+    head["crc"] = checksums(bodies if isinstance(bodies, list) else column.to_pylist())
+    if properties is None:
+        properties = b""
+    if not isinstance(properties, bytes):
+        properties = binary_column(properties)
+    return assemble(topic, head, column, properties, LOCALHOST)
+
+
+def assemble(
+    topic: str,
+    head: npt.NDArray[np.void],
+    bodies: pa.BinaryArray,
+    properties: pa.BinaryArray | bytes,
+    born_host: Host,
+) -> Records:
+    """Join heads, bodies and properties into records.
+
+    Caller: ``encode_records`` and ``batch_to_records``, which fill the heads but for sizes,
+    magic number and hosts.
+    """
+    count = len(head)
+    if count == 0:
+        return Records(bytearray(), np.empty(0, np.int64))
+    magic, name = _topic_field(topic)
+    host = pack_host(born_host)
+    after, sizes = _after_body(name, properties, count)
+    body_sizes = _lengths(bodies)
+    sizes = sizes + body_sizes + (HEAD_SIZE + len(host) - 8)
+    ends = np.cumsum(sizes)
+    if ends[-1] > _HUGE:
+        raise MessageTooLargeError(
+            f"{count} messages for topic {topic!r} take {int(ends[-1])} bytes in one block",
+            hint=f"encode them in blocks of less than {_HUGE} bytes",
+        )
+    head["size"] = sizes
+    head["sys_flag"] &= ~_HOST_FLAGS
+    head["magic"] = magic
+    head["body_size"] = body_sizes
+    joined = pc.binary_join_element_wise(_heads(head, host), bodies, *after, b"")
+    data = bytearray(memoryview(joined.buffers()[2])[: int(ends[-1])])
+    return Records(data, ends - sizes)
+
+
+@lru_cache(maxsize=4096)
+def _topic_field(topic: str) -> tuple[int, bytes]:
+    """Magic number that goes with a topic, and the topic as records hold it."""
+    try:
+        name = topic.encode()
+    except UnicodeEncodeError as error:
+        raise MessageRejectedError(f"topic {topic!r} is not valid text: {error}") from error
+    if len(name) > _LONGEST_TOPIC:
+        raise MessageRejectedError(f"a topic's name has {len(name)} bytes: {topic[:40]!r}...")
+    if len(name) > _LONGEST_V1_TOPIC:
+        return MAGIC_V2, len(name).to_bytes(2) + name
+    return MAGIC, len(name).to_bytes(1) + name
+
+
+def _lengths(column: pa.BinaryArray) -> Int64s:
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    return np.diff(offsets[column.offset :][: len(column) + 1]).astype(np.int64)
+
+
+def _too_long(size: int) -> MessageRejectedError:
+    return MessageRejectedError(
+        f"a message's properties take {size} bytes, {MAX_PROPERTIES} are possible",
+        hint="put large values into the body",
+    )
+
+
+def _after_body(
+    name: bytes, properties: pa.BinaryArray | bytes, count: int
+) -> tuple[list[pa.BinaryArray | pa.BinaryScalar], Int64s | int]:
+    """What follows each body, in pieces, and how long it is."""
+    if isinstance(properties, bytes):
+        tail = name + _property_field(properties)
+        return [pa.scalar(tail, pa.binary())], len(tail)
+    lengths = _lengths(properties)
+    if lengths.max() > MAX_PROPERTIES:
+        raise _too_long(int(lengths.max()))
+    middle = np.empty(count, [("name", f"V{len(name)}"), ("size", ">i2")])
+    middle["name"] = np.void(name)
+    middle["size"] = lengths
+    return [_rows(middle), properties], lengths + middle.itemsize
+
+
+def _property_field(properties: Buffer) -> bytes:
+    if len(properties) > MAX_PROPERTIES:
+        raise _too_long(len(properties))
+    return len(properties).to_bytes(2) + properties
+
+
+def _rows(rows: npt.NDArray[np.void]) -> pa.BinaryArray:
+    """View equally long rows of bytes as a column."""
+    offsets = np.arange(len(rows) + 1, dtype=np.int64) * rows.itemsize
+    if offsets[-1] > _HUGE:
+        raise MessageTooLargeError(f"{len(rows)} messages are too many for one block")
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(rows)]
+    return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
+
+
+def _heads(head: npt.NDArray[np.void], host: bytes) -> pa.BinaryArray:
+    if len(host) == 8:
+        head["born_ip"] = host[:4]
+        head["born_port"] = int.from_bytes(host[4:], signed=True)
+        return _rows(head)
+    head["sys_flag"] |= _BORN_HOST_V6
+    narrow = head.view((np.uint8, HEAD_SIZE)).reshape(len(head), HEAD_SIZE)
+    wide = np.empty((len(head), HEAD_SIZE + len(host) - 8), np.uint8)
+    wide[:, :_BORN_HOST_AT] = narrow[:, :_BORN_HOST_AT]
+    wide[:, _BORN_HOST_AT : _BORN_HOST_AT + len(host)] = np.frombuffer(host, np.uint8)
+    wide[:, _BORN_HOST_AT + len(host) :] = narrow[:, _BORN_HOST_AT + 8 :]
+    return _rows(wide.view(f"V{wide.shape[1]}").ravel())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFields:
+    """Numbers and hosts of a record; what is not given is zero."""
+
+    queue_id: int = 0
+    #: When the message was made, ms since 1970, and on which host.
+    born: int = 0
+    born_host: Host = LOCALHOST
+    #: The user's own number.
+    flag: int = 0
+    #: Bits of ``SysFlag``; those for the hosts follow from the hosts.
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+def encode_record(
+    topic: str, body: Buffer, properties: bytes = b"", fields: RecordFields | None = None
+) -> Records:
+    """Make one record: for a message that comes alone.
+
+    Raises
+    ------
+    MessageRejectedError
+        The topic's name or the message's properties are too long, or a number is out of range.
+
+    Examples
+    --------
+    >>> record = encode_record("lines", b"to be", fields=RecordFields(queue_id=3))
+    >>> record.data == encode_records("lines", 3, [b"to be"]).data
+    True
+    """
+    pieces = write_record(topic, body, properties, fields or RecordFields())
+    return Records(bytearray().join(pieces), np.zeros(1, np.int64))
+
+
+def write_record(topic: str, body: Buffer, properties: bytes, fields: RecordFields) -> list[Buffer]:
+    """Write one record in pieces; raises as ``encode_record`` does."""
+    host = pack_host(fields.born_host)
+    magic, name = _topic_field(topic)
+    tail = name + _property_field(properties)
+    sys_flag = fields.sys_flag & ~_HOST_FLAGS
+    if len(host) != 8:
+        sys_flag |= _BORN_HOST_V6
+    size = HEAD_SIZE - 8 + len(host) + len(body) + len(tail)
+    crc = zlib.crc32(body) & _HUGE
+    numbers = fields.queue_id, fields.flag, 0, 0, sys_flag, fields.born
+    try:
+        before = _BEFORE_HOSTS.pack(size, magic, crc, *numbers)
+        after = _AFTER_BORN_HOST.pack(fields.reconsume_times, fields.prepared_offset, len(body))
+    except struct.error as error:
+        raise MessageRejectedError(f"a field of a message is out of range: {error}") from error
+    return [before, host, after, body, tail]

@@ -1,0 +1,109 @@
+"""What a log writes into records and reads out of them, many at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import ProtocolError
+from headrace.protocol.codes import SysFlag
+from headrace.protocol.hashing import java_hash
+from headrace.protocol.hosts import Host, pack_host
+from headrace.protocol.layout import HEAD, Int64s, as_bytes, at_each, locate, record_parts, slices
+from headrace.protocol.properties import TAGS, decode_properties
+from headrace.protocol.property_columns import property_column
+
+if TYPE_CHECKING:
+    from headrace.protocol.frames import Buffer
+    from headrace.protocol.records import Records
+
+__all__ = ["stamp_records", "tag_hashes"]
+
+#: From so many records on, columns are faster than a loop.
+_WORTH_COLUMNS = 24
+_HOST_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_PLACE = np.dtype([("queue_offset", ">i8"), ("position", ">i8")])
+_PLACE_AT = 20
+_STORED_AT = 56
+
+
+def stamp_records(
+    records: Records,
+    first_queue_offset: int,
+    first_position: int,
+    store_timestamp: int,
+    store_host: Host,
+) -> None:
+    """Write in place what is known only when records are appended.
+
+    Affects ``records.data``, which must be writable.  The records get consecutive queue
+    offsets, and positions as if the first byte of the data lay at ``first_position``.
+
+    Raises
+    ------
+    ProtocolError
+        The store host is no IPv4 address.
+    """
+    host = pack_host(store_host)
+    if len(host) != 8:
+        raise ProtocolError(f"store host {store_host[0]} does not fit: it must be IPv4")
+    starts, cells = records.starts, as_bytes(records.data)
+    if not len(starts):
+        return
+    places = np.empty(len(starts), _PLACE)
+    places["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + len(starts))
+    places["position"] = starts + first_position
+    _write(cells, starts + _PLACE_AT, places)
+    flags = at_each(cells, HEAD, starts)["sys_flag"]
+    at = starts + _STORED_AT
+    stamp = store_timestamp.to_bytes(8)
+    if (flags & _HOST_FLAGS).any():
+        at = at + np.where(flags & SysFlag.BORN_HOST_V6, 12, 0)
+        wide = (flags & SysFlag.STORE_HOST_V6) != 0
+        mapped = bytes(10) + b"\xff\xff" + host
+        _write(cells, at[wide], np.array(stamp + mapped, "V28"))
+        at = at[~wide]
+    _write(cells, at, np.array(stamp + host, "V16"))
+
+
+def _write(cells: npt.NDArray[np.uint8], at: Int64s, values: npt.NDArray[np.void]) -> None:
+    size = values.itemsize
+    everywhere = np.ndarray((max(0, len(cells) - size + 1),), f"V{size}", cells, strides=(1,))
+    everywhere[at] = values.view(f"V{size}")
+
+
+def tag_hashes(records: Records) -> npt.NDArray[np.int32]:
+    r"""Java hashes of the records' tags, 0 for those without a tag.
+
+    >>> from headrace.protocol.records import encode_records
+    >>> tag_hashes(encode_records("t", 0, [b"a", b"b"], [b"TAGS\x01TagA\x02", b""])).tolist()
+    [2598919, 0]
+    """
+    hashes = np.zeros(len(records), np.int32)
+    data = records.data if isinstance(records.data, bytearray) else bytes(records.data)
+    # Searching the bytes once is far cheaper than finding every record's properties.
+    if data.find(f"{TAGS}\x01".encode()) < 0:
+        return hashes
+    if len(records) < _WORTH_COLUMNS:
+        hashes[:] = _hashes_one_by_one(data, records)
+        return hashes
+    layout = locate(data, records.starts)
+    properties = slices(data, layout.property_starts, layout.property_ends)
+    tags = property_column(properties, TAGS).dictionary_encode()
+    words = [java_hash(str(word, "utf-8", "replace")) for word in tags.dictionary.to_pylist()]
+    present = np.flatnonzero(tags.is_valid().to_numpy(zero_copy_only=False))
+    hashes[present] = np.array(words, np.int32)[tags.indices.drop_null().to_numpy()]
+    return hashes
+
+
+def _hashes_one_by_one(data: Buffer, records: Records) -> list[int]:
+    view = memoryview(data)
+    hashes: list[int] = []
+    ends = [*records.starts[1:].tolist(), len(view)]
+    for start, end in zip(records.starts.tolist(), ends, strict=True):
+        _, _, topic_end = record_parts(view[start:end], start)
+        tag = decode_properties(view[start + topic_end + 2 : end]).get(TAGS)
+        hashes.append(0 if tag is None else java_hash(tag))
+    return hashes
