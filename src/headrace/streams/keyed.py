@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from headrace import serdes
-from headrace.errors import TopologyError
+from headrace.errors import HeadraceError, TopologyError
 from headrace.serdes.inference import hint_name, result_hint
 from headrace.streams._calls import check_function
 from headrace.streams.stream import Stream
@@ -254,13 +254,15 @@ class KeyedStream(Stream[K, V]):
         """
         step = self._aggregate_step("aggregate", name, emit)
         make = Copies(accumulator) if isinstance(accumulator, Accumulator) else accumulator
-        sample = _sample(make, step)
+        sample = _sample(accumulator, step)
+        state = AccumulatorSerde(make, serde or serdes.plain)
+        _check_state(sample, state, step)
         known = step.known(result_hint(sample.result, step.caller.names))
         operator = Aggregate(
             **step.fields,
             kind="custom",
             key_serde=serdes.key,
-            state_serde=AccumulatorSerde(make, serde or serdes.plain),
+            state_serde=state,
             value_serde=self._travelling(step, always=emit == "each" or not mergeable(sample)),
             accumulator=make,
             emit=emit,
@@ -285,10 +287,19 @@ class KeyedStream(Stream[K, V]):
         return value.needed_serde(step.name, "needs them in the partition of their key")
 
 
-def _sample(make: object, step: Step) -> Accumulator[Any, Any]:
-    check_function("aggregate", make, (), step.caller.origin)
-    assert callable(make)
-    sample = make()
+def _sample(accumulator: object, step: Step) -> Accumulator[Any, Any]:
+    if isinstance(accumulator, Accumulator):
+        return accumulator
+    check_function("aggregate", accumulator, (), step.caller.origin)
+    assert callable(accumulator)
+    try:
+        sample = accumulator()
+    except Exception as error:
+        raise TopologyError(
+            f"aggregate at {step.caller.origin} could not make an accumulator:"
+            f" {type(error).__name__}: {error}",
+            hint="give a class or function that can be called without arguments",
+        ) from error
     if not isinstance(sample, Accumulator):
         raise TopologyError(
             f"aggregate at {step.caller.origin} needs an Accumulator or what makes one; it got"
@@ -296,6 +307,19 @@ def _sample(make: object, step: Step) -> Accumulator[Any, Any]:
             hint="derive your class from headrace.Accumulator",
         )
     return sample
+
+
+def _check_state(sample: Accumulator[Any, Any], serde: AccumulatorSerde, step: Step) -> None:
+    try:
+        serde.serialize(sample)
+    except Exception as error:
+        reason = error.message if isinstance(error, HeadraceError) else error
+        raise TopologyError(
+            f"aggregate at {step.caller.origin}: the state of {hint_name(type(sample))} cannot be"
+            f" written by serde {serde!r}: {reason}",
+            hint="keep plain data in its attributes, give it a state() and restore(state) that do,"
+            " or name a serde with serde=",
+        ) from error
 
 
 class Table(Generic[K, V]):

@@ -1,0 +1,114 @@
+"""Generics survive the chain: what follows is held by mypy, not by pytest."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, assert_type
+
+import pytest
+
+from headrace import Accumulator, Keyed, KeyedStream, Stream, StreamBuilder, Table, serdes
+
+
+class Average(Accumulator[int, float]):
+    def __init__(self) -> None:
+        self.total, self.count = 0, 0
+
+    def add(self, value: int) -> None:
+        self.total += value
+        self.count += 1
+
+    def result(self) -> float:
+        return self.total / self.count
+
+
+def read_keyed(body: bytes) -> Keyed[int, str]:
+    return Keyed(len(body), body.decode())
+
+
+def read_number(body: bytes) -> float:
+    return float(body)
+
+
+def test_sources_know_their_types() -> None:
+    builder = StreamBuilder("job")
+    assert_type(builder.source("a", serdes.string), Stream[None, str])
+    assert_type(builder.source("b", read_keyed), Stream[int, str])
+    assert_type(builder.source("c", read_number), Stream[None, float])
+    assert_type(builder.source("d", lambda body: body.decode()), Stream[None, str])
+    assert_type(builder.source("e", lambda body: Keyed(1, body.decode())), Stream[int, str])
+    assert_type(builder.source("f", serdes.with_key(serdes.int)), Stream[str, int])
+    assert_type(builder.source("g", serdes.with_key(serdes.int, of=int)), Stream[int, int])
+    assert_type(builder.source("h", serdes.json), Stream[None, Any])
+
+
+def test_types_follow_the_chain_through_lambdas() -> None:
+    lines = StreamBuilder("job").source("lines", serdes.string)
+    words = lines.flat_map_values(lambda line: line.lower().split())
+    assert_type(words, Stream[None, str])
+    assert_type(words.map(lambda key, word: (word, len(word))), Stream[str, int])
+    assert_type(words.flat_map(lambda key, word: [(word, 1.5)]), Stream[str, float])
+    keyed = words.key_by(lambda word: word)
+    assert_type(keyed, KeyedStream[str, str])
+    assert_type(keyed.filter(lambda word: len(word) > 1), KeyedStream[str, str])
+    assert_type(keyed.peek(print), KeyedStream[str, str])
+    assert_type(keyed.map_values(len), KeyedStream[str, int])
+    assert_type(keyed.flat_map_values(lambda word: [word.encode()]), KeyedStream[str, bytes])
+    assert_type(keyed.map(lambda key, word: (1, word)), Stream[int, str])
+
+
+def test_aggregates_know_their_results() -> None:
+    words = StreamBuilder("job").source("words", serdes.string).key_by(lambda word: word[0])
+    assert_type(words.count(), Table[str, int])
+    assert_type(words.count().to_stream(), Stream[str, int])
+    assert_type(words.map_values(len).sum(), Table[str, int])
+    assert_type(words.sum(len), Table[str, int])
+    assert_type(words.sum(Decimal), Table[str, Decimal])
+    assert_type(words.reduce(lambda left, right: left + right), Table[str, str])
+    assert_type(words.map_values(len).aggregate(Average), Table[str, float])
+    assert_type(words.map_values(len).aggregate(Average()), Table[str, float])
+    assert_type(words.map_values(len).aggregate(lambda: Average()), Table[str, float])  # noqa: PLW0108
+
+
+def test_sinks_take_what_fits() -> None:
+    counts = StreamBuilder("job").source("words", serdes.string).key_by(str.lower).count()
+    counts.to_stream().sink("a", serdes.json)
+    counts.to_stream().sink("b", serdes.int)
+    counts.to_stream().sink("c", lambda count: str(count).encode())
+    counts.to_stream().sink("d", lambda word, count: f"{word.upper()}{count}".encode())
+
+
+WRONG = """
+from headrace import Accumulator, StreamBuilder, serdes
+
+words = StreamBuilder("job").source("words", serdes.string).key_by(lambda word: word)
+
+class Shortest(Accumulator[bytes, bytes]):
+    def add(self, value: bytes) -> None: ...
+    def result(self) -> bytes: return b""
+
+words.count().to_stream().sink("a", serdes.string)
+words.aggregate(Shortest)
+words.sum()
+words.to_bytes()
+words.sink("b", lambda word: word)
+words.map_values(lambda word: word.nothing())
+words.sink("c", serdes.string).map_values(len)
+"""
+
+
+@pytest.mark.filterwarnings("default")
+def test_mypy_finds_what_does_not_fit(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api")
+    program = tmp_path / "wrong.py"
+    program.write_text(WRONG)
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\nstrict = True\n[mypy-pyarrow.*]\nignore_missing_imports = True\n")
+    cache = f"--cache-dir={tmp_path / 'cache'}"
+    output, _, status = api.run([str(program), f"--config-file={config}", cache])
+    assert status == 1
+    lines = [line for line in output.splitlines() if "wrong.py" in line and ": error:" in line]
+    found = {int(line.rsplit("wrong.py:", 1)[1].split(":")[0]) for line in lines}
+    first = WRONG.splitlines().index('words.count().to_stream().sink("a", serdes.string)') + 1
+    assert found == set(range(first, first + 7)), output
