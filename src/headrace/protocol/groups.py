@@ -1,0 +1,161 @@
+"""Clients and consumer groups, as the protocol's JSON bodies."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from headrace.protocol.bodies import JsonBody, QueueRef
+from headrace.protocol.hashing import java_hash
+
+__all__ = [
+    "ALL_TAGS",
+    "ConsumerData",
+    "ConsumerIds",
+    "GroupList",
+    "GroupRetryPolicy",
+    "Heartbeat",
+    "LockRequest",
+    "LockResult",
+    "ProducerData",
+    "SubscriptionData",
+    "SubscriptionGroupConfig",
+    "SubscriptionGroupTable",
+    "split_tags",
+]
+
+#: The expression for all messages.
+ALL_TAGS = "*"
+
+
+def split_tags(expression: str | None) -> list[str]:
+    """Read the tags of an expression like ``A || B``; none stands for all messages.
+
+    >>> split_tags("red || blue"), split_tags("*"), split_tags("")
+    (['red', 'blue'], [], [])
+    """
+    if expression is None or expression.strip() in ("", ALL_TAGS):
+        return []
+    tags = [tag.strip() for tag in expression.split("||")]
+    return list(dict.fromkeys(tag for tag in tags if tag))
+
+
+class SubscriptionData(JsonBody):
+    """Which messages of a topic a group wants."""
+
+    topic: str = ""
+    sub_string: str = ALL_TAGS
+    tags_set: list[str] = field(default_factory=list)
+    #: Java's hash of each tag.
+    code_set: list[int] = field(default_factory=list)
+    #: When the subscription was made, ms since 1970.
+    sub_version: int = 0
+    #: TAG or SQL92.
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+    @classmethod
+    def of(cls, topic: str, tags: str | None = None, version: int = 0) -> SubscriptionData:
+        """Make the subscription of a topic by tags.
+
+        >>> SubscriptionData.of("lines", "TagA").code_set
+        [2598919]
+        """
+        wanted = split_tags(tags)
+        return cls(
+            topic=topic,
+            sub_string=" || ".join(wanted) or ALL_TAGS,
+            tags_set=wanted,
+            code_set=[java_hash(tag) for tag in wanted],
+            sub_version=version,
+        )
+
+
+class ProducerData(JsonBody):
+    """A producer group that a client belongs to."""
+
+    group_name: str = ""
+
+
+class ConsumerData(JsonBody):
+    """A consumer group that a client belongs to."""
+
+    group_name: str = ""
+    #: CONSUME_PASSIVELY (push) or CONSUME_ACTIVELY (pull).
+    consume_type: str = "CONSUME_ACTIVELY"
+    #: CLUSTERING or BROADCASTING.
+    message_model: str = "CLUSTERING"
+    #: CONSUME_FROM_LAST_OFFSET, CONSUME_FROM_FIRST_OFFSET or CONSUME_FROM_TIMESTAMP.
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] = field(default_factory=list)
+    unit_mode: bool = False
+
+
+class Heartbeat(JsonBody):
+    """Body of HEART_BEAT: who the client is and what it takes part in."""
+
+    client_id: str = field(default="", name="clientID")
+    producer_data_set: list[ProducerData] = field(default_factory=list)
+    consumer_data_set: list[ConsumerData] = field(default_factory=list)
+    #: 0: the heartbeat is complete; any other number belongs to heartbeats of the second version.
+    heartbeat_fingerprint: int = 0
+    #: The subscriptions are left out because they have not changed.
+    without_sub: bool = False
+
+
+class ConsumerIds(JsonBody):
+    """Answer to GET_CONSUMER_LIST_BY_GROUP: client ids of a group's members."""
+
+    consumer_id_list: list[str] = field(default_factory=list)
+
+
+class LockRequest(JsonBody):
+    """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    consumer_group: str = ""
+    client_id: str = ""
+    only_this_broker: bool = False
+    mq_set: list[QueueRef] = field(default_factory=list)
+
+
+class LockResult(JsonBody):
+    """Answer to LOCK_BATCH_MQ: the queues that were granted."""
+
+    granted: list[QueueRef] = field(default_factory=list, name="lockOKMQSet")
+
+
+class GroupList(JsonBody):
+    """Names of consumer groups."""
+
+    group_list: list[str] = field(default_factory=list)
+
+
+class GroupRetryPolicy(JsonBody):
+    """How long failed messages of a group wait."""
+
+    type: str = "CUSTOMIZED"
+
+
+class SubscriptionGroupConfig(JsonBody):
+    """Settings of a consumer group."""
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    group_retry_policy: GroupRetryPolicy = field(default_factory=GroupRetryPolicy)
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class SubscriptionGroupTable(JsonBody):
+    """Answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    forbidden_table: dict[str, dict[str, int]] = field(default_factory=dict)
