@@ -5,14 +5,12 @@ Tables by queue have the text of ``QueueRef.key`` as keys, however the sender wr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import field
 
 from headrace.protocol.bodies import JsonBody
 
-if TYPE_CHECKING:
-    from headrace.protocol.groups import SubscriptionData
+# msgspec reads the annotations at run time.
+from headrace.protocol.groups import SubscriptionData  # noqa: TC001
 
 __all__ = [
     "Connection",
