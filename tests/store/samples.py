@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,10 @@ class FaultyOps(FileOps):
 
     def __init__(self) -> None:
         self.plan: Callable[[str, int], int] = lambda name, number: 0
-        self.calls: dict[str, int] = {}
+        self.calls: Counter[str] = Counter()
 
     def _ask(self, name: str) -> int:
-        self.calls[name] = self.calls.get(name, 0) + 1
+        self.calls[name] += 1
         verdict = self.plan(name, self.calls[name])
         if verdict > 0:
             raise OSError(verdict, os.strerror(verdict))

@@ -143,8 +143,7 @@ class Checkpointer:
                 self.position = snapshot.position
                 for folder in snapshot.dropped:
                     shutil.rmtree(folder, ignore_errors=True)
-            except OSError as error:
-                # The log has everything; a later checkpoint writes the same units again.
-                _log.warning("no checkpoint at %d: %s", snapshot.position, error)
+            except Exception:  # noqa: BLE001 - logged; the log has everything
+                _log.exception("no checkpoint at position %d", snapshot.position)
             finally:
                 self._idle.set()
