@@ -1,1 +1,17 @@
-"""Headrace: broker."""
+"""The embedded broker: name server and broker of a RocketMQ cluster in one Python process."""
+
+from __future__ import annotations
+
+from headrace.broker.embedded import BrokerProcess, EmbeddedBroker, spawn_broker
+from headrace.broker.server import BrokerServer, BrokerStatistics
+from headrace.broker.settings import BrokerSettings, Guards
+
+__all__ = [
+    "BrokerProcess",
+    "BrokerServer",
+    "BrokerSettings",
+    "BrokerStatistics",
+    "EmbeddedBroker",
+    "Guards",
+    "spawn_broker",
+]

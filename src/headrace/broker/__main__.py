@@ -1,0 +1,89 @@
+"""Run a broker: ``python -m headrace.broker --data DIR``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from headrace.broker.embedded import READY_LINE, ExitCode
+from headrace.broker.server import BrokerServer
+from headrace.broker.settings import BrokerSettings, Guards
+from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
+
+__all__ = ["main"]
+
+_MIB = 1024 * 1024
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a broker until it is asked to stop; returns its exit code."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="INFO")
+    options = _parser().parse_args(arguments)
+    try:
+        asyncio.run(_serve(options.data, options.port, _settings(options)))
+    except StoreLockedError as error:
+        return _fail(ExitCode.LOCKED, error)
+    except SettingsError as error:
+        return _fail(ExitCode.SETTINGS, error)
+    except StoreError as error:
+        return _fail(ExitCode.STORE, error)
+    return 0
+
+
+def _fail(code: int, error: HeadraceError) -> int:
+    sys.stderr.write(f"headrace broker: {error}\n")
+    return code
+
+
+async def _serve(data: Path, port: int, settings: BrokerSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with BrokerServer(data, port, settings) as broker:
+        line = READY_LINE.format(address=broker.address, data=data)
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+        await stop.wait()
+
+
+def _settings(options: argparse.Namespace) -> BrokerSettings:
+    given = {
+        name: value
+        for name, value in vars(options).items()
+        if value is not None and name not in ("data", "port", "flush_interval", "no_create")
+    }
+    if options.flush_interval is not None:
+        given["flush_interval"] = timedelta(milliseconds=options.flush_interval)
+    return BrokerSettings(
+        **given, create_topics=not options.no_create, guards=Guards.from_environment()
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.broker", description="Name server and broker on one port."
+    )
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder for everything that is kept")
+    add("--port", type=int, default=9876, help="port to listen on (9876); 0 picks a free one")
+    add("--host", help="address to listen on (127.0.0.1)")
+    add("--advertised-host", help="address that clients are told to use (the one listened on)")
+    add("--flush", choices=["sync", "async"], help="when a message is on disk: at once (sync)")
+    add("--flush-interval", type=int, metavar="MS", help="longest delay of async flush (500)")
+    add("--segment-size", type=int, metavar="BYTES", help=f"of the log ({256 * _MIB})")
+    add("--max-message-size", type=int, metavar="BYTES", help=f"and of a batch ({4 * _MIB})")
+    add("--min-free-space", type=int, metavar="BYTES", help="left alone on the disk")
+    add("--default-queues", type=int, metavar="N", help="of topics that a message creates (8)")
+    add("--no-create", action="store_true", help="create no topic for a first message")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Everything that handlers work on: the store, the tables, and ways to append and to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.broker.clients import ClientRegistry, Notify
+from headrace.broker.jobs import JobBook
+from headrace.broker.locks import QueueLocks
+from headrace.broker.mailbox import Mailbox
+from headrace.broker.offsets import ConsumerOffsets
+from headrace.broker.polls import LongPolls, Queue
+from headrace.broker.snapshots import load_snapshot, save_snapshot
+from headrace.broker.topics import TopicTable
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
+from headrace.protocol.routes import TopicConfig
+
+if TYPE_CHECKING:
+    from headrace.broker.requests import Peer
+    from headrace.broker.settings import BrokerSettings
+    from headrace.store import AppendResult, MessageStore, QueueAppend
+
+__all__ = ["BROKER", "CLUSTER", "Core"]
+
+BROKER = "broker-a"
+"""Name of the embedded broker in routes and queue names."""
+
+CLUSTER = "DefaultCluster"
+"""Name of the cluster that it makes up."""
+
+T = TypeVar("T")
+_ONEWAY = 2
+_OffsetTable = dict[str, dict[str, dict[int, int]]]
+
+
+class Core:
+    """The broker without its network.
+
+    Parameters
+    ----------
+    folder
+        Where the broker keeps everything.
+    store
+        The messages.
+    settings
+        How the broker behaves.
+    host, port
+        The address that clients are told to use.
+    """
+
+    def __init__(
+        self, folder: Path, store: MessageStore, settings: BrokerSettings, host: str, port: int
+    ) -> None:
+        self.folder = folder
+        self.store = store
+        self.settings = settings
+        self.host = host
+        self.port = port
+        self.started = self.now()
+        self.loop = asyncio.get_running_loop()
+        self.mailbox = Mailbox(self.loop)
+        self.pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-broker")
+        self.peers: dict[int, Peer] = {}
+        self.polls = LongPolls()
+        self.locks = QueueLocks(settings.lock_expiry.total_seconds())
+        self.clients = ClientRegistry(settings.client_expiry.total_seconds())
+        self.jobs = JobBook(settings.guards)
+        self._turns: dict[str, asyncio.Lock] = {}
+        self.topics = self._load_topics()
+        self.offsets = ConsumerOffsets(load_snapshot(self._offsets_file, _OffsetTable))
+        self._saved_offsets = self.offsets.version
+        self._opaque = 0
+        # What offset ids begin with: where the message is stored.
+        self.id_prefix = (socket.inet_aton(host) + port.to_bytes(4, "big")).hex().upper().encode()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as clients are told it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def _topics_file(self) -> Path:
+        return self.folder / "topics.json"
+
+    @property
+    def _offsets_file(self) -> Path:
+        return self.folder / "offsets.json"
+
+    @staticmethod
+    def now() -> int:
+        """The broker's clock, ms since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def _load_topics(self) -> TopicTable:
+        saved = load_snapshot(self._topics_file, list[TopicConfig]) or []
+        topics = TopicTable(CLUSTER, BROKER, self.settings.default_queues, saved)
+        # A topic is saved before its first message; only a lost file makes these differ.
+        queues: dict[str, int] = {}
+        for topic, queue_id in self.store.queues():
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+        for topic, count in queues.items():
+            topics.create(topic, queues=count)
+        return topics
+
+    def save_topics(self) -> None:
+        """Make the table of topics durable."""
+        system = set(self.topics.system)
+        own = [config for config in self.topics.configs() if config.topic_name not in system]
+        save_snapshot(self._topics_file, own)
+
+    def save_offsets(self) -> None:
+        """Make consumer offsets durable if they changed."""
+        if self._saved_offsets != self.offsets.version:
+            self._saved_offsets = self.offsets.version
+            save_snapshot(self._offsets_file, self.offsets.table())
+
+    def earliest(self) -> int:
+        """Store time of the oldest message that is held, -1 when there is none, ms since 1970."""
+        times = [
+            self.store.store_time(*queue, bounds.min_offset)
+            for queue in self.store.queues()
+            if (bounds := self.store.bounds(*queue)).min_offset < bounds.max_offset
+        ]
+        return min(times, default=-1)
+
+    def ensure_topic(self, name: str, queues: int) -> None:
+        """Create a topic that the broker itself needs, durably."""
+        if name not in self.topics:
+            self.topics.create(name, queues=queues)
+            self.save_topics()
+
+    def delete_topic(self, name: str) -> Future[int] | None:
+        """Delete a topic with all that is known about it; None when there is none."""
+        if not self.topics.delete(name):
+            return None
+        self.save_topics()
+        self.offsets.forget_topic(name)
+        self.jobs.forget(name)
+        return self.store.delete_topic(name)
+
+    def arrived(self, queues: Collection[Queue]) -> None:
+        """Wake who waits for messages of these queues; any thread may call."""
+        # Whether anybody waits is asked on the loop: a reader may be about to.
+        self.mailbox.post(partial(self._wake, queues))
+
+    def _wake(self, queues: Collection[Queue]) -> None:
+        for poll in self.polls.arrived(queues):
+            poll.wake()
+
+    def wait(
+        self, queues: Collection[Queue], seconds: float, peer: Peer, wake: Callable[[], None]
+    ) -> None:
+        """Call back on the next message of the queues or when time is up, while the peer is there."""
+
+        def woken() -> None:
+            timer.cancel()
+            wake()
+
+        def expired() -> None:
+            if self.polls.remove(poll):
+                wake()
+
+        poll = self.polls.add(queues, owner=peer.number, wake=woken)
+        timer = self.loop.call_later(seconds, expired)
+
+    async def arrival(self, queues: Collection[Queue], seconds: float, peer: Peer) -> None:
+        """Wait for the next message of the queues, at most so long."""
+        come = asyncio.Event()
+        poll = self.polls.add(queues, owner=peer.number, wake=come.set)
+        timer = self.loop.call_later(seconds, come.set)
+        try:
+            await come.wait()
+        finally:
+            timer.cancel()
+            self.polls.remove(poll)
+
+    def turn(self, commit_topic: str) -> asyncio.Lock:
+        """The lock under which the requests of one job follow one another."""
+        return self._turns.setdefault(commit_topic, asyncio.Lock())
+
+    def notify(self, notices: Iterable[Notify]) -> None:
+        """Tell members that their groups changed."""
+        for notice in notices:
+            peer = self.peers.get(notice.peer)
+            if peer is not None:
+                self._opaque += 1
+                command = Command(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                    {"consumerGroup": notice.group},
+                    opaque=self._opaque,
+                    flag=_ONEWAY,
+                )
+                peer.send(command)
+
+    def append(
+        self, appends: list[QueueAppend], done: Callable[[Future[list[AppendResult]]], None]
+    ) -> None:
+        """Append messages and call back, on the loop, when they are stored or were refused."""
+        future = self.store.append(appends)
+        future.add_done_callback(lambda ended: self.mailbox.post(partial(done, ended)))
+
+    @staticmethod
+    async def stored(future: Future[T]) -> T:
+        """Wait for the store."""
+        return await asyncio.wrap_future(future)
+
+    async def in_thread(self, call: Callable[..., T], *arguments: object) -> T:
+        """Make a call that may wait for the disk."""
+        return await self.loop.run_in_executor(self.pool, partial(call, *arguments))
+
+    def start_task(self, work: Coroutine[None, None, None]) -> None:
+        """Let work go on by itself."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End what goes on by itself, save the tables and close the store."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.in_thread(self.store.close)
+        self.pool.shutdown()
+        self.save_offsets()

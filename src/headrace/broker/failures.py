@@ -1,0 +1,49 @@
+"""What went wrong, as the answer that tells the client."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.broker.requests import Request, request_name
+from headrace.errors import (
+    BrokerError,
+    CorruptLogError,
+    HeadraceError,
+    MessageTooLargeError,
+    ProtocolError,
+    StoreError,
+)
+from headrace.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from headrace.protocol.frames import Command
+
+__all__ = ["failure"]
+
+_log = logging.getLogger(__name__)
+
+
+def failure(request: Request, error: Exception) -> Command:
+    """Turn an error into the answer to a request."""
+    if not isinstance(error, HeadraceError):
+        what = request_name(request.command.code)
+        _log.error("%s from %s failed", what, request.peer.address, exc_info=error)
+        remark = f"{what} failed inside the broker: {type(error).__name__}: {error}"
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark)
+    answer = request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    # Not every number is one that the protocol names.
+    answer.code = _number(error)
+    return answer
+
+
+def _number(error: HeadraceError) -> int:
+    if isinstance(error, BrokerError):
+        return ResponseCode.SYSTEM_ERROR if error.number is None else error.number
+    if isinstance(error, MessageTooLargeError):
+        return ResponseCode.MESSAGE_ILLEGAL
+    if isinstance(error, ProtocolError):
+        return ResponseCode.INVALID_PARAMETER
+    if isinstance(error, StoreError) and not isinstance(error, CorruptLogError):
+        return ResponseCode.STORAGE_FAILED
+    return ResponseCode.SYSTEM_ERROR

@@ -1,0 +1,94 @@
+"""Requests of tools about the broker itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from headrace.broker.core import BROKER, CLUSTER, Core
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.routes import dumps
+
+if TYPE_CHECKING:
+    from headrace.broker.requests import Request
+    from headrace.protocol.frames import Command
+
+__all__ = ["HANDLERS"]
+
+#: RocketMQ's tools show the version of the protocol that they speak with us.
+_VERSION_NUMBER = "479"
+_VERSION = "V5_3_3"
+
+
+def get_runtime_info(core: Core, request: Request) -> Command:
+    """Tell what the broker holds and how full its disk is."""
+    store = core.store.statistics()
+    disk = shutil.disk_usage(core.folder)
+    table = {
+        "brokerVersion": _VERSION_NUMBER,
+        "brokerVersionDesc": _VERSION,
+        "brokerActive": "true",
+        "bootTimestamp": str(core.started),
+        "runtime": _age(core),
+        "putTps": "0.0 0.0 0.0",
+        "getTotalTps": "0.0 0.0 0.0",
+        "getFoundTps": "0.0 0.0 0.0",
+        "getMissTps": "0.0 0.0 0.0",
+        "getTransferredTps": "0.0 0.0 0.0",
+        "earliestMessageTimeStamp": str(core.earliest()),
+        "commitLogMinOffset": str(store.begin),
+        "commitLogMaxOffset": str(store.end),
+        "commitLogDiskRatio": f"{disk.used / disk.total:.4f}",
+        "msgPutTotalTodayNow": str(store.appended_records),
+        "sendThreadPoolQueueSize": "0",
+        "pullThreadPoolQueueSize": "0",
+        "headraceQueues": str(store.queues),
+        "headraceFreeBytes": str(disk.free),
+    }
+    if store.failure is not None:
+        table["headraceFailure"] = store.failure
+    return request.reply(body=dumps({"table": table}))
+
+
+def _age(core: Core) -> str:
+    seconds = (core.now() - core.started) // 1000
+    days, rest = divmod(seconds, 86_400)
+    return f"[ {days} days, {rest // 3600} hours, {rest // 60 % 60} minutes, {rest % 60} seconds ]"
+
+
+def get_broker_config(core: Core, request: Request) -> Command:
+    """List the broker's settings, as properties."""
+    lines = {
+        "brokerName": BROKER,
+        "brokerClusterName": CLUSTER,
+        "brokerId": "0",
+        "brokerIP1": core.host,
+        "listenPort": str(core.port),
+        "namesrvAddr": core.address,
+        "storePathRootDir": str(core.folder),
+        "flushDiskType": f"{core.settings.flush.upper()}_FLUSH",
+        "maxMessageSize": str(core.settings.max_message_size),
+        "autoCreateTopicEnable": str(core.settings.create_topics).lower(),
+        "defaultTopicQueueNums": str(core.settings.default_queues),
+        "mappedFileSizeCommitLog": str(core.settings.segment_size),
+    }
+    for field in dataclasses.fields(core.settings):
+        lines.setdefault(f"headrace.{field.name}", str(getattr(core.settings, field.name)))
+    text = "".join(f"{key}={value}\n" for key, value in sorted(lines.items()))
+    stamp = f'{{"stateVersion":0,"timestamp":{core.started},"counter":0}}'
+    return request.reply(ext={"version": stamp}, body=text.encode())
+
+
+def get_namesrv_config(core: Core, request: Request) -> Command:
+    """List the name server's settings, as properties."""
+    started = datetime.fromtimestamp(core.started / 1000, UTC).isoformat()
+    return request.reply(body=f"listenPort={core.port}\nheadrace.started={started}\n".encode())
+
+
+HANDLERS = {
+    RequestCode.GET_BROKER_RUNTIME_INFO: get_runtime_info,
+    RequestCode.GET_BROKER_CONFIG: get_broker_config,
+    RequestCode.GET_NAMESRV_CONFIG: get_namesrv_config,
+}

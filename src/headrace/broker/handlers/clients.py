@@ -1,0 +1,92 @@
+"""Requests of clients about themselves: heartbeats, groups and queue locks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.clients import Member
+from headrace.broker.topics import RETRY_PREFIX
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.groups import Heartbeat, LockRequest
+from headrace.protocol.routes import QueueRef, dumps
+
+if TYPE_CHECKING:
+    from headrace.broker.core import Core
+    from headrace.broker.requests import Request
+    from headrace.protocol.frames import Command
+
+__all__ = ["HANDLERS"]
+
+
+def heart_beat(core: Core, request: Request) -> Command:
+    """Note who is there and what its groups read."""
+    beat = request.body(Heartbeat)
+    command, peer = request.command, request.peer
+    host, port = peer.address
+    member = Member(
+        beat.client_id, peer.number, f"{host}:{port}", command.language, command.version
+    )
+    for consumer in beat.consumer_data_set:
+        core.ensure_topic(RETRY_PREFIX + consumer.group_name, queues=1)
+    core.notify(core.clients.heartbeat(beat, member, now=core.loop.time()))
+    # The second version, heartbeats without subscriptions, is not offered: clients fall back.
+    ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+    return request.reply(ext=ext)
+
+
+def unregister_client(core: Core, request: Request) -> Command:
+    """Let a client leave a group."""
+    notices = core.clients.unregister(
+        request.peer.number,
+        producer_group=request.text("producerGroup", ""),
+        consumer_group=request.text("consumerGroup", ""),
+    )
+    core.notify(notices)
+    return request.reply()
+
+
+def get_consumer_list(core: Core, request: Request) -> Command:
+    """List the members of a consumer group."""
+    name = request.text("consumerGroup")
+    group = core.clients.group(name)
+    ids = group.client_ids() if group else []
+    if not ids:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"no consumer of group {name!r} is here")
+    return request.reply(body=dumps({"consumerIdList": ids}))
+
+
+def check_client_config(_core: Core, request: Request) -> Command:
+    """Accept a subscription: what cannot be is refused when it is used."""
+    return request.reply()
+
+
+def lock_queues(core: Core, request: Request) -> Command:
+    """Let a client consume queues alone, for a while."""
+    asked = request.body(LockRequest)
+    granted = core.locks.acquire(
+        asked.consumer_group,
+        asked.client_id,
+        [(queue.topic, queue.queue_id) for queue in asked.mq_set],
+        now=core.loop.time(),
+    )
+    names = {(queue.topic, queue.queue_id): queue.broker_name for queue in asked.mq_set}
+    queues = [QueueRef(queue[0], names[queue], queue[1]) for queue in granted]
+    return request.reply(body=dumps({"lockOKMQSet": queues}))
+
+
+def unlock_queues(core: Core, request: Request) -> Command:
+    """Give queues back."""
+    asked = request.body(LockRequest)
+    queues = [(queue.topic, queue.queue_id) for queue in asked.mq_set]
+    core.locks.release(asked.consumer_group, asked.client_id, queues)
+    return request.reply()
+
+
+HANDLERS = {
+    RequestCode.HEART_BEAT: heart_beat,
+    RequestCode.UNREGISTER_CLIENT: unregister_client,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: get_consumer_list,
+    RequestCode.CHECK_CLIENT_CONFIG: check_client_config,
+    RequestCode.LOCK_BATCH_MQ: lock_queues,
+    RequestCode.UNLOCK_BATCH_MQ: unlock_queues,
+}

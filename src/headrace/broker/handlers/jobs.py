@@ -1,0 +1,222 @@
+"""Requests of jobs: open, stage, commit, plan, list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.broker.core import BROKER, Core
+from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX, JobState, check_parts
+from headrace.errors import InvalidParameterError
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.messages import decode_messages
+from headrace.protocol.properties import KEYS, encode_properties
+from headrace.protocol.records import encode_records
+from headrace.protocol.transactions import (
+    CommitAnswer,
+    CommitRecord,
+    CommitRequest,
+    OpenAnswer,
+    OpenRequest,
+    PlanAnswer,
+    PlanRequest,
+    StagedPart,
+    decode_sections,
+)
+from headrace.store import QueueAppend, StageKey
+
+if TYPE_CHECKING:
+    from headrace.broker.requests import Request
+    from headrace.protocol.frames import Command
+
+__all__ = ["HANDLERS", "restore_jobs"]
+
+_DRIVER = "HEADRACE_DRIVER"
+_QUEUE = 0
+_CAPABILITIES = {"headrace": "1", "jobs": "1"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+def restore_jobs(core: Core) -> None:
+    """Find out where every job stands, from the commit topics. Caller: start of the broker."""
+    for topic in core.topics:
+        if topic.endswith(COMMIT_TOPIC_SUFFIX):
+            _take_note(core, topic)
+
+
+def _take_note(core: Core, commit_topic: str) -> JobState | None:
+    """Read the newest record of a commit topic; what is read is what a restart would find."""
+    end = core.store.bounds(commit_topic, _QUEUE).max_offset
+    if end == 0:
+        return None
+    block = b"".join(core.store.read(commit_topic, _QUEUE, end - 1, 1, 1 << 30, None).slices)
+    message = decode_messages(block)[0]
+    record = msgspec.json.decode(message.body, type=CommitRecord)
+    driver = message.properties.get(_DRIVER, "")
+    position = message.position + len(block)
+    state = JobState(record=record, position=position, driver=driver)
+    core.jobs.recorded(commit_topic, state)
+    return state
+
+
+def capabilities(_core: Core, request: Request) -> Command:
+    """Tell that this broker knows the requests of jobs."""
+    return request.reply(ext=dict(_CAPABILITIES))
+
+
+async def open_job(core: Core, request: Request) -> Command:
+    """Begin a new epoch; everything that an older one still tries is void from here on."""
+    asked = request.strict_body(OpenRequest)
+    topic = asked.commit_topic
+    async with core.turn(topic):
+        record = core.jobs.open(asked, now=core.now())
+        core.ensure_topic(topic, queues=1)
+        await _append(core, topic, record, asked.driver, [])
+        core.start_task(_sweep(core, record))
+    return request.reply(body=_encode(OpenAnswer(epoch=record.epoch, record=record)))
+
+
+async def _append(
+    core: Core, topic: str, record: CommitRecord, driver: str, keys: list[StageKey]
+) -> JobState:
+    """Append staged parts and the record as one unit, on disk before anybody hears of it."""
+    text = {KEYS: f"{record.epoch}-{record.kind}"}
+    properties = encode_properties(text | ({_DRIVER: driver} if driver else {}))
+    records = encode_records(topic, _QUEUE, [_encode(record)], [properties], core.now())
+    await core.stored(core.store.commit_unit(keys, [QueueAppend(topic, _QUEUE, records)]))
+    state = _take_note(core, topic)
+    assert state is not None
+    return state
+
+
+async def _sweep(core: Core, record: CommitRecord) -> None:
+    """Drop what was staged for batches that are done and by epochs that are over."""
+
+    def needed(key: StageKey) -> bool:
+        return key.epoch >= record.epoch and key.batch > record.batch
+
+    await core.in_thread(core.store.drop_staged, record.job, needed)
+
+
+async def stage(core: Core, request: Request) -> Command:
+    """Keep what an attempt of a task produced, out of sight until its batch is committed."""
+    number = request.number
+    key = StageKey(
+        request.text("job"),
+        number("epoch"),
+        number("batch"),
+        number("stage"),
+        number("partition"),
+        number("attempt"),
+    )
+    core.jobs.check_stage(key.job, key.epoch, key.batch)
+    body = memoryview(request.command.payload)
+    for section in decode_sections(body):
+        _check_queue(core, section.topic, section.queue_id)
+    await core.in_thread(core.store.stage, key, number("chunk"), body)
+    return request.reply()
+
+
+def _check_queue(core: Core, topic: str, queue_id: int) -> None:
+    count = core.topics.get(topic).write_queue_nums
+    if not 0 <= queue_id < count:
+        message = (
+            f"topic {topic!r} has {count} queues to write to, queue {queue_id} is none of them"
+        )
+        raise InvalidParameterError(message)
+
+
+async def commit_batch(core: Core, request: Request) -> Command:
+    """Make a batch visible, all of it or nothing; a repeat gets the same answer."""
+    asked = request.strict_body(CommitRequest)
+    async with core.turn(asked.commit_topic):
+        answer = core.jobs.commit(asked) or await _commit(core, asked)
+    return request.reply(body=_encode(answer))
+
+
+async def _commit(core: Core, asked: CommitRequest) -> CommitAnswer:
+    record = asked.record
+    check_parts(asked, lambda part: core.store.staged(_stage_key(record, part)))
+    keys = [_stage_key(record, part) for part in asked.parts if part.chunks]
+    before = core.jobs.state(asked.commit_topic)
+    driver = before.driver if before else ""
+    core.ensure_topic(asked.commit_topic, queues=1)
+    state = await _append(core, asked.commit_topic, record, driver, keys)
+    _update_offsets(core, asked.group, record)
+    core.start_task(_sweep(core, record))
+    return CommitAnswer(batch=record.batch, already=False, position=state.position)
+
+
+def _stage_key(record: CommitRecord, part: StagedPart) -> StageKey:
+    return StageKey(
+        record.job, record.epoch, record.batch, part.stage, part.partition, part.attempt
+    )
+
+
+def _update_offsets(core: Core, group: str, record: CommitRecord) -> None:
+    for queue, offset in record.offsets.items():
+        topic, _, queue_id = queue.rsplit("@", 2)
+        core.offsets.update(group, topic, int(queue_id), offset)
+
+
+async def plan_batch(core: Core, request: Request) -> Command:
+    """Cut all queues of some topics at one position, waiting for a message when there is none."""
+    asked = request.strict_body(PlanRequest)
+    answer = _plan(core, asked)
+    deadline = core.loop.time() + asked.wait / 1000
+    # An arrival may be told of a message that the first look saw already.
+    while not _has_news(asked, answer) and (left := deadline - core.loop.time()) > 0:
+        await core.arrival(list(_queues(core, asked)), left, request.peer)
+        answer = _plan(core, asked)
+    return request.reply(body=_encode(answer))
+
+
+def _queues(core: Core, asked: PlanRequest) -> dict[tuple[str, int], str]:
+    return {
+        (topic, queue_id): f"{topic}@{BROKER}@{queue_id}"
+        for topic in asked.topics
+        for queue_id in range(core.topics.get(topic).read_queue_nums)
+    }
+
+
+def _plan(core: Core, asked: PlanRequest) -> PlanAnswer:
+    names = _queues(core, asked)
+    firsts = {queue: core.store.bounds(*queue).min_offset for queue in names}
+    starts = {queue: asked.offsets.get(name, firsts[queue]) for queue, name in names.items()}
+    cut = core.store.cut(starts, asked.limit)
+    state = core.jobs.state(asked.commit_topic)
+    return PlanAnswer(
+        record=state.record if state else None,
+        begins={name: firsts[queue] for queue, name in names.items()},
+        ends={name: cut.ends[queue] for queue, name in names.items()},
+        latest={name: cut.latest[queue] for queue, name in names.items()},
+        position=cut.position,
+        clock=core.now(),
+    )
+
+
+def _has_news(asked: PlanRequest, answer: PlanAnswer) -> bool:
+    return any(
+        end > asked.offsets.get(name, answer.begins[name]) for name, end in answer.ends.items()
+    )
+
+
+def list_jobs(core: Core, request: Request) -> Command:
+    """List all jobs with where they stand."""
+    jobs = [
+        {"commit_topic": topic, "driver": state.driver, "record": state.record}
+        for topic, state in core.jobs.items()
+    ]
+    return request.reply(body=_encode(jobs))
+
+
+HANDLERS = {
+    RequestCode.HEADRACE_CAPABILITIES: capabilities,
+    RequestCode.OPEN_JOB: open_job,
+    RequestCode.STAGE: stage,
+    RequestCode.COMMIT_BATCH: commit_batch,
+    RequestCode.PLAN_BATCH: plan_batch,
+    RequestCode.LIST_JOBS: list_jobs,
+}

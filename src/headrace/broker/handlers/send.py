@@ -1,0 +1,236 @@
+"""Requests that store messages: one by one and in batches."""
+
+from __future__ import annotations
+
+import random
+import re
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.broker.failures import failure
+from headrace.errors import InvalidParameterError, MessageRejectedError
+from headrace.protocol.attributes import CLEANUP_POLICY
+from headrace.protocol.batches import batch_to_records
+from headrace.protocol.codes import RequestCode, SysFlag
+from headrace.protocol.columns import decode_columns
+from headrace.protocol.ids import UniqueKeys
+from headrace.protocol.properties import (
+    DELAY,
+    KEYS,
+    MAX_PROPERTIES,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+)
+from headrace.protocol.records import RecordFields, Records, encode_record
+from headrace.store import AppendResult, QueueAppend
+
+if TYPE_CHECKING:
+    from headrace.broker.core import Core
+    from headrace.broker.requests import Request
+    from headrace.protocol.frames import Buffer
+    from headrace.protocol.routes import TopicConfig
+
+__all__ = ["HANDLERS"]
+
+_LETTERS = {
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "batch": "m",
+}
+_NAMES = {name: name for name in _LETTERS}
+
+_DELAYS = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+_UNSUPPORTED = re.compile(rf"(?:^|\x02)({'|'.join((*_DELAYS, TRAN_MSG))})\x01([^\x02]*)")
+_UNIQ_KEY = re.compile(rf"(?:^|\x02){UNIQ_KEY}\x01([^\x02]+)")
+_uniq_keys = UniqueKeys()
+_OWN_TO_EACH = re.compile(rf"(?:^|(?<=\x02))(?:{UNIQ_KEY}|{WAIT})\x01[^\x02]*(?:\x02|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The header of a send request, by whichever names it came."""
+
+    topic: str
+    default_topic: str
+    default_queues: int
+    queue_id: int
+    sys_flag: int
+    born: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    is_batch: bool
+
+
+def _fields(request: Request, names: dict[str, str]) -> _Fields:
+    number = request.number
+    return _Fields(
+        topic=request.text(names["topic"]),
+        default_topic=request.text(names["defaultTopic"], ""),
+        default_queues=number(names["defaultTopicQueueNums"], 0),
+        queue_id=number(names["queueId"]),
+        sys_flag=number(names["sysFlag"]),
+        born=number(names["bornTimestamp"]),
+        flag=number(names["flag"]),
+        properties=request.text(names["properties"], ""),
+        reconsume_times=number(names["reconsumeTimes"], 0),
+        is_batch=request.flag(names["batch"]),
+    )
+
+
+def _send(names: dict[str, str], core: Core, request: Request) -> None:
+    """Store what a send request carries; answered when the store has it."""
+    fields = _fields(request, names)
+    body = request.command.payload
+    _check(core, fields, body)
+    template = fields.default_topic if core.settings.create_topics else ""
+    config, created = core.topics.for_sending(fields.topic, template, fields.default_queues)
+    if created:
+        core.save_topics()
+    queue_id = _choose_queue(config, fields.queue_id)
+    uniq_key = ""
+    if fields.is_batch:
+        records = _batch(fields, queue_id, body, request.peer.address)
+    else:
+        uniq_key, records = _single(fields, queue_id, body, request.peer.address)
+    if config.attributes.get(CLEANUP_POLICY) == "COMPACTION":
+        _require_keys(config.topic_name, records)
+    size = len(body)
+    request.peer.hold(size)
+    append = QueueAppend(fields.topic, queue_id, records)
+    core.append([append], partial(_stored, core, request, append, uniq_key, size))
+
+
+def _stored(
+    core: Core,
+    request: Request,
+    append: QueueAppend,
+    uniq_key: str,
+    size: int,
+    done: Future[list[AppendResult]],
+) -> None:
+    request.peer.release(size)
+    error = done.exception()
+    if error is not None:
+        assert isinstance(error, Exception)
+        request.answer(failure(request, error))
+        return
+    (result,) = done.result()
+    positions = np.asarray(append.records.starts) + result.first_position
+    ext = {
+        "msgId": _offset_ids(core, positions),
+        "queueId": str(append.queue_id),
+        "queueOffset": str(result.first_offset),
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    if uniq_key:
+        ext["transactionId"] = uniq_key
+    request.answer(request.reply(ext=ext))
+
+
+def _offset_ids(core: Core, positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
+    """Write the ids of messages, comma-joined: host, port and position in hex."""
+    digits = positions.astype(">i8").tobytes().hex().upper().encode()
+    cells = np.empty((len(positions), 33), np.uint8)
+    cells[:, :16] = np.frombuffer(core.id_prefix, np.uint8)
+    cells[:, 16:32] = np.frombuffer(digits, np.uint8).reshape(-1, 16)
+    cells[:, 32] = ord(",")
+    return cells.tobytes()[:-1].decode("ascii")
+
+
+def _check(core: Core, fields: _Fields, body: Buffer) -> None:
+    limit = core.settings.max_message_size
+    if len(body) > limit:
+        what = "batch" if fields.is_batch else "message"
+        message = f"a {what} of {len(body)} bytes for topic {fields.topic!r} is too large:"
+        hint = "Send less at once, or start the broker with a larger --max-message-size."
+        raise MessageRejectedError(f"{message} the limit is {limit} bytes", hint=hint)
+    if len(fields.properties) > MAX_PROPERTIES:
+        message = f"the properties of a message for topic {fields.topic!r} take more than"
+        raise MessageRejectedError(f"{message} {MAX_PROPERTIES} bytes")
+    unsupported = _UNSUPPORTED.search(fields.properties)
+    prepared = fields.sys_flag & SysFlag.ROLLED_BACK == SysFlag.PREPARED
+    if prepared or (unsupported and unsupported[2] not in ("", "0", "false")):
+        name = unsupported[1] if unsupported else TRAN_MSG
+        message = f"a message for topic {fields.topic!r} has the property {name}:"
+        hint = "Send it to a full RocketMQ, or without delay or transaction."
+        raise MessageRejectedError(
+            f"{message} this broker keeps no delayed and no half messages", hint=hint
+        )
+
+
+def _choose_queue(config: TopicConfig, queue_id: int) -> int:
+    if queue_id < 0:
+        return random.randrange(config.write_queue_nums)
+    count = max(config.read_queue_nums, config.write_queue_nums)
+    if queue_id >= count:
+        message = f"topic {config.topic_name!r} has {count} queues, queue {queue_id} is none of"
+        raise InvalidParameterError(f"{message} them")
+    return queue_id
+
+
+def _batch(fields: _Fields, queue_id: int, body: Buffer, host: tuple[str, int]) -> Records:
+    # Java puts the whole batch's id into the header; each message has an id of its own.
+    extra = _OWN_TO_EACH.sub("", fields.properties).encode()
+    return batch_to_records(
+        body,
+        fields.topic,
+        queue_id,
+        fields.born,
+        fields.sys_flag,
+        fields.flag,
+        host,
+        extra,
+    )
+
+
+def _single(
+    fields: _Fields, queue_id: int, body: Buffer, host: tuple[str, int]
+) -> tuple[str, Records]:
+    """Make the record of one message; its unique id comes first, as it may be made here."""
+    properties = fields.properties
+    found = _UNIQ_KEY.search(properties)
+    uniq_key = found[1] if found else _uniq_keys.take()
+    if not found:
+        properties = f"{UNIQ_KEY}\x01{uniq_key}\x02{properties}"
+    numbers = RecordFields(
+        queue_id=queue_id,
+        born=fields.born,
+        born_host=host,
+        flag=fields.flag,
+        sys_flag=fields.sys_flag,
+        reconsume_times=fields.reconsume_times,
+    )
+    records = encode_record(fields.topic, body, properties.encode(), numbers)
+    return uniq_key, records
+
+
+def _require_keys(topic: str, records: Records) -> None:
+    if decode_columns(records.data).property(KEYS).null_count:
+        message = f"Required message key is missing: topic {topic!r} keeps the newest message of"
+        raise MessageRejectedError(f"{message} each key", hint="Set the message's keys.")
+
+
+_send_letters = partial(_send, _LETTERS)
+
+HANDLERS = {
+    RequestCode.SEND_MESSAGE: partial(_send, _NAMES),
+    RequestCode.SEND_MESSAGE_V2: _send_letters,
+    RequestCode.SEND_BATCH_MESSAGE: _send_letters,
+}

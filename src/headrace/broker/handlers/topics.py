@@ -1,0 +1,108 @@
+"""Requests that create, change, delete and describe topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.core import BROKER, Core
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.routes import (
+    DataVersion,
+    QueueRef,
+    TopicConfig,
+    TopicConfigList,
+    TopicConfigTable,
+    dumps,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.requests import Request
+    from headrace.protocol.frames import Command
+
+__all__ = ["HANDLERS"]
+
+
+def update_topic(core: Core, request: Request) -> Command:
+    """Create a topic or change it."""
+    config = TopicConfig(
+        topic_name=request.text("topic"),
+        read_queue_nums=request.number("readQueueNums"),
+        write_queue_nums=request.number("writeQueueNums"),
+        perm=request.number("perm"),
+        topic_filter_type=request.text("topicFilterType", "SINGLE_TAG"),
+        topic_sys_flag=request.number("topicSysFlag", 0),
+        order=request.flag("order"),
+    )
+    core.topics.update(config, request.text("attributes", ""))
+    core.save_topics()
+    return request.reply()
+
+
+def update_topics(core: Core, request: Request) -> Command:
+    """Create or change several topics."""
+    for config in request.body(TopicConfigList).topic_config_list:
+        attributes = ",".join(
+            key if key.startswith("-") else f"+{key.removeprefix('+')}={value}"
+            for key, value in config.attributes.items()
+        )
+        core.topics.update(config, attributes)
+    core.save_topics()
+    return request.reply()
+
+
+async def delete_topic(core: Core, request: Request) -> Command:
+    """Delete a topic with its messages; one that is not there is deleted already."""
+    deleted = core.delete_topic(request.text("topic"))
+    if deleted is not None:
+        await core.stored(deleted)
+    return request.reply()
+
+
+def delete_topic_route(_core: Core, request: Request) -> Command:
+    """Forget a topic as name server, which this broker did when it deleted the topic."""
+    return request.reply()
+
+
+def get_topic_config(core: Core, request: Request) -> Command:
+    """Describe a topic."""
+    return request.reply(body=dumps(core.topics.get(request.text("topic"))))
+
+
+def get_all_topic_config(core: Core, request: Request) -> Command:
+    """Describe all topics."""
+    version = DataVersion(timestamp=core.started, counter=core.topics.version)
+    table = TopicConfigTable(
+        topic_config_table={config.topic_name: config for config in core.topics.configs()},
+        data_version=version,
+        mapping_data_version=version,
+    )
+    return request.reply(body=dumps(table))
+
+
+def get_topic_stats(core: Core, request: Request) -> Command:
+    """Tell the offsets of a topic's queues, and when each got its last message."""
+    topic = request.text("topic")
+    config = core.topics.get(topic)
+    table = {}
+    for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+        bounds = core.store.bounds(topic, queue_id)
+        empty = bounds.min_offset == bounds.max_offset
+        table[QueueRef(topic, BROKER, queue_id).key] = {
+            "minOffset": bounds.min_offset,
+            "maxOffset": bounds.max_offset,
+            "lastUpdateTimestamp": 0
+            if empty
+            else core.store.store_time(topic, queue_id, bounds.max_offset - 1),
+        }
+    return request.reply(body=dumps({"offsetTable": table, "topicPutTps": 0.0}))
+
+
+HANDLERS = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: update_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: update_topics,
+    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic_route,
+    RequestCode.GET_TOPIC_CONFIG: get_topic_config,
+    RequestCode.GET_ALL_TOPIC_CONFIG: get_all_topic_config,
+    RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats,
+}

@@ -1,0 +1,219 @@
+"""Jobs: who may commit, and what, by the newest record of each job's commit topic.
+
+No I/O: a request is judged against what is known, and either refused, answered from memory, or
+turned into the record to append; the caller appends it and reports back with
+:meth:`JobBook.recorded`.  Between the two no other request of the same job may be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.broker.settings import Guards
+from headrace.errors import (
+    FencedError,
+    InvalidParameterError,
+    PredecessorMismatchError,
+    StagedPartMissingError,
+)
+from headrace.protocol.transactions import (
+    CommitAnswer,
+    CommitRecord,
+    CommitRequest,
+    OpenRequest,
+    StagedPart,
+)
+
+__all__ = ["COMMIT_TOPIC_SUFFIX", "JobBook", "JobState", "check_parts"]
+
+COMMIT_TOPIC_SUFFIX = "-commitTopic"
+"""By the end of its name a commit topic is found again after a restart."""
+
+Staged = Callable[[StagedPart], tuple[int, int]]
+"""Tells how many chunks and records are held of a part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """Where a job stands."""
+
+    #: Newest record of the commit topic.
+    record: CommitRecord
+    #: End of that record in the commit log.
+    position: int
+    #: Who opened the current epoch.
+    driver: str = ""
+
+
+class JobBook:
+    """All jobs that this broker knows, by commit topic.
+
+    Parameters
+    ----------
+    guards
+        Safeguards to apply; all, but in tests.
+
+    Examples
+    --------
+    >>> book = JobBook()
+    >>> request = OpenRequest(job="j", commit_topic="j-commitTopic", driver="host:1")
+    >>> record = book.open(request, now=0)
+    >>> book.recorded("j-commitTopic", JobState(record=record, position=100))
+    >>> record.epoch, book.state("j-commitTopic").record.batch
+    (1, 0)
+    """
+
+    def __init__(self, guards: Guards | None = None) -> None:
+        self._guards = guards or Guards()
+        self._states: dict[str, JobState] = {}
+        self._topics: dict[str, str] = {}
+
+    def state(self, commit_topic: str) -> JobState | None:
+        """Return where the job of a commit topic stands, None before its first open."""
+        return self._states.get(commit_topic)
+
+    def items(self) -> Iterator[tuple[str, JobState]]:
+        """Iterate over commit topics and where their jobs stand."""
+        return iter(sorted(self._states.items()))
+
+    def recorded(self, commit_topic: str, state: JobState) -> None:
+        """Take note of the newest record of a commit topic."""
+        self._states[commit_topic] = state
+        self._topics[state.record.job] = commit_topic
+
+    def forget(self, commit_topic: str) -> None:
+        """Drop a job whose commit topic was deleted."""
+        state = self._states.pop(commit_topic, None)
+        if state is not None:
+            self._topics.pop(state.record.job, None)
+
+    def open(self, request: OpenRequest, *, now: int) -> CommitRecord:
+        """Make the record that begins the next epoch of a job.
+
+        Raises
+        ------
+        InvalidParameterError
+            When the commit topic cannot be the job's.
+        """
+        topic = request.commit_topic
+        if not topic.endswith(COMMIT_TOPIC_SUFFIX):
+            message = f"commit topic {topic!r} of job {request.job!r} has a name that is not found"
+            hint = f"Let its name end with {COMMIT_TOPIC_SUFFIX!r}."
+            raise InvalidParameterError(f"{message} again after a restart", hint=hint)
+        other = self._topics.get(request.job, topic)
+        if other != topic:
+            message = f"job {request.job!r} has the commit topic {other!r}, not {topic!r}"
+            raise InvalidParameterError(message, hint="Give every job a name of its own.")
+        state = self._states.get(topic)
+        if state is None:
+            return CommitRecord(job=request.job, kind="open", epoch=1, batch=0, timestamp=now)
+        _check_owner(topic, state.record.job, request.job)
+        return msgspec.structs.replace(state.record, kind="open", epoch=state.record.epoch + 1)
+
+    def check_stage(self, job: str, epoch: int, batch: int) -> None:
+        """Refuse to stage what can never be committed.
+
+        Raises
+        ------
+        FencedError
+            When the epoch is not the job's current one.
+        PredecessorMismatchError
+            When the batch is committed already.
+        """
+        topic = self._topics.get(job)
+        record = None if topic is None else self._states[topic].record
+        self._check_epoch(job, epoch, record, f"stage for batch {batch}")
+        if self._guards.predecessor and record is not None and batch <= record.batch:
+            message = f"batch {batch} of job {job!r} is committed: nothing more can be staged for"
+            raise PredecessorMismatchError(f"{message} it (the last one is {record.batch})")
+
+    def commit(self, request: CommitRequest) -> CommitAnswer | None:
+        """Judge a commit: None means that it may be appended once its parts are complete.
+
+        A repeated request is answered as the first one was, but for ``already``.
+
+        Raises
+        ------
+        FencedError
+            When the epoch is not the job's current one.
+        PredecessorMismatchError
+            When the batch does not follow the last committed one.
+        InvalidParameterError
+            When the request contradicts itself.
+        """
+        record, topic = request.record, request.commit_topic
+        _check_commit(request)
+        state = self._states.get(topic)
+        newest = None if state is None else state.record
+        if newest is not None:
+            _check_owner(topic, newest.job, record.job)
+        self._check_epoch(record.job, record.epoch, newest, f"commit batch {record.batch}")
+        if state is not None and _same_commit(state.record, record):
+            return CommitAnswer(batch=record.batch, already=True, position=state.position)
+        last = 0 if newest is None else newest.batch
+        if self._guards.predecessor and request.previous != last:
+            message = f"batch {record.batch} of job {record.job!r} builds on batch"
+            message += f" {request.previous}, but the last committed one is {last}"
+            hint = "Ask where the job stands (PLAN_BATCH) and go on from there."
+            raise PredecessorMismatchError(message, hint=hint)
+        return None
+
+    def _check_epoch(self, job: str, epoch: int, newest: CommitRecord | None, what: str) -> None:
+        if not self._guards.epoch:
+            return
+        if newest is None or epoch > newest.epoch:
+            known = "it was never opened" if newest is None else f"the newest is {newest.epoch}"
+            message = f"job {job!r} cannot {what} in epoch {epoch}: {known} at this broker"
+            raise InvalidParameterError(message, hint="Open the job first (OPEN_JOB).")
+        if epoch < newest.epoch:
+            message = f"job {job!r} cannot {what} in epoch {epoch}: epoch {newest.epoch} is open"
+            hint = "Another driver runs this job now; stop this one."
+            raise FencedError(message, hint=hint)
+
+
+def check_parts(request: CommitRequest, staged: Staged) -> None:
+    """Refuse a commit of which not every part is held, whole.
+
+    Raises
+    ------
+    StagedPartMissingError
+        Names the first part that is not complete.
+    """
+    for part in request.parts:
+        held = staged(part) if part.chunks else (0, 0)
+        if held != (part.chunks, part.records):
+            message = (
+                f"batch {request.record.batch} of job {request.record.job!r}: of stage"
+                f" {part.stage}, partition {part.partition}, attempt {part.attempt} the broker"
+                f" holds {held[0]} of {part.chunks} chunks and {held[1]} of {part.records} records"
+            )
+            raise StagedPartMissingError(message, hint="Process the batch anew and stage it again.")
+
+
+def _check_owner(topic: str, owner: str, job: str) -> None:
+    if owner != job:
+        message = f"commit topic {topic!r} belongs to job {owner!r}, not to {job!r}"
+        raise InvalidParameterError(message, hint="Give every job a commit topic of its own.")
+
+
+def _check_commit(request: CommitRequest) -> None:
+    record = request.record
+    where = f"the commit of batch {record.batch} of job {record.job!r}"
+    if record.kind != "commit":
+        raise InvalidParameterError(f"{where} carries a record of kind {record.kind!r}")
+    if record.batch != request.previous + 1:
+        raise InvalidParameterError(f"{where} says it builds on batch {request.previous}")
+    places = [(part.stage, part.partition) for part in request.parts]
+    if len(set(places)) != len(places):
+        twice = min(place for place in set(places) if places.count(place) > 1)
+        message = f"{where} names two attempts of stage {twice[0]}, partition {twice[1]}"
+        raise InvalidParameterError(message)
+
+
+def _same_commit(stored: CommitRecord, asked: CommitRecord) -> bool:
+    # A driver that repeats may have looked at the clock again; everything else must agree, or
+    # another plan of the same batch would take the first one's success for its own.
+    return msgspec.structs.replace(stored, timestamp=asked.timestamp) == asked

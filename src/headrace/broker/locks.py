@@ -1,0 +1,57 @@
+"""Queue locks: which client of a group may consume a queue in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["QueueLocks"]
+
+
+@dataclass(slots=True)
+class _Lock:
+    client: str
+    expires: float
+
+
+class QueueLocks:
+    """Locks of queues by consumer groups, each ending unless its client renews it.
+
+    Parameters
+    ----------
+    expiry
+        Seconds for which a lock holds.
+
+    Examples
+    --------
+    >>> locks = QueueLocks(60)
+    >>> locks.acquire("g", "a", [("lines", 0)], now=0)
+    [('lines', 0)]
+    >>> locks.acquire("g", "b", [("lines", 0)], now=59)
+    []
+    >>> locks.acquire("g", "b", [("lines", 0)], now=60)
+    [('lines', 0)]
+    """
+
+    def __init__(self, expiry: float) -> None:
+        self._expiry = expiry
+        self._locks: dict[tuple[str, tuple[str, int]], _Lock] = {}
+
+    def acquire(
+        self, group: str, client: str, queues: Iterable[tuple[str, int]], *, now: float
+    ) -> list[tuple[str, int]]:
+        """Take or renew locks; return the queues that the client now holds."""
+        granted = []
+        for queue in queues:
+            lock = self._locks.get((group, queue))
+            if lock is None or lock.client == client or lock.expires <= now:
+                self._locks[group, queue] = _Lock(client, now + self._expiry)
+                granted.append(queue)
+        return granted
+
+    def release(self, group: str, client: str, queues: Iterable[tuple[str, int]]) -> None:
+        """Give up locks; those of other clients stay."""
+        for queue in queues:
+            lock = self._locks.get((group, queue))
+            if lock is not None and lock.client == client:
+                del self._locks[group, queue]

@@ -1,0 +1,133 @@
+"""A request as handlers see it, and what may become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from headrace.errors import InvalidParameterError
+from headrace.protocol.bodies import loads
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Buffer, Command
+
+__all__ = ["Outcome", "Peer", "Request", "request_name"]
+
+T = TypeVar("T")
+
+Outcome = Command | Awaitable[Command] | None
+"""An answer, an answer to come, or None: the handler answers by itself, or never."""
+
+
+class Peer(Protocol):
+    """The connection that a request came on."""
+
+    @property
+    def number(self) -> int:
+        """Number of the connection, never used again."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port at the other end."""
+
+    def send(self, command: Command) -> None:
+        """Send a response, or a request of our own; a peer that is gone gets nothing."""
+
+    def hold(self, size: int) -> None:
+        """Count bytes that were taken but not yet answered; too many stop the reading."""
+
+    def release(self, size: int) -> None:
+        """Count bytes as answered."""
+
+
+def request_name(code: int) -> str:
+    """Name a request in errors.
+
+    >>> request_name(105), request_name(9999)
+    ('GET_ROUTEINFO_BY_TOPIC', 'request 9999')
+    """
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One command with the connection it came on, and typed access to its fields."""
+
+    command: Command
+    peer: Peer
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Read a field.
+
+        Raises
+        ------
+        InvalidParameterError
+            When it is missing and has no default.
+        """
+        value = self.command.ext.get(name, default)
+        if value is None:
+            what = request_name(self.command.code)
+            raise InvalidParameterError(f"{what} lacks the field {name!r}")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """Read a field that holds an integer.
+
+        Raises
+        ------
+        InvalidParameterError
+            When it is missing and has no default, or is no integer.
+        """
+        value = self.command.ext.get(name)
+        if value is None:
+            return int(self.text(name)) if default is None else default
+        try:
+            return int(value)
+        except ValueError:
+            what = request_name(self.command.code)
+            message = f"field {name!r} of {what} is {value!r}, which is no integer"
+            raise InvalidParameterError(message) from None
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Read a field that holds true or false."""
+        value = self.command.ext.get(name)
+        return default if value is None else value.lower() == "true"
+
+    def body(self, kind: type[T]) -> T:
+        """Read the JSON body, leniently, as RocketMQ's clients write it."""
+        return loads(self.command.payload or b"{}", kind)
+
+    def strict_body(self, kind: type[T]) -> T:
+        """Read a JSON body of our own protocol.
+
+        Raises
+        ------
+        InvalidParameterError
+            When it does not have the right shape.
+        """
+        try:
+            return msgspec.json.decode(self.command.payload, type=kind)
+        except msgspec.MsgspecError as error:
+            what = request_name(self.command.code)
+            raise InvalidParameterError(f"the body of {what} cannot be read: {error}") from error
+
+    def reply(
+        self,
+        code: ResponseCode = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        *,
+        ext: dict[str, str] | None = None,
+        body: Buffer | list[Buffer] = b"",
+    ) -> Command:
+        """Make an answer."""
+        return self.command.reply(code, remark, ext, body)
+
+    def answer(self, command: Command) -> None:
+        """Send an answer, unless the peer wants none."""
+        if not self.command.is_oneway:
+            self.peer.send(command)

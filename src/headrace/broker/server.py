@@ -1,0 +1,248 @@
+"""The broker on its port: one listening socket, one store, one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import logging
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from headrace.broker.connection import Connection
+from headrace.broker.core import Core
+from headrace.broker.dispatch import Dispatcher
+from headrace.broker.handlers import HANDLERS
+from headrace.broker.handlers.jobs import restore_jobs
+from headrace.broker.settings import BrokerSettings
+from headrace.errors import SettingsError
+from headrace.store import MessageStore, StoreSettings, StoreStatistics
+
+if TYPE_CHECKING:
+    from headrace.broker.polls import Queue
+
+__all__ = ["BrokerServer", "BrokerStatistics"]
+
+_log = logging.getLogger(__name__)
+
+_ANY_HOST = "0.0.0.0"  # noqa: S104  (told apart, not listened on)
+_EXPIRY_CHECK = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatistics:
+    """What a broker holds and has done since it started."""
+
+    connections: int
+    #: Requests taken.
+    requests: int
+    #: Requests that wait for a message.
+    waiting: int
+    topics: int
+    #: Consumer groups that were seen or have offsets.
+    groups: int
+    jobs: int
+    store: StoreStatistics
+
+
+class BrokerServer:
+    """Name server and broker on one port, in this event loop.
+
+    Parameters
+    ----------
+    data
+        Folder for everything that the broker keeps; made when it does not exist.
+    port
+        Port to listen on; 0 picks a free one.
+    settings
+        How the broker behaves.
+
+    Raises
+    ------
+    SettingsError
+        When the address cannot be listened on.
+    StoreLockedError
+        When another process uses the folder.
+
+    Examples
+    --------
+    >>> import asyncio, tempfile
+    >>> async def main() -> str:
+    ...     async with BrokerServer(Path(tempfile.mkdtemp())) as broker:
+    ...         return broker.address
+    >>> asyncio.run(main()).rpartition(":")[0]
+    '127.0.0.1'
+    """
+
+    def __init__(self, data: Path, port: int = 0, settings: BrokerSettings | None = None) -> None:
+        self._data = data
+        self._port = port
+        self._settings = settings or BrokerSettings()
+        self._numbers = itertools.count(1)
+        self._connections: dict[int, Connection] = {}
+        self._deserted = asyncio.Event()
+        self._deserted.set()
+        self._core: Core | None = None
+        self._dispatch: Dispatcher | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as clients are told it."""
+        return self._running().address
+
+    def statistics(self) -> BrokerStatistics:
+        """Tell what the broker holds and has done."""
+        core = self._running()
+        assert self._dispatch is not None
+        groups = {group.name for group in core.clients.groups()} | set(core.offsets.groups())
+        return BrokerStatistics(
+            connections=len(self._connections),
+            requests=self._dispatch.count,
+            waiting=len(core.polls),
+            topics=len(list(core.topics)),
+            groups=len(groups),
+            jobs=len(list(core.jobs.items())),
+            store=core.store.statistics(),
+        )
+
+    def _running(self) -> Core:
+        if self._core is None:
+            raise RuntimeError("the broker does not run; use it in an async with block")
+        return self._core
+
+    async def start(self) -> None:
+        """Open the store, find out where everything stands, and take connections."""
+        listener = self._listen()
+        try:
+            await self._open(listener)
+        except BaseException:
+            listener.close()
+            raise
+
+    def _listen(self) -> socket.socket:
+        host = self._settings.host
+        listener = socket.socket(socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, self._port))
+        except OSError as error:
+            listener.close()
+            why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
+            message = f"the broker cannot listen on {host}:{self._port}: {why}"
+            hint = "Choose another port (--port), or stop what uses this one."
+            raise SettingsError(message, hint=hint) from error
+        return listener
+
+    async def _open(self, listener: socket.socket) -> None:
+        host, port = self._advertised(listener)
+        store = await asyncio.to_thread(
+            MessageStore.open, self._data / "store", self._store_settings(), self._arrived
+        )
+        store.store_host = (host, port)
+        try:
+            core = Core(self._data, store, self._settings, host, port)
+            restore_jobs(core)
+        except BaseException:
+            store.close()
+            raise
+        self._core = core
+        self._dispatch = Dispatcher(core, HANDLERS)
+        self._server = await core.loop.create_server(self._connect, sock=listener)
+        core.start_task(self._save_now_and_then())
+        core.start_task(self._expire_now_and_then())
+
+    def _advertised(self, listener: socket.socket) -> tuple[str, int]:
+        port = int(listener.getsockname()[1])
+        name = self._settings.advertised_host or self._settings.host
+        if name == _ANY_HOST:
+            name = socket.gethostname()
+        try:
+            return socket.gethostbyname(name), port
+        except OSError as error:
+            message = f"clients cannot be told to use the host {name!r}: {error}"
+            hint = "Name one that clients reach (--advertised-host)."
+            raise SettingsError(message, hint=hint) from error
+
+    def _store_settings(self) -> StoreSettings:
+        settings = self._settings
+        given = StoreSettings(
+            segment_size=settings.segment_size,
+            flush=settings.flush,
+            flush_interval=settings.flush_interval,
+            max_message_size=settings.max_message_size,
+            unit_marks=settings.guards.marks,
+        )
+        if settings.min_free_space is None:
+            return given
+        return replace(given, min_free_space=settings.min_free_space)
+
+    def _arrived(self, queues: Collection[Queue]) -> None:
+        # Caller: the store's writer, maybe before the core exists.
+        if self._core is not None:
+            self._core.arrived(queues)
+
+    def _connect(self) -> Connection:
+        core, dispatch = self._running(), self._dispatch
+        assert dispatch is not None
+        connection = Connection(next(self._numbers), dispatch, self._disconnected)
+        self._connections[connection.number] = connection
+        self._deserted.clear()
+        core.peers[connection.number] = connection
+        return connection
+
+    def _disconnected(self, connection: Connection) -> None:
+        core = self._running()
+        del self._connections[connection.number]
+        if not self._connections:
+            self._deserted.set()
+        del core.peers[connection.number]
+        core.polls.abandon(connection.number)
+        core.notify(core.clients.disconnect(connection.number))
+
+    async def _save_now_and_then(self) -> None:
+        core = self._running()
+        while True:
+            await asyncio.sleep(self._settings.save_interval.total_seconds())
+            try:
+                core.save_offsets()
+            except OSError as error:
+                _log.error("consumer offsets could not be saved: %s", error)
+
+    async def _expire_now_and_then(self) -> None:
+        core = self._running()
+        while True:
+            await asyncio.sleep(_EXPIRY_CHECK)
+            core.notify(core.clients.expire(now=core.loop.time()))
+
+    async def stop(self) -> None:
+        """Finish what was taken, save everything, and let go of port and folder."""
+        core, dispatch = self._core, self._dispatch
+        if core is None or dispatch is None or self._server is None:
+            return
+        self._server.close()
+        dispatch.closing = True
+        await core.close()
+        # Answers that the store gave while it closed go out before the connections end.
+        await asyncio.sleep(0)
+        for connection in list(self._connections.values()):
+            connection.close()
+        await self._server.wait_closed()
+        await self._deserted.wait()
+        self._core = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()

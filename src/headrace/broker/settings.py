@@ -1,0 +1,83 @@
+"""What can be set on an embedded broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from headrace.errors import SettingsError
+
+__all__ = ["UNSAFE_VARIABLE", "BrokerSettings", "Guards"]
+
+UNSAFE_VARIABLE = "HEADRACE_UNSAFE"
+"""Environment variable that switches safeguards off, for tests that show what each is for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """The safeguards of the commit protocol; only tests switch one off.
+
+    Examples
+    --------
+    >>> Guards.from_environment({"HEADRACE_UNSAFE": "epoch"})
+    Guards(epoch=False, predecessor=True, marks=True)
+    """
+
+    #: Refuse what an older epoch still tries.
+    epoch: bool = True
+    #: Refuse a commit that does not build on the last one.
+    predecessor: bool = True
+    #: Frame a commit by a begin and an end mark, so that recovery cuts an unfinished one.
+    marks: bool = True
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Guards:
+        """Read the guards to leave out from ``HEADRACE_UNSAFE``, a comma-separated list.
+
+        Raises
+        ------
+        SettingsError
+            When a name in the list is no guard.
+        """
+        off = {word for word in environ.get(UNSAFE_VARIABLE, "").split(",") if word}
+        if unknown := off - set(cls.__slots__):
+            message = f"{UNSAFE_VARIABLE} names {sorted(unknown)}, which are no safeguards"
+            raise SettingsError(message, hint=f"Known safeguards: {', '.join(cls.__slots__)}.")
+        return cls(**{name: name not in off for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """How an embedded broker behaves."""
+
+    #: Address to listen on.
+    host: str = "127.0.0.1"
+    #: Address that clients are told to use; None: the address that the broker listens on.
+    advertised_host: str | None = None
+    #: "sync": an answer means on disk; "async": on disk within ``flush_interval``.
+    flush: Literal["sync", "async"] = "sync"
+    #: Longest time that an answered message may be off disk when ``flush`` is "async".
+    flush_interval: timedelta = timedelta(milliseconds=500)
+    #: Bytes per file of the commit log.
+    segment_size: int = 256 * 1024 * 1024
+    #: Largest message, and largest batch of messages, in bytes.
+    max_message_size: int = 4 * 1024 * 1024
+    #: Free bytes below which nothing more is written; None: the store's own default.
+    min_free_space: int | None = None
+    #: Create a topic when a producer sends to it for the first time.
+    create_topics: bool = True
+    #: Queues of a topic that is created that way.
+    default_queues: int = 8
+    #: Most bytes of messages in one answer.
+    max_pull_size: int = 8 * 1024 * 1024
+    #: A client that says nothing for so long is gone.
+    client_expiry: timedelta = timedelta(seconds=120)
+    #: A queue lock that is not renewed ends after so long.
+    lock_expiry: timedelta = timedelta(seconds=60)
+    #: Consumer offsets are written to disk so often.
+    save_interval: timedelta = timedelta(seconds=5)
+    #: Safeguards of the commit protocol.
+    guards: Guards = Guards()

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.broker import BrokerSettings, EmbeddedBroker, Guards
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Command
+from headrace.protocol.messages import decode_messages
+from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer
+from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, staged_part
+
+NOT_YET = 19
+
+
+def epoch(answer: Command) -> int:
+    assert answer.code == 0, answer.remark
+    return msgspec.json.decode(answer.payload, type=OpenAnswer).epoch
+
+
+def committed(answer: Command) -> CommitAnswer:
+    assert answer.code == 0, answer.remark
+    return msgspec.json.decode(answer.payload, type=CommitAnswer)
+
+
+def bodies(wire: JobWire, topic: str, queue: int = 0) -> list[bytes]:
+    answer = wire.pull(topic, queue, maxMsgNums=1000)
+    return [] if answer.code == NOT_YET else [m.body for m in decode_messages(answer.payload)]
+
+
+def commit_records(wire: JobWire) -> list[tuple[str | None, CommitRecord]]:
+    answer = wire.pull(COMMIT_TOPIC, maxMsgNums=1000)
+    return [
+        (m.keys, msgspec.json.decode(m.body, type=CommitRecord))
+        for m in decode_messages(answer.payload)
+    ]
+
+
+def run_batch(wire: JobWire, batch: int, body: bytes) -> CommitAnswer:
+    assert wire.stage({("out", 0): [body]}, batch=batch).code == 0
+    return committed(wire.commit(batch, parts=[staged_part()], offsets={"in@broker-a@0": batch}))
+
+
+def test_commit_makes_exactly_the_named_parts_visible(wire: JobWire) -> None:
+    wire.create("out")
+    wire.open()
+    wire.stage({("out", 0): [b"a", b"b"], ("out", 1): [b"c"]}, partition=0, attempt=1)
+    wire.stage({("out", 0): [b"lost"]}, partition=1, attempt=2)
+    wire.stage({("out", 0): [b"d"]}, partition=1, attempt=3, chunk=0)
+    wire.stage({("out", 0): [b"e"]}, partition=1, attempt=3, chunk=1)
+    assert bodies(wire, "out") == []
+    parts = [
+        staged_part(partition=0, attempt=1, records=3),
+        staged_part(partition=1, attempt=3, chunks=2, records=2),
+    ]
+    answer = committed(wire.commit(parts=parts))
+    assert (answer.batch, answer.already) == (1, False)
+    assert bodies(wire, "out", 0) == [b"a", b"b", b"d", b"e"]
+    assert bodies(wire, "out", 1) == [b"c"]
+
+
+def test_commit_topic_tells_the_whole_story(wire: JobWire) -> None:
+    wire.create("out")
+    wire.open()
+    run_batch(wire, 1, b"x")
+    wire.open()
+    story = [(key, record.kind, record.epoch, record.batch) for key, record in commit_records(wire)]
+    assert story == [
+        ("1-open", "open", 1, 0),
+        ("1-commit", "commit", 1, 1),
+        ("2-open", "open", 2, 1),
+    ]
+
+
+def test_commit_sets_the_groups_offsets(wire: JobWire) -> None:
+    wire.open()
+    committed(wire.commit(offsets={"in@broker-a@0": 7, "a@b@broker-a@3": 9}, group="group"))
+    for topic, queue, offset in [("in", 0, "7"), ("a@b", 3, "9")]:
+        answer = wire.ask(
+            RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="group", topic=topic, queueId=queue
+        )
+        assert answer.ext["offset"] == offset
+
+
+def test_repeated_commit_gets_the_same_answer_also_after_a_restart(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+        wire.create("out")
+        wire.open()
+        first = run_batch(wire, 1, b"x")
+        again = committed(wire.commit(parts=[staged_part()], offsets={"in@broker-a@0": 1}))
+        assert again == msgspec.structs.replace(first, already=True)
+    with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+        later = committed(wire.commit(parts=[staged_part()], offsets={"in@broker-a@0": 1}))
+        assert later == again
+        assert bodies(wire, "out") == [b"x"]
+
+
+def test_restart_keeps_epoch_batch_and_staged_parts(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+        wire.create("out")
+        wire.open()
+        run_batch(wire, 1, b"x")
+        wire.stage({("out", 0): [b"y"]}, batch=2)
+    with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+        record = wire.plan(["out"]).record
+        assert record is not None
+        assert (record.kind, record.epoch, record.batch) == ("commit", 1, 1)
+        committed(wire.commit(2, parts=[staged_part()]))
+        assert bodies(wire, "out") == [b"x", b"y"]
+        assert epoch(wire.open()) == 2
+
+
+def test_older_epoch_is_fenced_off(wire: JobWire) -> None:
+    wire.create("out")
+    assert epoch(wire.open()) == 1
+    wire.stage({("out", 0): [b"x"]})
+    assert epoch(wire.open()) == 2
+    assert wire.commit(parts=[staged_part()]).code == ResponseCode.FENCED
+    assert wire.stage({("out", 0): [b"x"]}).code == ResponseCode.FENCED
+    assert bodies(wire, "out") == []
+
+
+def test_commit_that_skips_a_batch_is_refused(wire: JobWire) -> None:
+    wire.open()
+    assert wire.commit(2).code == ResponseCode.PREDECESSOR_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("chunks", "records"),
+    [(2, 2), (1, 2), (2, 1)],
+    ids=["chunk missing", "record missing", "chunk count wrong"],
+)
+def test_commit_with_a_part_that_is_not_whole_is_refused(
+    wire: JobWire, chunks: int, records: int
+) -> None:
+    wire.create("out")
+    wire.open()
+    wire.stage({("out", 0): [b"x"]})
+    answer = wire.commit(parts=[staged_part(chunks=chunks, records=records)])
+    assert answer.code == ResponseCode.STAGED_PART_MISSING
+    assert bodies(wire, "out") == []
+    assert wire.commit(parts=[staged_part()]).code == 0
+
+
+def test_repeated_chunk_counts_once(wire: JobWire) -> None:
+    wire.create("out")
+    wire.open()
+    for _ in range(2):
+        assert wire.stage({("out", 0): [b"x"]}).code == 0
+    committed(wire.commit(parts=[staged_part()]))
+    assert bodies(wire, "out") == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "code"),
+    [(("missing", 0), ResponseCode.TOPIC_NOT_EXIST), (("out", 9), ResponseCode.INVALID_PARAMETER)],
+)
+def test_staging_for_a_queue_that_is_not_there_is_refused(
+    wire: JobWire, queue: tuple[str, int], code: int
+) -> None:
+    wire.create("out")
+    wire.open()
+    assert wire.stage({queue: [b"x"]}).code == code
+
+
+def test_what_was_staged_for_old_batches_and_epochs_is_swept(
+    wire: JobWire, broker: EmbeddedBroker
+) -> None:
+    wire.create("out")
+    wire.open()
+    wire.stage({("out", 0): [b"speculative"]}, attempt=9)
+    run_batch(wire, 1, b"x")
+    wire.stage({("out", 0): [b"y"]}, batch=2)
+    wire.open()
+    deadline = time.monotonic() + 10
+    while broker.statistics().store.staged_parts and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert broker.statistics().store.staged_parts == 0
+
+
+def test_racing_drivers_commit_each_batch_once(wire: JobWire, broker: EmbeddedBroker) -> None:
+    wire.open()
+    answers: list[int] = []
+
+    def race(number: int) -> None:
+        with JobWire(broker.address) as own:
+            answers.append(own.commit(offsets={"in@broker-a@0": number}).code)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == [0] + [ResponseCode.PREDECESSOR_MISMATCH] * 7
+    assert len(commit_records(wire)) == 2
+
+
+def test_plan_cuts_all_queues_at_one_position(wire: JobWire) -> None:
+    wire.create("in")
+    for number in range(6):
+        wire.put("in", b"x", number % 2)
+    plan = wire.plan(["in"])
+    assert plan.record is None
+    assert plan.begins == {"in@broker-a@0": 0, "in@broker-a@1": 0}
+    assert plan.ends == plan.latest == {"in@broker-a@0": 3, "in@broker-a@1": 3}
+    limited = wire.plan(["in"], limit=3)
+    assert limited.ends == {"in@broker-a@0": 2, "in@broker-a@1": 1}
+    assert limited.latest == plan.latest
+    assert limited.position < plan.position
+    further = wire.plan(["in"], limited.ends, limit=2)
+    assert further.ends == {"in@broker-a@0": 3, "in@broker-a@1": 2}
+
+
+def test_plan_waits_for_a_message_and_wakes_at_once(wire: JobWire, broker: EmbeddedBroker) -> None:
+    wire.create("in")
+    wire.put("in", b"x")
+    offsets = {"in@broker-a@0": 1}
+    number = wire.start_plan(["in"], offsets, wait=20_000)
+    with JobWire(broker.address) as other:
+        begin = time.monotonic()
+        other.put("in", b"y", 1)
+    assert wire.planned(number).ends == {"in@broker-a@0": 1, "in@broker-a@1": 1}
+    assert time.monotonic() - begin < 2
+
+
+def test_plan_gives_up_waiting(wire: JobWire) -> None:
+    wire.create("in")
+    plan = wire.plan(["in"], wait=30)
+    assert plan.ends == plan.begins
+
+
+def test_plan_of_an_unknown_topic_is_refused(wire: JobWire) -> None:
+    answer = wire.receive(wire.start_plan(["missing"]))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_jobs_are_listed_with_their_drivers_also_after_a_restart(tmp_path: Path) -> None:
+    for _ in range(2):
+        with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+            if wire.plan([]).record is None:
+                wire.open("host:42")
+                committed(wire.commit())
+            [job] = msgspec.json.decode(wire.ask(RequestCode.LIST_JOBS).payload)
+            assert (job["commit_topic"], job["driver"]) == (COMMIT_TOPIC, "host:42")
+            assert (job["record"]["job"], job["record"]["batch"]) == (JOB, 1)
+
+
+def test_malformed_body_is_refused_with_the_reason(wire: JobWire) -> None:
+    answer = wire.ask(RequestCode.COMMIT_BATCH, b'{"commit_topic":"t"}')
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "COMMIT_BATCH" in (answer.remark or "")
+
+
+def test_capabilities_tell_this_broker_from_others(wire: JobWire) -> None:
+    answer = wire.ask(RequestCode.HEADRACE_CAPABILITIES)
+    assert (answer.code, answer.ext["jobs"]) == (0, "1")
+
+
+def test_unsafe_broker_lets_an_older_epoch_through(tmp_path: Path) -> None:
+    settings = BrokerSettings(guards=Guards(epoch=False))
+    with EmbeddedBroker(tmp_path, settings=settings) as broker, JobWire(broker.address) as wire:
+        wire.open()
+        wire.open()
+        assert wire.commit(epoch=1).code == 0

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.locks import QueueLocks
+from headrace.broker.offsets import ConsumerOffsets
+from headrace.broker.polls import LongPolls
+from headrace.broker.settings import Guards
+from headrace.broker.snapshots import load_snapshot, save_snapshot
+from headrace.errors import CorruptLogError, SettingsError
+
+Table = dict[str, dict[str, dict[int, int]]]
+
+
+def nothing() -> None:
+    pass
+
+
+def test_offsets_are_kept_by_group_topic_and_queue() -> None:
+    offsets = ConsumerOffsets()
+    offsets.update("g", "t", 1, 10)
+    offsets.update("h", "t", 1, 20)
+    assert [offsets.get(*key) for key in [("g", "t", 1), ("h", "t", 1), ("g", "t", 0)]] == [
+        10,
+        20,
+        None,
+    ]
+    assert offsets.topics_of("g") == ["t"]
+    assert offsets.groups_of("t") == ["g", "h"]
+
+
+def test_offsets_survive_a_snapshot(tmp_path: Path) -> None:
+    offsets = ConsumerOffsets()
+    offsets.update("g", "t", 1, 10)
+    save_snapshot(tmp_path / "offsets.json", offsets.table())
+    again = ConsumerOffsets(load_snapshot(tmp_path / "offsets.json", Table))
+    assert again.get("g", "t", 1) == 10
+
+
+def test_reset_is_told_once_and_hides_commits_until_then() -> None:
+    offsets = ConsumerOffsets()
+    offsets.update("g", "t", 0, 50)
+    offsets.reset("g", "t", {0: 5})
+    offsets.update("g", "t", 0, 51)
+    assert offsets.get("g", "t", 0) == 5
+    assert offsets.take_reset("g", "t", 0) == 5
+    assert offsets.take_reset("g", "t", 0) is None
+    offsets.update("g", "t", 0, 6)
+    assert offsets.get("g", "t", 0) == 6
+
+
+def test_forgetting_a_topic_or_group_leaves_the_others() -> None:
+    offsets = ConsumerOffsets()
+    for group in "gh":
+        for topic in "tu":
+            offsets.update(group, topic, 0, 1)
+    offsets.forget_topic("t")
+    offsets.forget_group("h")
+    assert offsets.table() == {"g": {"u": {0: 1}}}
+
+
+def test_version_rises_with_every_change() -> None:
+    offsets = ConsumerOffsets()
+    offsets.update("g", "t", 0, 1)
+    before = offsets.version
+    offsets.forget_group("g")
+    assert offsets.version > before
+
+
+def test_arrival_wakes_each_request_of_the_queue_once() -> None:
+    polls = LongPolls()
+    both = polls.add([("t", 0), ("t", 1)], owner=1, wake=nothing)
+    other = polls.add([("t", 1)], owner=2, wake=nothing)
+    assert polls.arrived([("u", 0)]) == []
+    assert polls.arrived([("t", 0), ("t", 1)]) in ([both, other], [other, both])
+    assert polls.arrived([("t", 1)]) == []
+    assert len(polls) == 0
+
+
+def test_requests_of_a_closed_connection_are_abandoned() -> None:
+    polls = LongPolls()
+    polls.add([("t", 0)], owner=1, wake=nothing)
+    kept = polls.add([("t", 0)], owner=2, wake=nothing)
+    polls.abandon(1)
+    assert polls.arrived([("t", 0)]) == [kept]
+
+
+def test_expired_request_is_taken_out_once() -> None:
+    polls = LongPolls()
+    poll = polls.add([("t", 0)], owner=1, wake=nothing)
+    assert polls.remove(poll)
+    assert not polls.remove(poll)
+
+
+def test_lock_belongs_to_one_client_until_it_ends() -> None:
+    locks = QueueLocks(60)
+    queues = [("t", 0), ("t", 1)]
+    assert locks.acquire("g", "a", queues, now=0) == queues
+    assert locks.acquire("g", "b", queues, now=30) == []
+    assert locks.acquire("other", "b", queues, now=30) == queues
+    assert locks.acquire("g", "a", queues[:1], now=30) == queues[:1]
+    assert locks.acquire("g", "b", queues, now=60) == queues[1:]
+
+
+def test_only_the_holder_releases_a_lock() -> None:
+    locks = QueueLocks(60)
+    locks.acquire("g", "a", [("t", 0)], now=0)
+    locks.release("g", "b", [("t", 0)])
+    assert locks.acquire("g", "b", [("t", 0)], now=1) == []
+    locks.release("g", "a", [("t", 0)])
+    assert locks.acquire("g", "b", [("t", 0)], now=1) == [("t", 0)]
+
+
+def test_snapshot_that_was_never_saved_is_none(tmp_path: Path) -> None:
+    assert load_snapshot(tmp_path / "missing.json", Table) is None
+
+
+def test_snapshot_is_replaced_whole(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "table.json"
+    save_snapshot(file, {"g": {"t": {0: 1}}})
+    save_snapshot(file, {"g": {"t": {0: 2}}})
+    assert load_snapshot(file, Table) == {"g": {"t": {0: 2}}}
+    assert [path.name for path in file.parent.iterdir()] == ["table.json"]
+
+
+def test_damaged_snapshot_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    file.write_text("{")
+    with pytest.raises(CorruptLogError, match=r"table\.json"):
+        load_snapshot(file, Table)
+
+
+@pytest.mark.parametrize(
+    ("value", "guards"),
+    [
+        ("", Guards()),
+        ("epoch", Guards(epoch=False)),
+        ("predecessor,marks", Guards(predecessor=False, marks=False)),
+    ],
+)
+def test_guards_are_switched_off_by_name(value: str, guards: Guards) -> None:
+    assert Guards.from_environment({"HEADRACE_UNSAFE": value}) == guards
+
+
+def test_unknown_guard_is_refused() -> None:
+    with pytest.raises(SettingsError, match="fence"):
+        Guards.from_environment({"HEADRACE_UNSAFE": "fence"})
