@@ -134,14 +134,14 @@ def results_of(
 def show(counted: dict[str, int], seconds: float) -> None:
     """Print the twenty commonest words and the rate."""
     total = sum(counted.values())
-    table = Table("word", "count", title="The commonest words of Python's standard library")
+    table = Table("word", "count", title="Commonest words")
     table.columns[1].justify = "right"
     for word, count in sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))[:20]:
         table.add_row(word, f"{count:,}")
     console.print(table)
+    console.print(f"{total:,} words, {len(counted):,} different ones, counted exactly once")
     console.print(
-        f"{total:,} words, {len(counted):,} different ones, in {seconds:.1f} s: "
-        f"[bold]{total / seconds:,.0f} words/s[/bold], exactly once"
+        f"in {seconds:.1f} s from a cold start: [bold]{total / seconds:,.0f} words/s[/bold]"
     )
 
 

@@ -39,7 +39,11 @@ def test_topics_are_made_listed_and_deleted(capsys: Captured) -> None:
     run("topic", "create", "made", "--queues", "3")
     assert "Topic made has 3 queues." in capsys.readouterr().err
     run("topic", "list")
-    assert "made" in capsys.readouterr().out.splitlines()
+    listed = capsys.readouterr().out.splitlines()
+    assert "made" in listed
+    assert "broker-a" not in listed
+    run("topic", "list", "--all")
+    assert "broker-a" in capsys.readouterr().out.splitlines()
     run("topic", "delete", "made")
     run("topic", "list")
     assert "made" not in capsys.readouterr().out.splitlines()

@@ -15,6 +15,7 @@ import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
 from headrace.cli._terminal import say
+from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from headrace.client import AsyncPullConsumer, Client, MessageQueue, PullResult
@@ -96,7 +97,8 @@ def _by_queue(lines: list[str], separator: str, queues: int) -> dict[int, list[t
     for line in lines:
         key, found, value = line.partition(separator)
         if not found:
-            raise typer.BadParameter(f"the line {line!r} has no {separator!r}")
+            message = f"The line {line!r} has no {separator!r} between key and value."
+            raise ConfigurationError(message, hint="Correct it, or leave out --key-separator.")
         chosen[partition_of(encode_key(key), queues)].append((key, value))
     return chosen
 

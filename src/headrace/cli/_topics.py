@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
 from headrace.cli._terminal import say, terminal
+
+if TYPE_CHECKING:
+    from headrace.client import Client
 
 __all__ = ["app"]
 
@@ -15,6 +18,19 @@ app = typer.Typer(
     help="Make, list, show and delete topics.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+)
+
+# RocketMQ's own topics; besides, each cluster and each broker has one of its own name.
+_OF_BROKERS = (
+    "%",
+    "BenchmarkTest",
+    "OFFSET_MOVED_EVENT",
+    "RMQ_SYS_",
+    "SCHEDULE_TOPIC_XXXX",
+    "SELF_TEST_TOPIC",
+    "TBW102",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "rmq_sys_",
 )
 
 TopicName = Annotated[str, typer.Argument(help="The topic's name.")]
@@ -53,13 +69,21 @@ def delete(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = Non
 
 
 @app.command("list")
-def list_topics(namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+def list_topics(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those that brokers keep for themselves.")
+    ] = False,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
     """List the topics, one a line."""
     from headrace.client import Admin
 
     with cluster(namesrv, data_dir) as client:
+        own = set() if everything else _topics_of_brokers(client)
         for topic in sorted(Admin(client).topics()):
-            typer.echo(topic)
+            if topic not in own and (everything or not topic.startswith(_OF_BROKERS)):
+                typer.echo(topic)
 
 
 @app.command()
@@ -84,3 +108,8 @@ def status(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = Non
     table.add_section()
     table.add_row("all", "", "", f"{sum(ends.values()) - sum(begins.values()):,}")
     terminal().print(table)
+
+
+def _topics_of_brokers(client: Client) -> set[str]:
+    info = client.cluster_info()
+    return {*info.cluster_addr_table, *info.broker_addr_table}

@@ -84,7 +84,7 @@ def shown(
     """
     console = terminal(error=True)
     if not console.is_terminal:
-        with _repeated(lambda: say(f"{name} · {line_of(statistics())}"), _PLAIN_INTERVAL):
+        with _repeated(_teller(statistics, name), _PLAIN_INTERVAL):
             yield
         return
     with _live(name, to_the_end=to_the_end) as progress:
@@ -100,6 +100,20 @@ def shown(
             yield
         with contextlib.suppress(HeadraceError):
             refresh()
+
+
+def _teller(statistics: Callable[[], JobProgress], name: str) -> Callable[[], None]:
+    told = ""
+
+    def tell() -> None:
+        nonlocal told
+        line = line_of(statistics())
+        # A job that waits for records has nothing new to say.
+        if line != told:
+            say(f"{name} · {line}")
+        told = line
+
+    return tell
 
 
 def _live(name: str, *, to_the_end: bool) -> Progress:
