@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import pyarrow.compute as pc
 
 from headrace.errors import MessageRejectedError
 from headrace.protocol.properties import KEYS, MAX_PROPERTIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["BatchBody", "encode_batch_columns", "keys_properties"]
 

@@ -1,0 +1,138 @@
+"""One background event loop per process, on which the blocking face runs the async one.
+
+A process that forks takes no thread along: the child starts a loop of its own at its first call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+__all__ = ["LoopThread", "loop_thread"]
+
+T = TypeVar("T")
+
+
+class _Call(Generic[T]):
+    """One coroutine on its way through the loop, awaited by a thread.
+
+    A bare lock costs a third of what a ``concurrent.futures.Future`` with its condition costs.
+    """
+
+    __slots__ = ("_coroutine", "_done", "_task")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._finish)
+
+    def _finish(self, _: asyncio.Task[T]) -> None:
+        self._done.release()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def wait(self) -> T:
+        self._done.acquire()
+        assert self._task is not None
+        return self._task.result()
+
+
+class LoopThread:
+    """An event loop that runs in a daemon thread of this process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="headrace-client", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for its result.
+
+        An interrupt (Ctrl-C) cancels it.
+
+        Raises
+        ------
+        RuntimeError
+            If called on the loop's own thread, which would wait for itself.
+        """
+        if threading.get_ident() == self._thread.ident:
+            coroutine.close()
+            raise RuntimeError("the blocking client was called on its own event loop")
+        call = _Call(coroutine)
+        self.loop.call_soon_threadsafe(call.start)
+        try:
+            return call.wait()
+        except KeyboardInterrupt:
+            self.loop.call_soon_threadsafe(call.cancel)
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine on the loop and do not wait for it."""
+        if self.loop.is_closed():
+            coroutine.close()
+        else:
+            asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def stop(self) -> None:
+        """End the thread and close the loop; in a forked child there is neither."""
+        if self.pid != os.getpid() or self.loop.is_closed():
+            return
+        self.loop.call_soon_threadsafe(self._finish)
+        self._thread.join(timeout=1)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+    def _finish(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        # One more round of the loop lets the cancelled tasks end.
+        self.loop.call_soon(self.loop.stop)
+
+
+_current: LoopThread | None = None
+_starting = threading.Lock()
+# Loops of a parent process: finalising one would unregister the parent's own descriptors from the
+# epoll set that both processes share.
+_inherited: list[LoopThread] = []
+
+
+def loop_thread() -> LoopThread:
+    """The loop of this process, started at the first call."""
+    global _current
+    current = _current
+    if current is not None and current.pid == os.getpid():
+        return current
+    with _starting:
+        if _current is None or _current.pid != os.getpid():
+            if _current is not None:
+                _inherited.append(_current)
+            _current = LoopThread()
+        return _current
+
+
+def _forget_lock() -> None:
+    # Another thread of the parent may have held it at the moment of the fork.
+    global _starting
+    _starting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)

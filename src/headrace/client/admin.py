@@ -1,0 +1,310 @@
+"""Looking after a cluster: topics, groups, offsets, brokers and single messages."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from headrace.client._provision import topic_fields
+from headrace.client.pulling import AsyncPullConsumer
+from headrace.client.queues import MessageQueue
+from headrace.errors import (
+    ConfigurationError,
+    NotFoundError,
+    RequestNotSupportedError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+)
+from headrace.protocol.bodies import QueueRef, loads
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Command
+from headrace.protocol.messages import StoredMessage, decode_messages
+from headrace.protocol.routes import ClusterInfo, TopicConfig, TopicList
+from headrace.protocol.stats import ConsumerConnections, ConsumeStats, RuntimeInfo, TopicStats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.client.client import AsyncClient
+
+__all__ = ["AsyncAdmin", "QueueProgress", "QueueRange"]
+
+#: How long a new topic may take until its route names all its brokers.
+_ROUTE_TIMEOUT = timedelta(seconds=15)
+_ROUTE_PAUSE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """What a queue holds."""
+
+    #: First offset.
+    begin: int
+    #: One past the last offset.
+    end: int
+    #: When the last message was stored; None for an empty queue.
+    updated: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group has come in a queue."""
+
+    #: Next offset that the group reads; -1 if it has none.
+    offset: int
+    #: One past the last offset of the queue.
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not read."""
+        return self.end - max(self.offset, 0)
+
+
+class AsyncAdmin:
+    """Look after a cluster.
+
+    Parameters
+    ----------
+    client
+        The connection to the cluster.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.client = client
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        queues: int = 4,
+        *,
+        attributes: Mapping[str, str] | None = None,
+        brokers: list[str] | None = None,
+    ) -> None:
+        """Create a topic, or change the number of its queues, and wait until its route shows.
+
+        Parameters
+        ----------
+        queues
+            Number of queues on each broker.
+        attributes
+            For example ``{"cleanup.policy": "COMPACTION"}``; only a new topic takes them.
+        brokers
+            Names of the brokers that shall hold it; all brokers, if not given.
+
+        Raises
+        ------
+        ConfigurationError
+            If the number of queues is not positive, or there is no broker.
+        """
+        if queues < 1:
+            raise ConfigurationError(f"topic {name!r} cannot have {queues} queues")
+        chosen = brokers if brokers is not None else list(await self.client.brokers())
+        if not chosen:
+            raise ConfigurationError(
+                f"no broker is registered at {self.client.name_servers[0]}",
+                hint="start one, and look at its log if it runs",
+            )
+        ext = topic_fields(name, queues, attributes or {})
+        make = lambda: Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)  # noqa: E731
+        await asyncio.gather(*(self.client.ask_broker(broker, make) for broker in chosen))
+        await self._await_route(name, queues, set(chosen))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages; one that does not exist is no error."""
+        ext = {"topic": name}
+        for broker in await self.client.brokers():
+            await self.client.ask_broker(
+                broker,
+                lambda: Command(RequestCode.DELETE_TOPIC_IN_BROKER, ext),
+                expect=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST),
+            )
+        await self.client.ask_name_server(lambda: Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext))
+        self.client.forget_route(name)
+
+    async def topics(self) -> list[str]:
+        """List the names of all topics, those of the system too."""
+        answer = await self.client.ask_name_server(
+            lambda: Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        )
+        return sorted(loads(answer.payload, TopicList).topic_list)
+
+    async def topic_exists(self, name: str) -> bool:
+        """Tell whether a topic exists now."""
+        try:
+            await self.client.route(name, refresh=True)
+        except TopicNotFoundError:
+            return False
+        return True
+
+    async def topic_config(self, name: str) -> dict[str, TopicConfig]:
+        """Settings of a topic on each broker that holds it.
+
+        Raises
+        ------
+        TopicNotFoundError
+            If there is no such topic.
+        """
+        ext = {"topic": name, "lo": "true"}
+        configs: dict[str, TopicConfig] = {}
+        for broker in await self._brokers_of(name):
+            answer = await self.client.ask_broker(
+                broker, lambda: Command(RequestCode.GET_TOPIC_CONFIG, ext)
+            )
+            configs[broker] = loads(answer.payload, TopicConfig)
+        return configs
+
+    async def topic_stats(self, name: str) -> dict[MessageQueue, QueueRange]:
+        """What each queue of a topic holds."""
+        ext = {"topic": name}
+        found: dict[MessageQueue, QueueRange] = {}
+        for broker in await self._brokers_of(name):
+            answer = await self.client.ask_broker(
+                broker, lambda: Command(RequestCode.GET_TOPIC_STATS_INFO, ext)
+            )
+            for ref, range_ in loads(answer.payload, TopicStats).offset_table.items():
+                found[_queue(ref)] = QueueRange(
+                    range_.min_offset, range_.max_offset, _time(range_.last_update_timestamp)
+                )
+        return dict(sorted(found.items()))
+
+    # Groups
+
+    async def group_progress(
+        self, group: str, topic: str | None = None
+    ) -> dict[MessageQueue, QueueProgress]:
+        """How far a group has come in the queues of its topics, or of one topic.
+
+        Raises
+        ------
+        NotFoundError
+            If no broker knows an offset of the group.
+        """
+        ext = {"consumerGroup": group} | ({"topic": topic} if topic is not None else {})
+        found: dict[MessageQueue, QueueProgress] = {}
+        for broker in await self.client.brokers():
+            answer = await self.client.ask_broker(
+                broker, lambda: Command(RequestCode.GET_CONSUME_STATS, ext)
+            )
+            for ref, part in loads(answer.payload, ConsumeStats).offset_table.items():
+                found[_queue(ref)] = QueueProgress(part.consumer_offset, part.broker_offset)
+        if not found:
+            raise NotFoundError(
+                f"group {group!r} has no offsets" + (f" in topic {topic!r}" if topic else ""),
+                hint="a group appears with its first commit",
+            )
+        return dict(sorted(found.items()))
+
+    async def group_members(self, group: str) -> list[str]:
+        """List the client ids of a group's members; none if it has no member now."""
+        members: set[str] = set()
+        ext = {"consumerGroup": group}
+        for broker in await self.client.brokers():
+            answer = await self.client.ask_broker(
+                broker,
+                lambda: Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext),
+                expect=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                found = loads(answer.payload, ConsumerConnections)
+                members.update(connection.client_id for connection in found.connection_set)
+        return sorted(members)
+
+    async def set_group_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Set the next offset that a group reads from queues; it should have no member now."""
+        await AsyncPullConsumer(self.client, group).commit(offsets)
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group and its offsets."""
+        ext = {"groupName": group, "cleanOffset": "true"}
+        for broker in await self.client.brokers():
+            await self.client.ask_broker(
+                broker, lambda: Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
+            )
+
+    # Brokers
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All brokers and clusters."""
+        return await self.client.cluster_info()
+
+    async def broker_status(self, broker: str) -> dict[str, str]:
+        """What a broker reports of itself, by name."""
+        answer = await self.client.ask_broker(
+            broker, lambda: Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+        )
+        return dict(sorted(loads(answer.payload, RuntimeInfo).table.items()))
+
+    async def is_headrace(self, broker: str | None = None) -> bool:
+        """Tell whether a broker (by default each of them) commits whole batches as one unit."""
+        names = [broker] if broker is not None else list(await self.client.brokers())
+        return bool(names) and all([await self._has_capabilities(name) for name in names])
+
+    # Messages
+
+    async def message(self, queue: MessageQueue, offset: int) -> StoredMessage:
+        """Read one message of a queue.
+
+        Raises
+        ------
+        NotFoundError
+            If the queue does not hold this offset.
+        """
+        result = await AsyncPullConsumer(self.client).pull(queue, offset, max_messages=1)
+        for message in decode_messages(result.block) if result.block else ():
+            if message.queue_offset == offset:
+                return message
+        raise NotFoundError(
+            f"queue {queue} holds no message at {offset}, "
+            f"but {result.min_offset} up to {result.max_offset}"
+        )
+
+    # Inside
+
+    async def _has_capabilities(self, broker: str) -> bool:
+        try:
+            await self.client.ask_broker(broker, lambda: Command(RequestCode.HEADRACE_CAPABILITIES))
+        except RequestNotSupportedError:
+            return False
+        return True
+
+    async def _brokers_of(self, topic: str) -> list[str]:
+        route = await self.client.route(topic, refresh=True)
+        return sorted(part.broker_name for part in route.queue_datas)
+
+    async def _await_route(self, topic: str, queues: int, brokers: set[str]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _ROUTE_TIMEOUT.total_seconds()
+        while not await self._is_routed(topic, queues, brokers):
+            if loop.time() > deadline:
+                raise RequestTimeoutError(
+                    f"topic {topic!r} was created on {', '.join(sorted(brokers))}, but after "
+                    f"{_ROUTE_TIMEOUT.total_seconds():g} s the name server does not show it",
+                    hint="look whether the brokers are registered: `mqadmin clusterList`",
+                )
+            await asyncio.sleep(_ROUTE_PAUSE)
+
+    async def _is_routed(self, topic: str, queues: int, brokers: set[str]) -> bool:
+        try:
+            route = await self.client.route(topic, refresh=True)
+        except TopicNotFoundError:
+            return False
+        ready = {
+            part.broker_name
+            for part in route.queue_datas
+            if part.read_queue_nums == queues == part.write_queue_nums
+        }
+        return brokers <= ready
+
+
+def _queue(key: str) -> MessageQueue:
+    ref = QueueRef.of_key(key)
+    return MessageQueue(ref.topic, ref.broker_name, ref.queue_id)
+
+
+def _time(milliseconds: int) -> datetime | None:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds > 0 else None

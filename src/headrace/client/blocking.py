@@ -1,0 +1,167 @@
+"""The blocking face: the same classes without ``async``, run on one background loop per process.
+
+Every method does what the method of the same name does in the asynchronous class.
+All objects may be used from several threads, and in a child process after a fork.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from headrace.client._blocking import Twin, blocking, blocking_iterator, same
+from headrace.client.admin import AsyncAdmin
+from headrace.client.client import AsyncClient
+from headrace.client.groups import AsyncGroupConsumer, GroupOptions
+from headrace.client.jobs import AsyncJobs
+from headrace.client.producer import AsyncProducer
+from headrace.client.pulling import AsyncPullConsumer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from headrace.client.settings import ClientSettings
+
+__all__ = ["Admin", "Client", "GroupConsumer", "Jobs", "Producer", "PullConsumer"]
+
+
+class Client(Twin[AsyncClient]):
+    """Connections to a cluster, shared by the producers, consumers and admins made with it.
+
+    Parameters
+    ----------
+    namesrv
+        Addresses of the name servers, ``host:port`` separated by ``;``.
+    settings
+        Time limits and sizes.
+
+    Examples
+    --------
+    >>> from headrace.client import Admin, Client
+    >>> def topics() -> list[str]:
+    ...     with Client("127.0.0.1:9876") as client:
+    ...         return Admin(client).topics()
+    """
+
+    def __init__(self, namesrv: str, settings: ClientSettings | None = None) -> None:
+        super().__init__(AsyncClient(namesrv, settings))
+
+    @property
+    def settings(self) -> ClientSettings:
+        """Time limits and sizes."""
+        return self.asynchronous.settings
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    close = blocking(AsyncClient.close)
+    invoke = blocking(AsyncClient.invoke)
+    ask_broker = blocking(AsyncClient.ask_broker)
+    route = blocking(AsyncClient.route)
+    queues = blocking(AsyncClient.queues)
+    cluster_info = blocking(AsyncClient.cluster_info)
+    brokers = blocking(AsyncClient.brokers)
+    broker_address = blocking(AsyncClient.broker_address)
+    statistics = same(AsyncClient.statistics)
+
+
+class Producer(Twin[AsyncProducer]):
+    """Send messages: see ``AsyncProducer``."""
+
+    def __init__(self, client: Client, group: str | None = None) -> None:
+        super().__init__(AsyncProducer(client.asynchronous, group))
+
+    send = blocking(AsyncProducer.send)
+    send_batch = blocking(AsyncProducer.send_batch)
+    send_columns = blocking(AsyncProducer.send_columns)
+    statistics = same(AsyncProducer.statistics)
+
+
+class PullConsumer(Twin[AsyncPullConsumer]):
+    """Read queues by offset: see ``AsyncPullConsumer``."""
+
+    def __init__(self, client: Client, group: str | None = None) -> None:
+        super().__init__(AsyncPullConsumer(client.asynchronous, group))
+
+    pull = blocking(AsyncPullConsumer.pull)
+    blocks = blocking_iterator(AsyncPullConsumer.blocks)
+    begin_offset = blocking(AsyncPullConsumer.begin_offset)
+    begin_offsets = blocking(AsyncPullConsumer.begin_offsets)
+    end_offset = blocking(AsyncPullConsumer.end_offset)
+    end_offsets = blocking(AsyncPullConsumer.end_offsets)
+    offset_for_time = blocking(AsyncPullConsumer.offset_for_time)
+    offsets_for_time = blocking(AsyncPullConsumer.offsets_for_time)
+    committed = blocking(AsyncPullConsumer.committed)
+    commit = blocking(AsyncPullConsumer.commit)
+    statistics = same(AsyncPullConsumer.statistics)
+
+
+class Jobs(Twin[AsyncJobs]):
+    """The commit protocol of an embedded broker: see ``AsyncJobs``."""
+
+    def __init__(self, client: Client, commit_topic: str) -> None:
+        super().__init__(AsyncJobs(client.asynchronous, commit_topic))
+
+    open = blocking(AsyncJobs.open)
+    plan = blocking(AsyncJobs.plan)
+    stage = blocking(AsyncJobs.stage)
+    commit = blocking(AsyncJobs.commit)
+    statistics = same(AsyncJobs.statistics)
+
+
+class GroupConsumer(Twin[AsyncGroupConsumer]):
+    """One member of a consumer group: see ``AsyncGroupConsumer``.
+
+    It reads in the background, so it does not survive a fork.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        topics: Sequence[str],
+        options: GroupOptions | None = None,
+    ) -> None:
+        super().__init__(AsyncGroupConsumer(client.asynchronous, group, topics, options))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    __exit__ = blocking(AsyncGroupConsumer.__aexit__)
+    start = blocking(AsyncGroupConsumer.start)
+    close = blocking(AsyncGroupConsumer.close)
+    poll = blocking(AsyncGroupConsumer.poll)
+    commit = blocking(AsyncGroupConsumer.commit)
+    assignment = same(AsyncGroupConsumer.assignment)
+    statistics = same(AsyncGroupConsumer.statistics)
+
+
+class Admin(Twin[AsyncAdmin]):
+    """Look after a cluster: see ``AsyncAdmin``."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(AsyncAdmin(client.asynchronous))
+
+    create_topic = blocking(AsyncAdmin.create_topic)
+    delete_topic = blocking(AsyncAdmin.delete_topic)
+    topics = blocking(AsyncAdmin.topics)
+    topic_exists = blocking(AsyncAdmin.topic_exists)
+    topic_config = blocking(AsyncAdmin.topic_config)
+    topic_stats = blocking(AsyncAdmin.topic_stats)
+    group_progress = blocking(AsyncAdmin.group_progress)
+    group_members = blocking(AsyncAdmin.group_members)
+    set_group_offsets = blocking(AsyncAdmin.set_group_offsets)
+    delete_group = blocking(AsyncAdmin.delete_group)
+    cluster_info = blocking(AsyncAdmin.cluster_info)
+    broker_status = blocking(AsyncAdmin.broker_status)
+    is_headrace = blocking(AsyncAdmin.is_headrace)
+    message = blocking(AsyncAdmin.message)

@@ -1,0 +1,348 @@
+"""The client proper: connections, routes, and requests that are tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+
+from headrace.client._retry import retrying
+from headrace.client._session import Session
+from headrace.client.queues import MessageQueue
+from headrace.client.settings import ClientSettings, parse_addresses
+from headrace.errors import (
+    ConnectionFailedError,
+    HeadraceError,
+    NotFoundError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+    broker_error,
+)
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Command
+from headrace.protocol.routes import ClusterInfo, TopicRoute, loads
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from types import TracebackType
+
+__all__ = ["AsyncClient", "ClientStatistics"]
+
+T = TypeVar("T")
+ServerHandler = Callable[[Command], Command | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatistics:
+    """What a client has done so far."""
+
+    #: Open connections.
+    connections: int
+    #: Requests sent, each try counted.
+    requests: int
+    #: Requests that failed in a way that was worth another try.
+    retries: int
+    #: Requests that wait for their answer now.
+    pending: int
+    bytes_sent: int
+    bytes_received: int
+
+
+class AsyncClient:
+    """Connections to a cluster, shared by the producers, consumers and admins made with it.
+
+    It may be handed to another process by a fork: the child opens connections of its own.
+
+    Parameters
+    ----------
+    namesrv
+        Addresses of the name servers, ``host:port`` separated by ``;``.
+    settings
+        Time limits and sizes.
+
+    Examples
+    --------
+    >>> from headrace.client import AsyncClient
+    >>> async def topics() -> list[str]:
+    ...     async with AsyncClient("127.0.0.1:9876") as client:
+    ...         return await AsyncAdmin(client).topics()
+    """
+
+    def __init__(self, namesrv: str, settings: ClientSettings | None = None) -> None:
+        self.settings = settings or ClientSettings()
+        self.name_servers = parse_addresses(namesrv)
+        self._handlers: dict[int, list[ServerHandler]] = {}
+        self._retries = 0
+        self._reached = False
+        self._pid = os.getpid()
+        self._session = Session(self.settings, self._serve)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def sibling(self) -> AsyncClient:
+        """Make a client of the same cluster that has connections of its own."""
+        return AsyncClient(";".join(self.name_servers), self.settings)
+
+    async def close(self) -> None:
+        """Close all connections; what waits for an answer fails."""
+        await self._own_session().close()
+
+    def statistics(self) -> ClientStatistics:
+        """Count what this client has done in this process."""
+        session = self._session
+        return ClientStatistics(
+            connections=session.open_connections,
+            requests=session.requests,
+            retries=self._retries,
+            pending=session.pending,
+            bytes_sent=session.bytes_sent,
+            bytes_received=session.bytes_received,
+        )
+
+    def on_request(self, code: int, handler: ServerHandler) -> Callable[[], None]:
+        """Have a handler called with the requests of this code that servers send.
+
+        The answer is that of the first handler that has one.  Call what is returned to end it.
+        """
+        handlers = self._handlers.setdefault(code, [])
+        handlers.append(handler)
+        return lambda: handlers.remove(handler)
+
+    # One try
+
+    async def invoke(
+        self,
+        address: str,
+        command: Command,
+        *,
+        expect: Collection[int] = (0,),
+        timeout: timedelta | None = None,
+    ) -> Command:
+        """Send one request to an address, once, and give its answer.
+
+        Raises
+        ------
+        BrokerError
+            If the answer has a code other than those of ``expect``: the class follows the code.
+        ConnectionFailedError
+            If there is no connection, or it was lost before the answer came.
+        RequestTimeoutError
+            If no answer came in time.
+        """
+        session = self._own_session()
+        limit = (self.settings.request_timeout if timeout is None else timeout).total_seconds()
+        answer = await session.request(address, command, limit)
+        self._reached = True
+        if answer.code not in expect:
+            raise broker_error(
+                answer.code,
+                f"{address} refused {_code_name(command.code)}: "
+                f"{(answer.remark or 'no reason given').strip()} (code {answer.code})",
+            )
+        return answer
+
+    async def send_oneway(self, address: str, command: Command) -> None:
+        """Send a request that is not answered."""
+        await self._own_session().send_oneway(address, command)
+
+    # With retries
+
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        final: tuple[type[HeadraceError], ...] = (),
+    ) -> T:
+        """Await ``attempt()`` again while its failure may pass, up to ``retry_timeout``.
+
+        Errors of a class in ``final`` are raised at once, whatever they say of themselves.
+        """
+        return await retrying(
+            attempt,
+            self.settings,
+            patience=self._patience,
+            on_retry=self._count_retry,
+            final=final,
+        )
+
+    async def ask_name_server(
+        self, make: Callable[[], Command], *, expect: Collection[int] = (0,)
+    ) -> Command:
+        """Send a request to the first name server that answers."""
+
+        async def attempt() -> Command:
+            failure: HeadraceError | None = None
+            for address in self._own_session().by_preference(self.name_servers):
+                try:
+                    return await self.invoke(address, make(), expect=expect)
+                except (ConnectionFailedError, RequestTimeoutError) as error:
+                    self._own_session().avoid(address)
+                    failure = failure or error
+            assert failure is not None
+            raise failure
+
+        return await self.retry(attempt)
+
+    async def ask_broker(
+        self,
+        broker: str,
+        make: Callable[[], Command],
+        *,
+        expect: Collection[int] = (0,),
+        timeout: timedelta | None = None,
+        final: tuple[type[HeadraceError], ...] = (),
+    ) -> Command:
+        """Send a request to a broker, by its name, again while that may help.
+
+        ``make`` builds the command for each try.
+        """
+        return await self.retry(
+            lambda: self.ask_broker_once(broker, make(), expect=expect, timeout=timeout),
+            final=final,
+        )
+
+    async def ask_broker_once(
+        self,
+        broker: str,
+        command: Command,
+        *,
+        expect: Collection[int] = (0,),
+        timeout: timedelta | None = None,
+    ) -> Command:
+        """Send a request to a broker, by its name, once."""
+        address = await self.broker_address(broker)
+        try:
+            return await self.invoke(address, command, expect=expect, timeout=timeout)
+        except ConnectionFailedError:
+            self._own_session().stale.add(broker)
+            raise
+
+    # Where things are
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        """Tell which brokers hold a topic, from memory while that is fresh enough.
+
+        Raises
+        ------
+        TopicNotFoundError
+            If there is no such topic.
+        """
+        routes = self._own_session().routes
+        now = asyncio.get_running_loop().time()
+        known = routes.get(topic)
+        if known is not None and not refresh:
+            route, asked = known
+            if now - asked < self.settings.route_refresh.total_seconds():
+                return route
+        route = await self._fetch_route(topic)
+        routes[topic] = route, now
+        return route
+
+    def forget_route(self, topic: str) -> None:
+        """Ask for the route of a topic anew when it is needed next."""
+        self._own_session().routes.pop(topic, None)
+
+    async def queues(
+        self, topic: str, *, for_: Literal["read", "write"] = "read", refresh: bool = False
+    ) -> list[MessageQueue]:
+        """List the queues of a topic that can be read or written, in order."""
+        route = await self.route(topic, refresh=refresh)
+        found = route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic)
+        return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in found]
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Ask the name server for all brokers and clusters."""
+        answer = await self.ask_name_server(lambda: Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        info = loads(answer.payload, ClusterInfo)
+        self._own_session().learn(info.broker_addr_table.values())
+        return info
+
+    async def brokers(self) -> dict[str, str]:
+        """Address of the master of every broker, by name."""
+        info = await self.cluster_info()
+        return {
+            name: data.master
+            for name, data in sorted(info.broker_addr_table.items())
+            if data.master is not None
+        }
+
+    async def broker_address(self, broker: str) -> str:
+        """Address of the master of a broker.
+
+        Raises
+        ------
+        NotFoundError
+            If no broker of this name was ever heard of.
+        """
+        session = self._own_session()
+        known = session.addresses.get(broker)
+        if known is not None and broker not in session.stale:
+            return known
+        found = (await self.brokers()).get(broker, known)
+        if found is None:
+            raise NotFoundError(
+                f"the name server {self.name_servers[0]} knows no broker {broker!r}",
+                hint="`headrace topic list` shows what there is",
+            )
+        session.stale.discard(broker)
+        return found
+
+    # Inside
+
+    async def _fetch_route(self, topic: str) -> TopicRoute:
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        try:
+            answer = await self.ask_name_server(
+                lambda: Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+            )
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError(
+                f"topic {topic!r} does not exist at {self.name_servers[0]}",
+                hint=f"create it with `headrace topic create {topic}` "
+                "or Admin.create_topic, or correct the name",
+            ) from error
+        route = loads(answer.payload, TopicRoute)
+        self._own_session().learn(route.broker_datas)
+        return route
+
+    def _own_session(self) -> Session:
+        if self._pid != os.getpid():
+            self._session.abandon()
+            self._session = Session(self.settings, self._serve)
+            self._pid = os.getpid()
+        return self._session
+
+    def _patience(self) -> float:
+        limit = self.settings.retry_timeout if self._reached else self.settings.connect_timeout
+        return limit.total_seconds()
+
+    def _count_retry(self, _: HeadraceError) -> None:
+        self._retries += 1
+
+    def _serve(self, command: Command) -> Command | None:
+        handlers = self._handlers.get(command.code)
+        if handlers:
+            replies = [handler(command) for handler in handlers]
+            return next((reply for reply in replies if reply is not None), None)
+        return command.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"request type {command.code} not supported",
+        )
+
+
+def _code_name(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"

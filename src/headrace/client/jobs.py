@@ -1,0 +1,201 @@
+"""Transactions of jobs on an embedded broker: open, plan, stage, commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from headrace.errors import (
+    ProtocolError,
+    RequestNotSupportedError,
+    StagedPartMissingError,
+    TopicNotFoundError,
+)
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Buffer, Command
+from headrace.protocol.transactions import (
+    CommitAnswer,
+    CommitRequest,
+    OpenAnswer,
+    OpenRequest,
+    PlanAnswer,
+    PlanRequest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.client.client import AsyncClient
+
+__all__ = ["AsyncJobs", "JobsStatistics", "StageTarget"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StageTarget:
+    """The attempt of a task that stages: what a commit names to make its messages visible."""
+
+    job: str
+    epoch: int
+    batch: int
+    #: Stage of the topology, 0 for the source stage.
+    stage: int
+    #: Input split (stage 0) or partition of the job.
+    partition: int
+    #: Unique number of the attempt.
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobsStatistics:
+    """What was asked for so far."""
+
+    opens: int
+    plans: int
+    #: Requests that staged messages, and their bytes.
+    chunks: int
+    staged_bytes: int
+    commits: int
+
+
+class AsyncJobs:
+    """The commit protocol, spoken with the broker that owns a job's commit topic.
+
+    Every request may be repeated without harm, and is, until it is answered or
+    ``ClientSettings.retry_timeout`` is over.
+
+    Parameters
+    ----------
+    client
+        The connection to the cluster.
+    commit_topic
+        The job's commit topic; it must exist.
+    """
+
+    def __init__(self, client: AsyncClient, commit_topic: str) -> None:
+        self.client = client
+        self.commit_topic = commit_topic
+        self._opens = 0
+        self._plans = 0
+        self._chunks = 0
+        self._staged_bytes = 0
+        self._commits = 0
+
+    def statistics(self) -> JobsStatistics:
+        """Count what was asked for."""
+        return JobsStatistics(
+            self._opens, self._plans, self._chunks, self._staged_bytes, self._commits
+        )
+
+    async def open(self, request: OpenRequest) -> OpenAnswer:
+        """Begin a new epoch: what older epochs still try is refused from here on.
+
+        A repeated request may open a second epoch; the answer names the one that counts.
+
+        Raises
+        ------
+        RequestNotSupportedError
+            If the broker is no embedded one.
+        """
+        answer = await self._ask(RequestCode.OPEN_JOB, request, OpenAnswer)
+        self._opens += 1
+        return answer
+
+    async def plan(self, request: PlanRequest) -> PlanAnswer:
+        """Ask where the job stands and how far its next batch may read."""
+        wait = timedelta(milliseconds=request.wait)
+        answer = await self._ask(RequestCode.PLAN_BATCH, request, PlanAnswer, wait=wait)
+        self._plans += 1
+        return answer
+
+    async def stage(self, target: StageTarget, chunk: int, body: Buffer) -> None:
+        """Hand over messages that stay invisible until a commit names them.
+
+        Parameters
+        ----------
+        chunk
+            Number of this piece of the attempt's messages, from 0; it makes a repeat harmless.
+        body
+            Sections as ``protocol.transactions.encode_sections`` makes them.
+
+        Raises
+        ------
+        FencedError
+            If a newer driver has taken over the job.
+        """
+        ext = {
+            "job": target.job,
+            "epoch": str(target.epoch),
+            "batch": str(target.batch),
+            "stage": str(target.stage),
+            "partition": str(target.partition),
+            "attempt": str(target.attempt),
+            "chunk": str(chunk),
+        }
+        await self._send(lambda: Command(RequestCode.STAGE, ext, body))
+        self._chunks += 1
+        self._staged_bytes += len(body)
+
+    async def commit(self, request: CommitRequest) -> CommitAnswer:
+        """Make a batch visible, all of it or nothing.
+
+        Raises
+        ------
+        FencedError
+            If a newer driver has taken over the job.
+        PredecessorMismatchError
+            If the batch does not build on the last committed one.
+        StagedPartMissingError
+            If the broker does not hold all that the commit names: process the batch anew.
+        """
+        answer = await self._ask(
+            RequestCode.COMMIT_BATCH, request, CommitAnswer, final=(StagedPartMissingError,)
+        )
+        self._commits += 1
+        return answer
+
+    async def _ask(
+        self,
+        code: RequestCode,
+        request: object,
+        kind: type[T],
+        *,
+        wait: timedelta = timedelta(0),
+        final: tuple[type[StagedPartMissingError], ...] = (),
+    ) -> T:
+        body = msgspec.json.encode(request)
+        answer = await self._send(lambda: Command(code, {}, body), wait=wait, final=final)
+        try:
+            return msgspec.json.decode(answer.payload, type=kind)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(
+                f"the answer to {code.name} is no {kind.__name__}: {error}"
+            ) from error
+
+    async def _send(
+        self,
+        make: Callable[[], Command],
+        *,
+        wait: timedelta = timedelta(0),
+        final: tuple[type[StagedPartMissingError], ...] = (),
+    ) -> Command:
+        broker = await self._broker()
+        timeout = self.client.settings.request_timeout + wait
+        try:
+            return await self.client.ask_broker(broker, make, timeout=timeout, final=final)
+        except RequestNotSupportedError as error:
+            raise RequestNotSupportedError(
+                f"broker {broker!r} does not know the requests that commit a batch as one unit",
+                hint="this needs the broker of `headrace broker`; on Apache RocketMQ "
+                "run the job at least once",
+            ) from error
+
+    async def _broker(self) -> str:
+        queues = await self.client.queues(self.commit_topic, for_="write")
+        if not queues:
+            raise TopicNotFoundError(f"commit topic {self.commit_topic!r} has no queue to write")
+        return queues[0].broker

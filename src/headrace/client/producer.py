@@ -1,0 +1,305 @@
+"""Sending messages: one, a batch, by key, to a queue, or whole Arrow columns."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.client.queues import MessageQueue
+from headrace.errors import (
+    ConfigurationError,
+    MessageTooLargeError,
+    ProtocolError,
+    TopicNotFoundError,
+)
+from headrace.keys import encode_key, key_from_properties, partition_of
+from headrace.protocol.batch_columns import encode_batch_columns, keys_properties
+from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
+from headrace.protocol.frames import Buffer, Command
+from headrace.protocol.ids import UniqueKeys
+from headrace.protocol.messages import Message, encode_batch
+from headrace.protocol.properties import KEYS, UNIQ_KEY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.client.client import AsyncClient
+
+__all__ = ["AsyncProducer", "ProducerStatistics", "SendResult"]
+
+_Chooser = Callable[[], Awaitable[MessageQueue]]
+_DEFAULT_GROUP = "headrace"
+#: The message is stored; only its copy on disk or on a replica came too late to be waited for.
+_STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message, or a batch of them, is stored."""
+
+    queue: MessageQueue
+    #: Offset of the (first) message; those of a batch follow one another.
+    offset: int
+    #: Number of messages.
+    count: int
+    #: The broker's id of the message (of a batch: the ids, joined by commas), or empty.
+    offset_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """What a producer has sent so far."""
+
+    #: Messages that a broker confirmed.
+    messages: int
+    #: Bytes of their bodies and properties.
+    bytes: int
+    #: Requests that a broker confirmed.
+    requests: int
+
+
+class AsyncProducer:
+    """Send messages.
+
+    A send that fails in a way that may pass is tried again, so a message can arrive twice, but is
+    not lost while ``ClientSettings.retry_timeout`` lasts.
+
+    Parameters
+    ----------
+    client
+        The connection to the cluster.
+    group
+        Name of the producer group, which brokers show in their listings.
+    """
+
+    def __init__(self, client: AsyncClient, group: str | None = None) -> None:
+        self.client = client
+        self.group = group or _DEFAULT_GROUP
+        self._turn = itertools.count()
+        self._unique_keys = UniqueKeys()
+        self._messages = 0
+        self._bytes = 0
+        self._requests = 0
+
+    def statistics(self) -> ProducerStatistics:
+        """Count what was sent."""
+        return ProducerStatistics(self._messages, self._bytes, self._requests)
+
+    async def send(
+        self, message: Message, queue: MessageQueue | None = None, *, by_key: bool = True
+    ) -> SendResult:
+        """Send one message.
+
+        Parameters
+        ----------
+        queue
+            Where to; by default the queue that belongs to the message's key, or with
+            ``by_key=False`` or without a key all queues in turn.
+
+        Raises
+        ------
+        MessageTooLargeError
+            If it is larger than ``ClientSettings.max_message_size``.
+        TopicNotFoundError
+            If the topic does not exist.
+        """
+        body, flag = self._compressed(message.body)
+        # All tries carry the same id, by which a message that arrived twice can be told.
+        encoded = message.encoded_properties({UNIQ_KEY: self._unique_keys.take()})
+        self._check_size(message.topic, len(body) + len(encoded))
+        fields = self._fields(message.topic, flag, message.born, encoded.decode())
+        fields["h"] = str(message.flag)
+        choose = self._chooser(message.topic, queue, _key_of(message) if by_key else None)
+        return await self._send(
+            choose, RequestCode.SEND_MESSAGE_V2, fields, body, 1, len(body) + len(encoded)
+        )
+
+    async def send_batch(
+        self, messages: Sequence[Message], queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send messages of one topic to one queue in one request: all of them arrive, or none.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are none, or their topics differ.
+        MessageTooLargeError
+            If together they are larger than ``ClientSettings.max_message_size``.
+        """
+        topics = {message.topic for message in messages}
+        if len(topics) != 1:
+            raise ConfigurationError(
+                f"a batch is for one topic, not for {sorted(topics) or 'no message at all'}",
+                hint="send one batch per topic",
+            )
+        (topic,) = topics
+        body = encode_batch(messages)
+        self._check_size(topic, len(body))
+        choose = self._chooser(topic, queue, None)
+        return await self._send_batch(topic, choose, body, len(messages), messages[0].born)
+
+    async def send_columns(
+        self,
+        queue: MessageQueue,
+        bodies: pa.BinaryArray,
+        keys: pa.BinaryArray | None = None,
+        *,
+        properties: pa.BinaryArray | None = None,
+        born: int | None = None,
+    ) -> list[SendResult]:
+        """Send an Arrow column of bodies to one queue, in order, without an object per message.
+
+        Requests are filled up to ``ClientSettings.batch_size``; each arrives whole or not at all.
+
+        Parameters
+        ----------
+        keys
+            The KEYS property of each message; null: it has none.
+        properties
+            All properties of each message, raw, instead of ``keys``.
+        born
+            When the messages were made, in ms since 1970; now, if not given.
+
+        Raises
+        ------
+        MessageTooLargeError
+            If one of them is larger than ``ClientSettings.max_message_size``; those before it
+            may have been sent.
+        """
+        if keys is not None:
+            if properties is not None:
+                raise ConfigurationError("send_columns takes keys or properties, not both")
+            properties = keys_properties(keys)
+        choose = _fixed(queue)
+        results: list[SendResult] = []
+        for batch in encode_batch_columns(bodies, properties, self.client.settings.batch_size):
+            self._check_size(queue.topic, len(batch.body))
+            results.append(
+                await self._send_batch(queue.topic, choose, batch.body, batch.count, born)
+            )
+        return results
+
+    async def _send_batch(
+        self,
+        topic: str,
+        choose: _Chooser,
+        body: Buffer,
+        count: int,
+        born: int | None,
+    ) -> SendResult:
+        fields = self._fields(topic, 0, born, "")
+        fields["m"] = "true"
+        return await self._send(
+            choose, RequestCode.SEND_BATCH_MESSAGE, fields, body, count, len(body)
+        )
+
+    async def _send(
+        self,
+        choose: _Chooser,
+        code: RequestCode,
+        fields: dict[str, str],
+        body: Buffer,
+        count: int,
+        size: int,
+    ) -> SendResult:
+        async def attempt() -> SendResult:
+            queue = await choose()
+            ext = fields | {"e": str(queue.queue_id), "n": queue.broker}
+            answer = await self.client.ask_broker_once(
+                queue.broker, Command(code, ext, body), expect=_STORED
+            )
+            return _result(queue, answer, count)
+
+        result = await self.client.retry(attempt)
+        self._messages += count
+        self._bytes += size
+        self._requests += 1
+        return result
+
+    def _fields(self, topic: str, flag: int, born: int | None, properties: str) -> dict[str, str]:
+        fields = {
+            "a": self.group,
+            "b": topic,
+            "c": "TBW102",
+            "d": "4",
+            "f": str(flag),
+            "g": str(time.time_ns() // 1_000_000 if born is None else born),
+            "h": "0",
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
+        return fields | {"i": properties} if properties else fields
+
+    def _chooser(self, topic: str, queue: MessageQueue | None, key: bytes | None) -> _Chooser:
+        if queue is not None:
+            return _fixed(queue)
+        number = next(self._turn) if key is None else None
+
+        async def choose() -> MessageQueue:
+            nonlocal number
+            queues = await self.client.queues(topic, for_="write")
+            if not queues:
+                raise TopicNotFoundError(
+                    f"topic {topic!r} has no queue that takes messages",
+                    hint="check its permissions and that its broker runs",
+                )
+            if number is None:
+                assert key is not None
+                return queues[partition_of(key, len(queues))]
+            # The next try goes to another queue, which may be on a broker that works.
+            number += 1
+            return queues[(number - 1) % len(queues)]
+
+        return choose
+
+    def _compressed(self, body: bytes) -> tuple[bytes, int]:
+        least = self.client.settings.compress_from
+        if least is None or len(body) < least:
+            return body, 0
+        return zlib.compress(body, 5), SysFlag.COMPRESSED | SysFlag.ZLIB
+
+    def _check_size(self, topic: str, size: int) -> None:
+        limit = self.client.settings.max_message_size
+        if size > limit:
+            raise MessageTooLargeError(
+                f"a message or batch for topic {topic!r} has {size} bytes, "
+                f"{limit} are allowed (ClientSettings.max_message_size)",
+                hint="send less at once, compress it (ClientSettings.compress_from), or raise the "
+                "limit here and on the broker (maxMessageSize)",
+            )
+
+
+def _key_of(message: Message) -> bytes | None:
+    keys = {KEYS: message.keys} if message.keys else {}
+    key = key_from_properties({**message.properties, **keys})
+    return None if key is None else encode_key(key)
+
+
+def _fixed(queue: MessageQueue) -> _Chooser:
+    async def choose() -> MessageQueue:
+        return queue
+
+    return choose
+
+
+def _result(queue: MessageQueue, answer: Command, count: int) -> SendResult:
+    try:
+        queue_id, offset = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
+    except (KeyError, ValueError):
+        raise ProtocolError(
+            f"the answer to a send names no queue and offset: {answer.ext}"
+        ) from None
+    stored = MessageQueue(queue.topic, queue.broker, queue_id)
+    return SendResult(stored, offset, count, answer.ext.get("msgId", ""))

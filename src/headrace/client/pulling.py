@@ -1,0 +1,271 @@
+"""Reading queues by offset: one pull at a time, or a range of offsets with pulls sent ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.client._provision import ensure_group
+from headrace.client._read_ahead import ReadAhead
+from headrace.client.results import (
+    PULL_CODES,
+    PullResult,
+    PullStatus,
+    answer_number,
+    join_results,
+    read_pull_answer,
+)
+from headrace.errors import NotFoundError
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+
+    from headrace.client.client import AsyncClient
+    from headrace.client.queues import MessageQueue
+
+__all__ = ["AsyncPullConsumer", "PullResult", "PullStatistics", "PullStatus"]
+
+T = TypeVar("T")
+
+_DEFAULT_GROUP = "headrace"
+_MIB = 1024 * 1024
+#: Bits of a pull's sysFlag: the broker may hold the request back; the request has a subscription.
+_SUSPEND, _SUBSCRIPTION = 2, 4
+_NO_WAIT = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class PullStatistics:
+    """What a pull consumer has read so far."""
+
+    #: Pulls answered, empty ones too.
+    pulls: int
+    #: Pulls that found messages.
+    blocks: int
+    #: Size of all blocks in bytes.
+    bytes: int
+    #: Pulls sent ahead whose guess of the offset was wrong.
+    wasted: int
+
+
+class AsyncPullConsumer:
+    """Read queues by offset, and keep a group's offsets.
+
+    Parameters
+    ----------
+    client
+        The connection to the cluster.
+    group
+        Consumer group whose offsets ``committed`` and ``commit`` mean.
+    """
+
+    def __init__(self, client: AsyncClient, group: str | None = None) -> None:
+        self.client = client
+        self.group = group or _DEFAULT_GROUP
+        self._group_exists = False
+        self._pulls = 0
+        self._blocks = 0
+        self._bytes = 0
+        self._wasted = 0
+
+    def statistics(self) -> PullStatistics:
+        """Count what was read."""
+        return PullStatistics(self._pulls, self._blocks, self._bytes, self._wasted)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 65_536,
+        max_bytes: int = 4 * _MIB,
+        wait: timedelta = _NO_WAIT,
+        tags: str = "*",
+    ) -> PullResult:
+        """Read messages of a queue from an offset on.
+
+        A stock RocketMQ broker gives at most 32 messages and 256 KiB however much is asked for.
+
+        Parameters
+        ----------
+        wait
+            How long the broker may hold the request back while there is nothing to read.
+        tags
+            ``*`` for all messages, or tags joined by ``||``.  The broker compares hashes of tags,
+            so the block may hold a message of another tag.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the topic has no such queue.
+        TopicNotFoundError
+            If there is no such topic.
+        """
+        fields = self._pull_fields(queue, max_messages, max_bytes, wait, tags)
+        return await self._pull(queue, fields, offset, wait)
+
+    async def blocks(
+        self,
+        queue: MessageQueue,
+        begin: int,
+        end: int,
+        *,
+        max_bytes: int = 4 * _MIB,
+        ahead: int = 16,
+    ) -> AsyncGenerator[PullResult, None]:
+        """Read all messages of a queue with offsets from ``begin`` up to ``end``, ``end`` left out.
+
+        Pulls are sent ahead while the caller handles a block, and small answers are joined, up to
+        ``max_bytes``.  The last block may hold messages at ``end`` and beyond.
+
+        Parameters
+        ----------
+        ahead
+            Most pulls under way at once, and fewer when blocks are large.  Where they start is
+            guessed from the size of the block before; a wrong guess costs a pull, nothing else.
+
+        Raises
+        ------
+        OffsetExpiredError
+            If the queue no longer holds ``begin``, or does not reach to ``end``.
+        """
+        fields = self._pull_fields(queue, end - begin, max_bytes, _NO_WAIT, "*")
+        reader = ReadAhead(
+            lambda offset: self._pull(queue, fields, offset),
+            ahead,
+            patience=self.client.settings.request_timeout,
+        )
+        pending: list[PullResult] = []
+        size = 0
+        async with aclosing(reader.results(begin, end)) as results:
+            async for result in results:
+                if pending and size + len(result.block) > max_bytes:
+                    yield join_results(pending)
+                    pending, size = [], 0
+                pending.append(result)
+                size += len(result.block)
+        self._wasted += reader.wasted
+        if pending:
+            yield join_results(pending)
+
+    async def begin_offset(self, queue: MessageQueue) -> int:
+        """First offset that a queue still holds."""
+        return await self._ask_offset(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def end_offset(self, queue: MessageQueue) -> int:
+        """One past the last offset of a queue."""
+        return await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET)
+
+    async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """First offset that each queue still holds."""
+        return await _for_each(self.begin_offset, queues)
+
+    async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """One past the last offset of each queue."""
+        return await _for_each(self.end_offset, queues)
+
+    async def offset_for_time(self, queue: MessageQueue, time: datetime) -> int:
+        """First offset that was stored at ``time`` or later; the end if there is none."""
+        return await self._ask_offset(
+            queue,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            timestamp=str(_milliseconds(time)),
+            boundaryType="LOWER",
+        )
+
+    async def offsets_for_time(
+        self, queues: Iterable[MessageQueue], time: datetime
+    ) -> dict[MessageQueue, int]:
+        """First offset of each queue that was stored at ``time`` or later."""
+        return await _for_each(lambda queue: self.offset_for_time(queue, time), queues)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue; None if it never committed one."""
+        try:
+            return await self._ask_offset(
+                queue,
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                consumerGroup=self.group,
+                setZeroIfNotFound="false",
+            )
+        except NotFoundError:
+            return None
+
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Set the group's offset of queues: the next offset to read of each."""
+        if not self._group_exists:
+            brokers = {queue.broker for queue in offsets}
+            await ensure_group(self.client, self.group, brokers)
+            self._group_exists = True
+        await _for_each(lambda queue: self._commit(queue, offsets[queue]), offsets)
+
+    def _pull_fields(
+        self, queue: MessageQueue, max_messages: int, max_bytes: int, wait: timedelta, tags: str
+    ) -> dict[str, str]:
+        return {
+            "consumerGroup": self.group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "maxMsgNums": str(max(1, min(max_messages, 2**31 - 1))),
+            "maxMsgBytes": str(min(max_bytes, self.client.settings.max_frame_size - 65_536)),
+            "sysFlag": str(_SUBSCRIPTION | (_SUSPEND if wait > _NO_WAIT else 0)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(wait // timedelta(milliseconds=1)),
+            "subscription": tags,
+            "subVersion": "0",
+            "expressionType": "TAG",
+            "bname": queue.broker,
+        }
+
+    async def _pull(
+        self, queue: MessageQueue, fields: dict[str, str], offset: int, wait: timedelta = _NO_WAIT
+    ) -> PullResult:
+        ext = fields | {"queueOffset": str(offset)}
+        answer = await self.client.ask_broker(
+            queue.broker,
+            lambda: Command(RequestCode.PULL_MESSAGE, ext),
+            expect=PULL_CODES,
+            timeout=self.client.settings.request_timeout + wait,
+        )
+        result = read_pull_answer(queue, answer)
+        self._pulls += 1
+        self._blocks += result.status is PullStatus.FOUND
+        self._bytes += len(result.block)
+        return result
+
+    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, **fields: str) -> int:
+        ext = fields | {
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "bname": queue.broker,
+        }
+        answer = await self.client.ask_broker(queue.broker, lambda: Command(code, ext))
+        return answer_number(answer, "offset")
+
+    async def _commit(self, queue: MessageQueue, offset: int) -> None:
+        ext = {
+            "consumerGroup": self.group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "commitOffset": str(offset),
+            "bname": queue.broker,
+        }
+        await self.client.ask_broker(
+            queue.broker, lambda: Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        )
+
+
+def _milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
+async def _for_each(
+    ask: Callable[[MessageQueue], Coroutine[Any, Any, T]], queues: Iterable[MessageQueue]
+) -> dict[MessageQueue, T]:
+    chosen = list(queues)
+    return dict(zip(chosen, await asyncio.gather(*map(ask, chosen)), strict=True))

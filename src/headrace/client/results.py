@@ -1,0 +1,93 @@
+"""What pulls give back."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.errors import ProtocolError
+from headrace.protocol.codes import ResponseCode
+from headrace.protocol.columns import MessageColumns, decode_columns
+from headrace.protocol.messages import StoredMessage, decode_messages
+
+if TYPE_CHECKING:
+    from headrace.client.queues import MessageQueue
+    from headrace.protocol.frames import Command
+
+__all__ = [
+    "PULL_CODES",
+    "PullResult",
+    "PullStatus",
+    "answer_number",
+    "join_results",
+    "read_pull_answer",
+]
+
+
+class PullStatus(enum.Enum):
+    """What a pull found."""
+
+    FOUND = ResponseCode.SUCCESS
+    #: The queue has nothing at this offset yet.
+    AT_END = ResponseCode.PULL_NOT_FOUND
+    #: Messages were passed over, as their tags do not match; go on at ``next_offset``.
+    NO_MATCH = ResponseCode.PULL_RETRY_IMMEDIATELY
+    #: The offset is outside of the queue; ``next_offset`` is the nearest one inside.
+    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+
+#: Response codes of pulls that were answered.
+PULL_CODES = frozenset(int(status.value) for status in PullStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The answer to a pull: a block of messages as the broker stores them."""
+
+    queue: MessageQueue
+    status: PullStatus
+    #: Messages end to end in the stored layout; empty unless ``status`` is FOUND.
+    block: bytes | bytearray | memoryview
+    #: Where the next pull goes on.
+    next_offset: int
+    #: First offset that the queue still holds.
+    min_offset: int
+    #: One past its last offset.
+    max_offset: int
+
+    def columns(self) -> MessageColumns:
+        """Decode the block into Arrow columns, without an object per message."""
+        return decode_columns(self.block)
+
+    def messages(self) -> list[StoredMessage]:
+        """Decode the block into one object per message."""
+        return decode_messages(self.block)
+
+
+def join_results(results: list[PullResult]) -> PullResult:
+    """Make one result of several that follow one another."""
+    if len(results) == 1:
+        return results[0]
+    return replace(results[-1], block=b"".join(result.block for result in results))
+
+
+def read_pull_answer(queue: MessageQueue, answer: Command) -> PullResult:
+    """Read the answer to a pull."""
+    status = PullStatus(answer.code)
+    return PullResult(
+        queue=queue,
+        status=status,
+        block=answer.payload if status is PullStatus.FOUND else b"",
+        next_offset=answer_number(answer, "nextBeginOffset"),
+        min_offset=answer_number(answer, "minOffset"),
+        max_offset=answer_number(answer, "maxOffset"),
+    )
+
+
+def answer_number(answer: Command, field: str) -> int:
+    """Read a number that an answer must have."""
+    try:
+        return int(answer.ext[field])
+    except (KeyError, ValueError):
+        raise ProtocolError(f"an answer lacks the number {field!r}: {answer.ext}") from None

@@ -1,0 +1,84 @@
+"""How a client connects, waits and tries again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from headrace.errors import SettingsError
+
+__all__ = ["ClientSettings", "parse_addresses"]
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Time limits and sizes of a client.
+
+    Examples
+    --------
+    >>> from datetime import timedelta
+    >>> ClientSettings(retry_timeout=timedelta(minutes=5)).request_timeout
+    datetime.timedelta(seconds=10)
+    """
+
+    #: How long an address that never answered is tried before it counts as wrong.
+    connect_timeout: timedelta = timedelta(seconds=5)
+    #: How long one request may take before it counts as lost.
+    request_timeout: timedelta = timedelta(seconds=10)
+    #: How long a request that may succeed later is tried again, once the address has answered.
+    retry_timeout: timedelta = timedelta(seconds=60)
+    #: First pause between two tries; it doubles, with jitter, up to ``retry_backoff_limit``.
+    retry_backoff: timedelta = timedelta(milliseconds=50)
+    #: Longest pause between two tries.
+    retry_backoff_limit: timedelta = timedelta(seconds=1)
+    #: Age at which the route of a topic is asked for again.
+    route_refresh: timedelta = timedelta(seconds=30)
+    #: Pause between two heartbeats of a group consumer.
+    heartbeat_interval: timedelta = timedelta(seconds=30)
+    #: Pause between two looks at the members of a group.
+    rebalance_interval: timedelta = timedelta(seconds=20)
+    #: Pause between two automatic commits of a group consumer.
+    commit_interval: timedelta = timedelta(seconds=5)
+    #: Largest message that is sent, in bytes, and largest batch.
+    max_message_size: int = 4 * _MIB
+    #: Size that the requests of ``Producer.send_columns`` are filled to, in bytes.
+    batch_size: int = _MIB
+    #: Largest frame that is read, in bytes; a pull must not ask for more than this.
+    max_frame_size: int = 64 * _MIB
+    #: Bodies of at least so many bytes are compressed when sent one by one; None: never.
+    compress_from: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout", "request_timeout", "retry_backoff", "retry_backoff_limit"):
+            value: timedelta = getattr(self, name)
+            if value <= timedelta(0):
+                raise SettingsError(
+                    f"client setting {name} is {value}, which is no time at all",
+                    hint="give a positive timedelta",
+                )
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """Split a list of name servers, ``host:port`` separated by ``;`` or ``,``.
+
+    Raises
+    ------
+    SettingsError
+        If there is none, or one of them is not ``host:port``.
+
+    Examples
+    --------
+    >>> parse_addresses("10.0.0.1:9876;10.0.0.2:9876")
+    ('10.0.0.1:9876', '10.0.0.2:9876')
+    """
+    addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
+    for address in addresses or ("",):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise SettingsError(
+                f"{address!r} is not the address of a name server",
+                hint="write HOST:PORT, several separated by ';', e.g. --namesrv 127.0.0.1:9876",
+            )
+    return addresses

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headrace.client import Admin, Client, Message, MessageQueue, Producer, PullConsumer
+from headrace.errors import ConfigurationError, NotFoundError, TopicNotFoundError
+from tests.clusters import Cluster, await_messages
+
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture
+def admin(client: Client) -> Admin:
+    return Admin(client)
+
+
+def test_a_topic_is_there_with_its_queues_when_create_returns(
+    client: Client, admin: Admin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=5)
+    assert topic in admin.topics()
+    assert admin.topic_exists(topic)
+    for for_ in ("read", "write"):
+        queues = client.queues(topic, for_=for_)
+        assert [queue.queue_id for queue in queues] == [0, 1, 2, 3, 4]
+        assert {queue.broker for queue in queues} == {"broker-a"}
+
+
+def test_a_topic_may_get_more_queues(client: Client, admin: Admin, make_topic: MakeTopic) -> None:
+    topic = make_topic(queues=1)
+    Producer(client).send(Message(topic=topic, body=b"x"))
+    await_messages(client, client.queues(topic)[0], 1)
+    admin.create_topic(topic, queues=3)
+    queues = client.queues(topic, refresh=True)
+    assert len(queues) == 3
+    assert list(PullConsumer(client).end_offsets(queues).values()) == [1, 0, 0]
+
+
+def test_attributes_are_kept(admin: Admin, make_topic: MakeTopic) -> None:
+    topic = make_topic(attributes={"cleanup.policy": "COMPACTION"})
+    (config,) = admin.topic_config(topic).values()
+    assert config.topic_name == topic
+    assert config.attributes["cleanup.policy"] == "COMPACTION"
+
+
+def test_a_deleted_topic_is_gone(client: Client, admin: Admin, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    Producer(client).send(Message(topic=topic, body=b"x"))
+    admin.delete_topic(topic)
+    assert not admin.topic_exists(topic)
+    with pytest.raises(TopicNotFoundError):
+        client.queues(topic)
+    admin.delete_topic(topic)
+
+
+def test_a_topic_without_queues_is_refused(admin: Admin) -> None:
+    with pytest.raises(ConfigurationError, match="0 queues"):
+        admin.create_topic("none", queues=0)
+
+
+def test_topic_statistics_tell_what_each_queue_holds(
+    client: Client, admin: Admin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    first, second = client.queues(topic)
+    for _ in range(3):
+        Producer(client).send(Message(topic=topic, body=b"x"), first)
+    await_messages(client, first, 3)
+    statistics = admin.topic_stats(topic)
+    assert list(statistics) == [first, second]
+    assert (statistics[first].begin, statistics[first].end) == (0, 3)
+    assert (statistics[second].begin, statistics[second].end) == (0, 0)
+    updated = statistics[first].updated
+    assert updated is not None
+    assert abs(updated - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_the_progress_of_a_group_is_shown(
+    client: Client, admin: Admin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=1)
+    (queue,) = client.queues(topic)
+    group = f"{topic}-group"
+    with pytest.raises(NotFoundError):
+        admin.group_progress(f"{group}-nobody")
+    for _ in range(10):
+        Producer(client).send(Message(topic=topic, body=b"x"))
+    await_messages(client, queue, 10)
+    PullConsumer(client, group).commit({queue: 4})
+    progress = admin.group_progress(group, topic)
+    assert (progress[queue].offset, progress[queue].end, progress[queue].lag) == (4, 10, 6)
+    admin.set_group_offsets(group, {queue: 9})
+    assert admin.group_progress(group)[queue].lag == 1
+    assert admin.group_members(group) == []
+
+
+def test_one_message_can_be_read(client: Client, admin: Admin, make_topic: MakeTopic) -> None:
+    topic = make_topic(queues=1)
+    (queue,) = client.queues(topic)
+    Producer(client).send(Message(topic=topic, body=b"first"))
+    Producer(client).send(Message(topic=topic, body=b"second"))
+    await_messages(client, queue, 2)
+    assert admin.message(queue, 1).body == b"second"
+    with pytest.raises(NotFoundError, match="no message at 5"):
+        admin.message(queue, 5)
+
+
+def test_brokers_report_themselves(client: Client, admin: Admin) -> None:
+    assert list(client.brokers()) == ["broker-a"]
+    assert admin.cluster_info().cluster_addr_table == {"DefaultCluster": ["broker-a"]}
+    assert "brokerVersionDesc" in admin.broker_status("broker-a")
+
+
+def test_the_kind_of_broker_is_known(cluster: Cluster, admin: Admin) -> None:
+    assert admin.is_headrace() == (cluster.kind == "embedded")
+    assert admin.is_headrace("broker-a") == (cluster.kind == "embedded")
+
+
+@pytest.mark.rocketmq
+def test_rocketmqs_own_tool_shows_what_we_did(
+    cluster: Cluster, client: Client, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    first, second = client.queues(topic)
+    for _ in range(7):
+        Producer(client).send(Message(topic=topic, body=b"x"), second)
+    await_messages(client, second, 7)
+    PullConsumer(client, f"{topic}-group").commit({first: 0, second: 5})
+    progress = cluster.mqadmin("consumerProgress", "-g", f"{topic}-group")
+    assert _line(progress, topic, second)[:3] == ["7", "5", "2"]
+    assert "Consume Diff Total: 2" in progress
+    assert _line(cluster.mqadmin("topicStatus", "-t", topic), "broker-a", second)[:2] == ["0", "7"]
+
+
+def _line(output: str, begins: str, queue: MessageQueue) -> list[str]:
+    """Numbers behind a queue's id in a table that mqadmin printed."""
+    pattern = rf"^{re.escape(begins)}\s+(?:broker-a\s+)?{queue.queue_id}\s+(.*)$"
+    match = re.search(pattern, output, re.MULTILINE)
+    assert match is not None, output
+    return match.group(1).split()

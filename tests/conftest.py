@@ -1,0 +1,71 @@
+"""Fixtures that all tests share: clusters, clients, topics."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headrace.client import Admin, Client
+from tests.clusters import Cluster, fetch_rocketmq, running_rocketmq
+
+_numbers = itertools.count(1)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Here, as the first download takes longer than a test may.
+    wanted = any(item.get_closest_marker("rocketmq") for item in session.items)
+    if wanted and not session.config.getoption("collectonly"):
+        fetch_rocketmq()
+
+
+@pytest.fixture(scope="session")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real RocketMQ, started once for all tests."""
+    with running_rocketmq(tmp_path_factory.mktemp("rocketmq")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The embedded broker in a process of its own, started once for all tests."""
+    from headrace.broker import spawn_broker
+
+    broker = spawn_broker(tmp_path_factory.mktemp("embedded"), port=0)
+    try:
+        yield Cluster("embedded", broker.address)
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(
+    scope="session",
+    params=["embedded", pytest.param("rocketmq", marks=pytest.mark.rocketmq)],
+)
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Each kind of cluster in turn."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Cluster)
+    return found
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    """A client of the cluster."""
+    with Client(cluster.namesrv) as connected:
+        yield connected
+
+
+@pytest.fixture
+def make_topic(cluster: Cluster) -> Iterator[Callable[..., str]]:
+    """Make a topic that no other test uses."""
+    with Client(cluster.namesrv) as client:
+
+        def make(queues: int = 4, attributes: dict[str, str] | None = None) -> str:
+            name = f"test-{os.getpid()}-{next(_numbers)}"
+            Admin(client).create_topic(name, queues=queues, attributes=attributes)
+            return name
+
+        yield make
