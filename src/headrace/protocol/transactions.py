@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from headrace.errors import ProtocolError
+
 __all__ = [
     "CommitAnswer",
     "CommitRecord",
@@ -193,6 +195,13 @@ def encode_sections(sections: Iterable[StagedSection]) -> bytes:
 def decode_sections(body: bytes | memoryview) -> Iterator[StagedSection]:
     """Split the body of a STAGE request; the records are views into it.
 
+    Raises
+    ------
+    ProtocolError
+        The body does not end where a section does, or a topic is not UTF-8.
+
+    Examples
+    --------
     >>> body = encode_sections([StagedSection("t", 3, 1, b"xyz")])
     >>> [(s.topic, s.queue_id, s.count, bytes(s.records)) for s in decode_sections(body)]
     [('t', 3, 1, b'xyz')]
@@ -200,9 +209,21 @@ def decode_sections(body: bytes | memoryview) -> Iterator[StagedSection]:
     view = memoryview(body)
     at = 0
     while at < len(view):
+        start = at
+        if at + _SECTION.size > len(view):
+            raise _broken_section(start, len(view))
         topic_size, queue_id, count, size = _SECTION.unpack_from(view, at)
         at += _SECTION.size
-        topic = str(view[at : at + topic_size], "utf-8")
-        at += topic_size
-        yield StagedSection(topic, queue_id, count, view[at : at + size])
-        at += size
+        records_at = at + topic_size
+        try:
+            topic = str(view[at:records_at], "utf-8")
+        except UnicodeDecodeError as error:
+            raise _broken_section(start, len(view)) from error
+        at = records_at + size
+        if at > len(view):
+            raise _broken_section(start, len(view))
+        yield StagedSection(topic, queue_id, count, view[records_at:at])
+
+
+def _broken_section(at: int, size: int) -> ProtocolError:
+    return ProtocolError(f"the section at byte {at} of a STAGE body of {size} bytes is not whole")

@@ -6,9 +6,8 @@ are written.  Combiner and processor are the same for all kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,9 @@ from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.user_code import Locator, UserFunction
 from headrace.topology.operators import Aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["AggregateProcessor", "Combiner", "combines"]
 
@@ -124,6 +126,7 @@ class AggregateProcessor(Processor[Aggregate]):
         self._partials: list[Rows] = []
 
     def process(self, chunk: Chunk) -> Chunk:
+        """Take records; results come at the end, or one by one where ``emit`` is each."""
         if self._combiner is not None:
             self._combiner.add(chunk)
             return Chunk.empty()
@@ -137,6 +140,7 @@ class AggregateProcessor(Processor[Aggregate]):
         self._partials.append(rows)
 
     def finish(self) -> Chunk:
+        """Fold what the batch brought into the state and give what changed."""
         if self._combiner is not None:
             rest = self._combiner.flush()
             return self._merge_partials([*self._partials, *([rest] if rest is not None else [])])
@@ -159,7 +163,10 @@ class AggregateProcessor(Processor[Aggregate]):
         places = np.fromiter(last.values(), np.intp, len(last))
         order = np.argsort(places)
         return Chunk(
-            decode_keys(changed), self._algebra.results(news), rows.times[places], rows.marks[places]
+            decode_keys(changed),
+            self._algebra.results(news),
+            rows.times[places],
+            rows.marks[places],
         ).take(order)
 
     def _fold_records(self, chunk: Chunk, *, each: bool) -> Chunk:

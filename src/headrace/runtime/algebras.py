@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.runtime.chunk import Chunk
-from headrace.runtime.user_code import UserFunction
 from headrace.topology import mergeable
-from headrace.topology.operators import Aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.runtime.chunk import Chunk
+    from headrace.runtime.user_code import UserFunction
+    from headrace.topology.operators import Aggregate
 
 __all__ = ["ALGEBRAS", "Algebra"]
 

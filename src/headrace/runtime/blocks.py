@@ -15,15 +15,17 @@ order of blocks; a block's rows are in the order of their marks.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace.runtime.chunk import Int64s
+if TYPE_CHECKING:
+    from headrace.runtime.chunk import Int64s
 
 __all__ = ["SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
 
@@ -144,11 +146,12 @@ class Rows:
         starts = np.concatenate(([0], edges, [len(order)]))
         ordered = self if len(starts) == 2 else self.take(order)
         return [
-            (int(sorted_partitions[a]), ordered._slice(int(a), int(b)))
-            for a, b in zip(starts[:-1], starts[1:], strict=True)
+            (int(sorted_partitions[a]), ordered.slice(int(a), int(b)))
+            for a, b in itertools.pairwise(starts)
         ]
 
-    def _slice(self, start: int, stop: int) -> Rows:
+    def slice(self, start: int, stop: int) -> Rows:
+        """Give a run of rows."""
         return Rows(
             self.keys.slice(start, stop - start),
             self.values.slice(start, stop - start),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.client import Jobs, MessageQueue, StageTarget
-from headrace.protocol.frames import Buffer
 from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import (
     CommitAnswer,
@@ -21,8 +21,11 @@ from headrace.protocol.transactions import (
     StagedSection,
     encode_sections,
 )
-from headrace.runtime.chunk import Int64s
 from headrace.runtime.commits import Attempt, BatchEnd, QueueMessages, StageWriter
+
+if TYPE_CHECKING:
+    from headrace.protocol.frames import Buffer
+    from headrace.runtime.chunk import Int64s
 
 __all__ = ["BrokerTransactions"]
 
@@ -40,27 +43,32 @@ class BrokerTransactions:
         Connection to the broker that owns the commit topic.
     job
         Name of the job; also its consumer group.
+    commit_topic
+        Topic of its commit records.
     send
         Sends output at once instead of staging it (at least once); state is staged all the same.
     """
 
-    def __init__(self, jobs: Jobs, job: str, send: Send | None = None) -> None:
+    def __init__(self, jobs: Jobs, job: str, commit_topic: str, send: Send | None = None) -> None:
         self._jobs = jobs
         self._job = job
+        self._commit_topic = commit_topic
         self._send = send
 
     def open(self, driver: str) -> OpenAnswer:
+        """Begin a new epoch."""
         return self._jobs.open(
-            OpenRequest(job=self._job, commit_topic=self._jobs.commit_topic, driver=driver)
+            OpenRequest(job=self._job, commit_topic=self._commit_topic, driver=driver)
         )
 
     def plan(
         self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
     ) -> PlanAnswer:
+        """Ask for one cut through all queues."""
         return self._jobs.plan(
             PlanRequest(
                 job=self._job,
-                commit_topic=self._jobs.commit_topic,
+                commit_topic=self._commit_topic,
                 topics=topics,
                 offsets=dict(offsets),
                 limit=limit,
@@ -69,12 +77,14 @@ class BrokerTransactions:
         )
 
     def writer(self, attempt: Attempt) -> StageWriter:
+        """Stage by requests of some megabytes."""
         return _BrokerStageWriter(self._jobs, attempt, self._send)
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
+        """Commit by one request; the client repeats it until it is answered."""
         return self._jobs.commit(
             CommitRequest(
-                commit_topic=self._jobs.commit_topic,
+                commit_topic=self._commit_topic,
                 group=self._job,
                 previous=end.previous,
                 parts=end.parts,

@@ -7,21 +7,23 @@ to the embedded broker or messages on a stock RocketMQ, the engine does not know
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-from headrace.protocol.transactions import (
-    CommitAnswer,
-    CommitRecord,
-    OpenAnswer,
-    PlanAnswer,
-    QueueName,
-    StagedPart,
-)
-from headrace.runtime.chunk import Int64s
+    import pyarrow as pa
+
+    from headrace.protocol.transactions import (
+        CommitAnswer,
+        CommitRecord,
+        OpenAnswer,
+        PlanAnswer,
+        QueueName,
+        StagedPart,
+    )
+    from headrace.runtime.chunk import Int64s
 
 __all__ = ["Attempt", "BatchEnd", "QueueMessages", "StageWriter", "Transactions"]
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.client import Client, ClientSettings, Jobs, PullConsumer
 from headrace.runtime.broker_transactions import BrokerTransactions
-from headrace.runtime.commits import Transactions
 from headrace.runtime.plain_transactions import PlainTransactions, sender
-from headrace.settings import JobSettings
-from headrace.topology import StagePlan, Topology
 from headrace.topology.operators import Aggregate, Sink, Source
+
+if TYPE_CHECKING:
+    from headrace.runtime.commits import Transactions
+    from headrace.settings import JobSettings
+    from headrace.topology import StagePlan, Topology
 
 __all__ = ["JobConnection", "JobPlan"]
 
@@ -110,7 +113,8 @@ class JobConnection:
         if not plan.embedded:
             return PlainTransactions(self.client, self.consumer, plan.topology, send)
         direct = send if plan.settings.guarantee == "at_least_once" else None
-        return BrokerTransactions(Jobs(self.client, plan.topology.commit_topic), plan.job, direct)
+        commit_topic = plan.topology.commit_topic
+        return BrokerTransactions(Jobs(self.client, commit_topic), plan.job, commit_topic, direct)
 
     def close(self) -> None:
         """Close the connection."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 from zlib import crc32
 
 import msgspec
@@ -21,8 +19,13 @@ import pyarrow as pa
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
 
 from headrace.errors import StateError, StateMismatchError
-from headrace.protocol.transactions import StateSummary
 from headrace.runtime.state import ChangeSet, EmptyBase, StateBase, encode_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from headrace.protocol.transactions import StateSummary
 
 __all__ = ["Copy", "LocalCopies", "StateTopic", "StateTopicBlock"]
 
@@ -87,7 +90,9 @@ class _RocksBase:
         return found
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        return ((key, value) for key, value in self._database.items() if key != _MARK_KEY)
+        for key, value in self._database.items():
+            if isinstance(key, bytes) and key != _MARK_KEY:
+                yield key, value
 
 
 class LocalCopies:
@@ -135,7 +140,12 @@ class LocalCopies:
         return Copy(_RocksBase(database), database)
 
     def save(
-        self, store: str, partition: int, attempt: tuple[int, int, int], base_offset: int, changes: ChangeSet
+        self,
+        store: str,
+        partition: int,
+        attempt: tuple[int, int, int],
+        base_offset: int,
+        changes: ChangeSet,
     ) -> None:
         """Leave the changes of an attempt (epoch, batch, number) where the next open finds them."""
         folder = self._folder(store, partition) / "changes"
@@ -147,9 +157,10 @@ class LocalCopies:
             },
             metadata={"base_offset": str(base_offset)},
         )
-        with pa.OSFile(str(folder / _change_name(*attempt)), "wb") as file, pa.ipc.new_file(
-            file, batch.schema
-        ) as writer:
+        with (
+            pa.OSFile(str(folder / _change_name(*attempt)), "wb") as file,
+            pa.ipc.new_file(file, batch.schema) as writer,
+        ):
             writer.write_batch(batch)
 
     def _folder(self, store: str, partition: int) -> Path:
@@ -168,9 +179,7 @@ class LocalCopies:
             return None
         return mark
 
-    def _bring_up(
-        self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary
-    ) -> None:
+    def _bring_up(self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary) -> None:
         if self._apply_change_file(database, folder, mark, summary):
             return
         if mark is not _FRESH and self._catch_up(database, mark, summary):
@@ -221,9 +230,7 @@ class LocalCopies:
         # What is there did not lead to the committed content: start from nothing.
         _delete_all(database)
         with _Progress(folder, summary) as progress:
-            for block in self._topic.read(
-                summary.store, summary.partition, 0, summary.end_offset
-            ):
+            for block in self._topic.read(summary.store, summary.partition, 0, summary.end_offset):
                 _write(database, block.keys, block.values, None)
                 progress.reached(block.next_offset)
         found = _content(database)
@@ -246,7 +253,7 @@ class _Progress:
         self._path = folder / "restoring"
         self._end = summary.end_offset
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Self:
         self.reached(0)
         return self
 
@@ -277,7 +284,7 @@ def restoring(root: Path) -> tuple[int, int]:
 def _options() -> Options:
     options = Options(raw_mode=True)
     table = BlockBasedOptions()
-    table.set_bloom_filter(10, False)
+    table.set_bloom_filter(10, block_based=False)
     options.set_block_based_table_factory(table)
     options.set_write_buffer_size(32 << 20)
     options.set_keep_log_file_num(1)
@@ -342,9 +349,7 @@ def _checksum(keys: list[bytes], values: Sequence[bytes | None]) -> int:
 
 
 def _mark_of(summary: StateSummary) -> _Mark:
-    return _Mark(
-        summary.epoch, summary.batch, summary.end_offset, summary.count, summary.checksum
-    )
+    return _Mark(summary.epoch, summary.batch, summary.end_offset, summary.count, summary.checksum)
 
 
 def _agrees(mark: _Mark, summary: StateSummary) -> bool:
@@ -375,5 +380,3 @@ def _sweep(folder: Path, summary: StateSummary) -> None:
         epoch, batch, _ = map(int, path.stem.split("-"))
         if batch <= summary.batch or epoch < summary.epoch:
             path.unlink(missing_ok=True)
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,20 +12,18 @@ from headrace.keys import EXACT_KEY, KEYS
 from headrace.protocol import properties as names
 from headrace.protocol.columns import MessageColumns
 from headrace.protocol.properties import decode_properties, encode_properties
-from headrace.protocol.transactions import QueueName
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.commits import QueueMessages
-from headrace.topology.operators import Source
+
+if TYPE_CHECKING:
+    from headrace.protocol.transactions import QueueName
+    from headrace.topology.operators import Source
 
 __all__ = ["SourceReader", "joined", "ranged"]
 
 #: Properties that belong to the protocol or to the key, not to the user.
 _RESERVED = frozenset(
-    {
-        value
-        for name in names.__all__
-        if isinstance(value := getattr(names, name), str)
-    }
+    {value for name in names.__all__ if isinstance(value := getattr(names, name), str)}
     | {KEYS, EXACT_KEY}
 )
 _SHOWN_BYTES = 80
@@ -52,7 +50,7 @@ class SourceReader:
         Whether some sink passes the messages' own properties on.
     """
 
-    def __init__(self, source: Source, task: _Task, forwards_headers: bool) -> None:
+    def __init__(self, source: Source, task: _Task, *, forwards_headers: bool) -> None:
         self.source = source
         self._task = task
         self._forwards_headers = forwards_headers
@@ -68,7 +66,7 @@ class SourceReader:
         deserializer = self.source.deserializer
         try:
             keys, values = deserializer.deserialize_many(columns.body, columns.property)
-        except Exception:
+        except Exception:  # noqa: BLE001 - deserializers raise what they like
             # Some message is bad: find out which, one by one.
             return self._read_singly(topic, columns)
         return Chunk(keys, values, columns.born, columns.position, self._headers(columns))
@@ -137,9 +135,7 @@ class SourceReader:
             QueueMessages(queue, rows.body, pa.array(properties, pa.binary()), rows.born)
         )
 
-    def _reason(
-        self, topic: str, columns: MessageColumns, index: int, error: Exception
-    ) -> bytes:
+    def _reason(self, topic: str, columns: MessageColumns, index: int, error: Exception) -> bytes:
         return encode_properties(
             {
                 "HEADRACE_DEAD_SOURCE": self.source.name,

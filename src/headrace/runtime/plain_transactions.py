@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +25,9 @@ from headrace.protocol.transactions import (
     StagedPart,
 )
 from headrace.runtime.commits import Attempt, BatchEnd, QueueMessages, StageWriter
-from headrace.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.topology import Topology
 
 __all__ = ["PlainTransactions", "sender"]
 
@@ -45,7 +48,7 @@ def sender(client: Client) -> Send:
         *_, last = producer.send_columns(
             queue, messages.bodies, properties=messages.properties, born=int(messages.times[-1])
         )
-        return last.queue_offset + last.count
+        return last.offset + last.count
 
     return send
 
@@ -79,12 +82,11 @@ class PlainTransactions:
         self._record: CommitRecord | None = None
 
     def open(self, driver: str) -> OpenAnswer:
+        """Append an open record with the next epoch."""
         last = self._read_record()
         if last is None:
             last = CommitRecord(job=self._job, kind="commit", epoch=0, batch=0)
-        record = msgspec.structs.replace(
-            last, kind="open", epoch=last.epoch + 1, timestamp=_now()
-        )
+        record = msgspec.structs.replace(last, kind="open", epoch=last.epoch + 1, timestamp=_now())
         logger.info("driver %s opens epoch %d of job %s", driver, record.epoch, self._job)
         self._append(record)
         return OpenAnswer(epoch=record.epoch, record=record)
@@ -92,6 +94,7 @@ class PlainTransactions:
     def plan(
         self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
     ) -> PlanAnswer:
+        """Read how far every queue has come."""
         deadline = time.monotonic() + wait / 1000
         queues = [queue for topic in topics for queue in self._client.queues(topic)]
         while True:
@@ -111,9 +114,11 @@ class PlainTransactions:
         )
 
     def writer(self, attempt: Attempt) -> StageWriter:
+        """Send at once."""
         return _DirectWriter(attempt, self._send)
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
+        """Append the commit record, unless a newer epoch has opened."""
         last = self._read_record()
         if last is not None and last.epoch > end.record.epoch:
             raise FencedError(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.errors import OffsetExpiredError
-from headrace.protocol.transactions import CommitRecord, QueueName
-from headrace.runtime.job_plan import JobConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.protocol.transactions import CommitRecord, QueueName
+    from headrace.runtime.job_plan import JobConnection
 
 __all__ = ["QueueRange", "Split", "check_offsets", "make_splits", "starting_offsets"]
 

@@ -7,13 +7,12 @@ It takes a chunk and gives a chunk; nothing here knows of Spark, sockets or file
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.state import StateStore
 from headrace.runtime.user_code import Locator, UserFunction
 from headrace.topology.operators import (
     Filter,
@@ -27,7 +26,10 @@ from headrace.topology.operators import (
     ToStream,
 )
 
-__all__ = ["Processor", "ProcessorContext", "STATELESS"]
+if TYPE_CHECKING:
+    from headrace.runtime.state import StateStore
+
+__all__ = ["STATELESS", "Processor", "ProcessorContext"]
 
 OperatorT = TypeVar("OperatorT", bound=Operator)
 
@@ -61,10 +63,6 @@ class Processor(Generic[OperatorT]):
     def process(self, chunk: Chunk) -> Chunk:
         """Handle records in the order of their marks and give the results."""
         raise NotImplementedError
-
-    def watermark(self, time: int, mark: int) -> Chunk:
-        """Handle a watermark that stands at ``mark``; give what it fires."""
-        return Chunk.empty()
 
     def finish(self) -> Chunk:
         """End the batch: give results that are due once per batch."""

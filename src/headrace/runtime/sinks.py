@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +10,15 @@ import pyarrow as pa
 from headrace.errors import SerializationError
 from headrace.keys import EXACT_KEY, KEYS, encode_keys, hex_key, key_hashes, key_properties
 from headrace.protocol.properties import encode_properties
-from headrace.protocol.transactions import QueueName
-from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.commits import QueueMessages
-from headrace.runtime.state import ChangeSet
-from headrace.topology.operators import Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from headrace.protocol.transactions import QueueName
+    from headrace.runtime.chunk import Chunk, Int64s
+    from headrace.runtime.state import ChangeSet
+    from headrace.topology.operators import Sink
 
 __all__ = ["SinkWriter", "state_messages"]
 

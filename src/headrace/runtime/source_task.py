@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
-from headrace.protocol.columns import MessageColumns
-from headrace.runtime.blocks import Block
-from headrace.runtime.chunk import Chunk
-from headrace.runtime.job_plan import JobConnection
 from headrace.runtime.messages import SourceReader, joined, ranged
-from headrace.runtime.planning import QueueRange, Split
-from headrace.runtime.task import Task
-from headrace.runtime.user_code import Locator
 from headrace.topology.operators import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from headrace.protocol.columns import MessageColumns
+    from headrace.runtime.blocks import Block
+    from headrace.runtime.chunk import Chunk
+    from headrace.runtime.job_plan import JobConnection
+    from headrace.runtime.planning import QueueRange, Split
+    from headrace.runtime.task import Task
+    from headrace.runtime.user_code import Locator
 
 __all__ = ["run_source"]
 
@@ -51,7 +55,9 @@ def _readers(job: JobConnection, task: Task) -> dict[str, list[SourceReader]]:
     for operator in job.plan.topology.operators:
         if isinstance(operator, Source):
             needs_headers = job.plan.forwards_headers(operator)
-            readers[operator.topic].append(SourceReader(operator, task, needs_headers))
+            readers[operator.topic].append(
+                SourceReader(operator, task, forwards_headers=needs_headers)
+            )
     return readers
 
 

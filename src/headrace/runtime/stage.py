@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from headrace.keys import decode_keys, encode_keys, key_hashes
-from headrace.protocol.transactions import QueueName
 from headrace.runtime.aggregates import AggregateProcessor, Combiner, combines
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.commits import QueueMessages
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
-from headrace.runtime.user_code import Locator
-from headrace.topology import StagePlan
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headrace.protocol.transactions import QueueName
+    from headrace.runtime.commits import QueueMessages
+    from headrace.runtime.user_code import Locator
+    from headrace.topology import StagePlan
 
 __all__ = ["PROCESSORS", "StageRunner"]
 
@@ -70,9 +73,7 @@ class StageRunner:
         self._operators = plan.stages[stage].operators
         self._emit = emit
         self._sinks = {
-            operator.name: SinkWriter(
-                operator, context.queues(operator.topic), context.partition
-            )
+            operator.name: SinkWriter(operator, context.queues(operator.topic), context.partition)
             for operator in self._operators
             if isinstance(operator, Sink)
         }
@@ -130,18 +131,16 @@ class StageRunner:
                 for messages in self._sinks[operator.name].messages(chunk):
                     self._emit(messages)
                 continue
-            self._pass_on(operator, self._process(operator, chunk, finishing), inbox)
+            self._pass_on(operator, self._process(operator, chunk, finishing=finishing), inbox)
 
-    def _process(self, operator: Operator, chunk: Chunk, finishing: bool) -> Chunk:
+    def _process(self, operator: Operator, chunk: Chunk, *, finishing: bool) -> Chunk:
         if isinstance(operator, Source):
             return chunk
         processor = self._processors[operator.name]
         result = processor.process(chunk) if len(chunk) else chunk
         return Chunk.merge([result, processor.finish()]) if finishing else result
 
-    def _pass_on(
-        self, operator: Operator, chunk: Chunk, inbox: dict[str, list[Chunk]]
-    ) -> None:
+    def _pass_on(self, operator: Operator, chunk: Chunk, inbox: dict[str, list[Chunk]]) -> None:
         if not len(chunk):
             return
         for child in self._plan.children(operator.name):

@@ -7,14 +7,19 @@ that a copy that differs from what was committed is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.runtime.chunk import Int64s
 
 __all__ = [
     "ChangeSet",
@@ -43,9 +48,11 @@ class EmptyBase:
     """A store before its first commit."""
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
+        """Look keys up."""
         return [None] * len(keys)
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """Give all entries in the order of their keys."""
         return iter(())
 
 
@@ -56,9 +63,11 @@ class MemoryBase:
         self.entries: dict[bytes, bytes] = {}
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
+        """Look keys up."""
         return list(map(self.entries.get, keys))
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """Give all entries in the order of their keys."""
         return iter(sorted(self.entries.items()))
 
     def apply(self, changes: ChangeSet) -> None:
@@ -163,12 +172,12 @@ def _live(bodies: pa.BinaryArray, values: list[bytes | None]) -> list[bytes]:
 
 
 def encode_entries(keys: list[bytes], values: list[bytes | None]) -> pa.BinaryArray:
-    """Encode state message bodies: key length u32, key, value length u32, value.
+    r"""Encode state message bodies: key length u32, key, value length u32, value.
 
     A delete is an empty body (RIP-58, "store in remotely").
 
     >>> encode_entries([b"k"], [b"vv"])[0].as_py()
-    b'\\x00\\x00\\x00\\x01k\\x00\\x00\\x00\\x02vv'
+    b'\x00\x00\x00\x01k\x00\x00\x00\x02vv'
     """
     key_column = pa.array(keys, pa.binary())
     value_column = pa.array(values, pa.binary())
@@ -207,16 +216,12 @@ def decode_entries(bodies: pa.BinaryArray) -> tuple[list[bytes], list[bytes]]:
     )
 
 
-def _read_u32(data: np.ndarray[tuple[int], np.dtype[np.uint8]], starts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    wide = data[starts[:, None] + np.arange(4)].astype(np.int64)
-    return wide @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
+def _read_u32(data: npt.NDArray[np.uint8], starts: Int64s) -> Int64s:
+    wide = data[starts[:, None] + np.arange(4)]
+    return np.ascontiguousarray(wide).view(">u4").ravel().astype(np.int64)
 
 
-def _pick(
-    data: pa.Buffer,
-    starts: np.ndarray[tuple[int], np.dtype[np.int64]],
-    ends: np.ndarray[tuple[int], np.dtype[np.int64]],
-) -> list[bytes]:
+def _pick(data: pa.Buffer, starts: Int64s, ends: Int64s) -> list[bytes]:
     # One array over the whole buffer whose odd elements are the wanted slices.
     offsets = np.empty(2 * len(starts) + 1, np.int32)
     offsets[0] = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +10,14 @@ import pyarrow.compute as pc
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.keys import EXACT_KEY, KEYS
-from headrace.protocol.columns import MessageColumns
-from headrace.protocol.transactions import QueueName
 from headrace.runtime.local_state import StateTopicBlock
 from headrace.runtime.state import decode_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.protocol.columns import MessageColumns
+    from headrace.protocol.transactions import QueueName
 
 __all__ = ["StateTopicReader", "entries"]
 
@@ -46,6 +50,7 @@ class StateTopicReader:
         self._queues = queues
 
     def read(self, store: str, partition: int, start: int, end: int) -> Iterator[StateTopicBlock]:
+        """Give the messages of [start, end) in order."""
         queue = MessageQueue.parse(self._queues[self._topics[store]][partition])
         for result in self._consumer.blocks(queue, start, end, max_bytes=_BLOCK_BYTES):
             columns = result.columns()

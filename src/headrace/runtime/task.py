@@ -8,25 +8,28 @@ state copies.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind, Rows
-from headrace.runtime.chunk import Chunk
-from headrace.runtime.commits import Attempt, QueueMessages, StageWriter
 from headrace.runtime.failures import describe_failure
-from headrace.runtime.local_state import Copy
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner
 from headrace.runtime.state import ChangeSet, StateStore
-from headrace.runtime.user_code import Locator
-from headrace.topology import StagePlan
-from headrace.topology.operators import Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from headrace.runtime.chunk import Chunk
+    from headrace.runtime.commits import Attempt, QueueMessages, StageWriter
+    from headrace.runtime.local_state import Copy
+    from headrace.runtime.user_code import Locator
+    from headrace.topology import StagePlan
+    from headrace.topology.operators import Operator
 
 __all__ = ["Control", "StateCopies", "Summary", "Task", "TaskContext", "control_blocks", "guarded"]
 
@@ -67,7 +70,8 @@ class StateCopies(Protocol):
 
     def open(
         self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
-    ) -> Copy: ...
+    ) -> Copy:
+        """Open a store of one partition."""
 
     def save(
         self,
@@ -76,7 +80,8 @@ class StateCopies(Protocol):
         attempt: tuple[int, int, int],
         base_offset: int,
         changes: ChangeSet,
-    ) -> None: ...
+    ) -> None:
+        """Keep the changes of an attempt."""
 
 
 def control_blocks(control: Control, stages: int) -> Iterator[Block]:
@@ -103,12 +108,15 @@ class TaskContext:
 
     @property
     def partitions(self) -> int:
+        """Partitions of the job."""
         return self.control.partitions
 
     def queues(self, topic: str) -> list[QueueName]:
+        """Give the writable queues of a topic, in order."""
         return self.control.queues[topic]
 
     def store(self, operator: Operator) -> StateStore:
+        """Open an operator's store, once per task."""
         name = operator.name
         if name not in self._stores:
             summary = self._summary(name)
@@ -208,7 +216,9 @@ class Task:
         for (operator, kind), parts in sorted(payloads.items()):
             self._runner.absorb(operator, kind, Rows.unpack(parts))
 
-    def finish(self, splits: int = 0, ends: Mapping[QueueName, int] | None = None) -> Iterator[Block]:
+    def finish(
+        self, splits: int = 0, ends: Mapping[QueueName, int] | None = None
+    ) -> Iterator[Block]:
         """End the batch: give blocks for later stages, and the summary for the driver."""
         yield from self._runner.finish(self._context.partitions)
         states = self._context.save_state(self._attempt, self._writer)
@@ -228,7 +238,6 @@ class Task:
             msgspec.json.encode(summary),
         )
 
-
     def close(self) -> None:
         """Let go of the state copies, also after a failure."""
         self._context.close()
@@ -244,6 +253,4 @@ def guarded(partition: int, run: Callable[[], Iterable[Block]]) -> Iterator[Bloc
     except HeadraceError as error:
         if error.retriable:
             raise
-        yield Block(
-            partition, SUMMARY_STAGE, BlockKind.FAILURE, "", describe_failure(error)
-        )
+        yield Block(partition, SUMMARY_STAGE, BlockKind.FAILURE, "", describe_failure(error))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +23,21 @@ from headrace.keys import (
 from headrace.protocol.columns import MessageColumns
 from headrace.protocol.properties import decode_properties, encode_properties
 from headrace.protocol.transactions import StagedPart, StateSummary
-from headrace.runtime.blocks import Block
-from headrace.runtime.chunk import Chunk
 from headrace.runtime.commits import Attempt, QueueMessages
 from headrace.runtime.local_state import Copy
 from headrace.runtime.messages import SourceReader
 from headrace.runtime.state import ChangeSet, MemoryBase
 from headrace.runtime.task import Control, Task, TaskContext
 from headrace.serdes import Deserializer, Serde, as_deserializer
-from headrace.topology import Topology
 from headrace.topology.operators import Aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from headrace.runtime.blocks import Block
+    from headrace.runtime.chunk import Chunk
+    from headrace.topology import Topology
 
 __all__ = ["TestInput", "TestOutput", "TestRecord", "TestState", "TopologyTestDriver"]
 
@@ -119,9 +122,7 @@ class TopologyTestDriver:
             )
         return TestInput(self, topic, serde)
 
-    def output(
-        self, topic: str, deserializer: Deserializer[Any, V] | Serde[V]
-    ) -> TestOutput[V]:
+    def output(self, topic: str, deserializer: Deserializer[Any, V] | Serde[V]) -> TestOutput[V]:
         """Give what was written to a topic, dead-letter topics included."""
         return TestOutput(self._outputs[topic], as_deserializer(deserializer))
 
@@ -141,9 +142,7 @@ class TopologyTestDriver:
             )
         found = self.topology.operator(operator)
         assert isinstance(found, Aggregate)
-        return TestState(
-            found, [self._copies.base(operator, p) for p in range(self._partitions)]
-        )
+        return TestState(found, [self._copies.base(operator, p) for p in range(self._partitions)])
 
     def advance(self, by: timedelta) -> None:
         """Move the clock on."""
@@ -457,7 +456,11 @@ class _SentLocator:
 
 
 def _written(messages: QueueMessages) -> list[_Written]:
-    columns = (messages.bodies.to_pylist(), messages.properties.to_pylist(), messages.times.tolist())
+    columns = (
+        messages.bodies.to_pylist(),
+        messages.properties.to_pylist(),
+        messages.times.tolist(),
+    )
     return [
         _Written(body, decode_properties(properties), time)
         for body, properties, time in zip(*columns, strict=True)

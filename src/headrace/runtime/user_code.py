@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError, UserCodeError
-from headrace.runtime.chunk import Int64s
-from headrace.topology.operators import Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace.runtime.chunk import Int64s
+    from headrace.topology.operators import Operator
 
 __all__ = ["Locator", "UserFunction", "user_line"]
 
@@ -38,9 +41,7 @@ class UserFunction:
 
     __slots__ = ("_function", "_locator", "_operator")
 
-    def __init__(
-        self, operator: Operator, function: Callable[..., Any], locator: Locator
-    ) -> None:
+    def __init__(self, operator: Operator, function: Callable[..., Any], locator: Locator) -> None:
         self._operator = operator
         self._function = function
         self._locator = locator

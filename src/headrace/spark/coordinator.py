@@ -7,16 +7,20 @@ a summary is missing or doubled, so that nothing half-processed is ever committe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.errors import JobFailedError
-from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.commits import BatchEnd
 from headrace.runtime.failures import raise_failure
 from headrace.runtime.task import Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.protocol.transactions import CommitRecord, StateSummary
 
 __all__ = ["assemble"]
 
@@ -79,7 +83,9 @@ def _check_complete(summaries: list[Summary], stages: int, partitions: int) -> d
     }
     if set(found) != expected or any(count > 1 for count in found.values()) or len(heads) != 1:
         missing = sorted(expected - set(found))
-        surplus = sorted(place for place, count in found.items() if count > 1 or place not in expected)
+        surplus = sorted(
+            place for place, count in found.items() if count > 1 or place not in expected
+        )
         raise JobFailedError(
             f"a batch came back incomplete: (stage, partition) missing {missing}, doubled or"
             f" unexpected {surplus}",

@@ -8,21 +8,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
-from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.job_plan import JobConnection
 from headrace.runtime.local_state import restoring
-from headrace.runtime.task import Summary
 from headrace.settings import JobSettings
 from headrace.spark.coordinator import assemble
 from headrace.spark.launch import checked_record, make_connection, pickle_plan, prepare_topics
@@ -31,7 +24,18 @@ from headrace.spark.rows import blocks_of
 from headrace.spark.session import get_session, scratch_folder
 from headrace.spark.source import Launch
 from headrace.spark.statistics import JobStatistics, Meter
-from headrace.topology import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import timedelta
+    from types import TracebackType
+
+    from pyspark.sql import DataFrame
+
+    from headrace.protocol.transactions import CommitRecord
+    from headrace.runtime.job_plan import JobConnection
+    from headrace.runtime.task import Summary
+    from headrace.topology import Topology
 
 __all__ = ["StreamJob"]
 
@@ -104,7 +108,10 @@ class StreamJob:
         self._connection = connection
         self._stages = len(connection.plan.stages.stages)
         self._supervisor = threading.Thread(
-            target=self._supervise, args=(queues,), name=f"headrace-{self.topology.name}", daemon=True
+            target=self._supervise,
+            args=(queues,),
+            name=f"headrace-{self.topology.name}",
+            daemon=True,
         )
         self._open()
         self._supervisor.start()
@@ -166,7 +173,10 @@ class StreamJob:
             lag = sum(max(0, end - record.offsets.get(queue, 0)) for queue, end in latest.items())
         root = None if connection is None else connection.plan.state_root
         return self._meter.statistics(
-            record, lag, (0, 0) if root is None else restoring(root), self._failure is None
+            record,
+            lag,
+            (0, 0) if root is None else restoring(root),
+            running=self._failure is None,
         )
 
     def __enter__(self) -> Self:
@@ -213,7 +223,9 @@ class StreamJob:
                     return
                 except HeadraceError as error:
                     batch = self._record.batch if self._record else 0
-                    pause, restarts = (_FIRST_PAUSE, 0) if batch > last_batch else (pause * 2, restarts + 1)
+                    pause, restarts = (
+                        (_FIRST_PAUSE, 0) if batch > last_batch else (pause * 2, restarts + 1)
+                    )
                     last_batch = batch
                     if not error.retriable or restarts >= _RESTARTS or self._stopping.is_set():
                         raise

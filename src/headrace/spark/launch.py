@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark import cloudpickle
@@ -15,11 +16,13 @@ from headrace.errors import (
     StateError,
     TopicNotFoundError,
 )
-from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.job_plan import JobConnection, JobPlan
-from headrace.settings import JobSettings
 from headrace.spark.worker import PlanHandle
-from headrace.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.protocol.transactions import CommitRecord
+    from headrace.settings import JobSettings
+    from headrace.topology import Topology
 
 __all__ = ["checked_record", "make_connection", "pickle_plan", "prepare_topics"]
 
@@ -42,7 +45,7 @@ def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> 
 
 def pickle_plan(plan: JobPlan) -> PlanHandle:
     """Pickle a plan, with the user's functions by value where workers cannot import them."""
-    payload = cloudpickle.dumps(plan)
+    payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
     return PlanHandle(hashlib.sha256(payload).hexdigest(), payload)
 
 
@@ -69,9 +72,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     known = set(admin.topics())
     for topic in plan.state_topics.values():
         if topic not in known:
-            admin.create_topic(
-                topic, queues=plan.settings.partitions, attributes=_COMPACTION
-            )
+            admin.create_topic(topic, queues=plan.settings.partitions, attributes=_COMPACTION)
         queues[topic] = _queues(job, topic, f"job '{plan.job}' keeps state in topic '{topic}'")
         if len(queues[topic]) != plan.settings.partitions:
             raise _other_partitions(plan, len(queues[topic]))
@@ -113,9 +114,7 @@ def checked_record(record: CommitRecord, plan: JobPlan) -> CommitRecord:
             f" operator: it has {', '.join(plan.state_topics) or 'none with state'}",
             hint="give the operator its old name (name=...), or start the job under a new name",
         )
-    return msgspec.structs.replace(
-        record, partitions=partitions, stores=sorted(plan.state_topics)
-    )
+    return msgspec.structs.replace(record, partitions=partitions, stores=sorted(plan.state_topics))
 
 
 def _other_partitions(plan: JobPlan, there: int) -> PartitionCountError:

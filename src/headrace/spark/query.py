@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from datetime import timedelta
+import contextlib
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
-from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import HeadraceError, JobFailedError
 from headrace.spark.rows import ROW_SCHEMA
 from headrace.spark.source import JobSource, Launch
 from headrace.spark.stages import stage_function
 
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
 __all__ = ["failure_of", "run_query"]
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 1
 
 
 class TaskFailedError(JobFailedError):
@@ -56,9 +61,7 @@ def run_query(
         _stop(query)
 
 
-def _plan(
-    session: SparkSession, launch: Launch, stages: int, partitions: int
-) -> DataFrame:
+def _plan(session: SparkSession, launch: Launch, stages: int, partitions: int) -> DataFrame:
     class LaunchedSource(JobSource):
         # A class of its own, so that Spark ships it by value with this launch in it.
         pass
@@ -74,11 +77,9 @@ def _plan(
 
 
 def _stop(query: StreamingQuery) -> None:
-    try:
+    # Where the Java process is gone, the query is gone with it.
+    with contextlib.suppress(Py4JError, ConnectionError):
         query.stop()
-    except (Py4JError, ConnectionError):
-        # The Java process is gone, and the query with it.
-        pass
 
 
 def failure_of(job: str, error: Exception) -> HeadraceError:

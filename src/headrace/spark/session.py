@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from headrace.java import use_java
-from headrace.settings import JobSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.settings import JobSettings
 
 __all__ = ["SPARK_CONFIG", "get_session"]
 

@@ -6,15 +6,12 @@ in Spark's workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
-from pyspark.sql.types import StructType
 
 from headrace.client import MessageQueue
 from headrace.errors import FencedError
@@ -26,6 +23,12 @@ from headrace.runtime.source_task import run_source
 from headrace.runtime.task import Control, control_blocks, guarded
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.worker import PlanHandle, connection, end_of_task, make_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 __all__ = ["BatchOffset", "JobSource", "Launch"]
 
@@ -73,12 +76,15 @@ class JobSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Name the format."""
         return "headrace-job"
 
     def schema(self) -> str:
+        """Describe the rows."""
         return ROW_SCHEMA
 
     def streamReader(self, schema: StructType) -> JobReader:
+        """Make the reader."""
         return JobReader(self.launch)
 
 
@@ -110,7 +116,10 @@ class JobReader(DataSourceStreamReader):
         )
         if answer.record is not None and answer.record.epoch > launch.epoch:
             return _offset(batch=begin.batch + 1, queues={}, fenced_by=answer.record.epoch)
-        if all(end <= begin.queues.get(queue, answer.begins[queue]) for queue, end in answer.ends.items()):
+        if all(
+            end <= begin.queues.get(queue, answer.begins[queue])
+            for queue, end in answer.ends.items()
+        ):
             return start
         self._planned = {begin.batch + 1: answer}
         return _offset(batch=begin.batch + 1, queues={**begin.queues, **answer.ends})

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.task import Summary
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.protocol.transactions import CommitRecord
+    from headrace.runtime.task import Summary
 
 __all__ = ["JobStatistics", "Meter"]
 
@@ -64,7 +67,12 @@ class Meter:
             self._operators.update(summary.records)
 
     def statistics(
-        self, record: CommitRecord | None, lag: int | None, restore: tuple[int, int], running: bool
+        self,
+        record: CommitRecord | None,
+        lag: int | None,
+        restore: tuple[int, int],
+        *,
+        running: bool,
     ) -> JobStatistics:
         """Put the numbers together."""
         commits = list(self._commits)

@@ -7,10 +7,10 @@ import os
 import pickle
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from headrace.client import Client
 from headrace.errors import HeadraceError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
@@ -19,8 +19,12 @@ from headrace.runtime.commits import Attempt
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.local_state import LocalCopies
 from headrace.runtime.state_topic import StateTopicReader
-from headrace.runtime.task import Control, Task, TaskContext as RuntimeContext
-from headrace.runtime.user_code import Locator
+from headrace.runtime.task import Control, Task
+from headrace.runtime.task import TaskContext as RuntimeContext
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+    from headrace.runtime.user_code import Locator
 
 __all__ = ["PlanHandle", "RemoteLocator", "connection", "end_of_task", "make_task"]
 
@@ -41,7 +45,7 @@ def connection(handle: PlanHandle) -> JobConnection:
     """Give this process's connection for a job."""
     key = (os.getpid(), handle.digest)
     if key not in _connections:
-        plan = pickle.loads(handle.payload)
+        plan = pickle.loads(handle.payload)  # noqa: S301 - made by our own driver
         assert isinstance(plan, JobPlan)
         _connections.clear()
         _connections[key] = JobConnection(plan)
@@ -102,6 +106,7 @@ class RemoteLocator:
         self._brokers = brokers
 
     def locate(self, mark: int) -> str:
+        """Describe the place of the message at a position."""
         for broker in self._brokers:
             try:
                 answer = self._client.ask_broker(
