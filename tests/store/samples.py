@@ -106,6 +106,16 @@ def copy_store(source: Path, target: Path) -> Path:
     return target
 
 
+class UnsyncedOps(FileOps):
+    """File operations that leave syncing out: for tests that only copy and cut files."""
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
 class FaultyOps(FileOps):
     """File operations of which a test lets some fail.
 

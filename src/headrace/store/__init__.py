@@ -9,7 +9,8 @@ from headrace.store.recovery import RecoveryReport
 from headrace.store.requests import AppendResult, QueueAppend, UnitResult
 from headrace.store.settings import StoreSettings
 from headrace.store.staging import StageKey
-from headrace.store.store import MessageStore, StoreStatistics
+from headrace.store.statistics import StoreStatistics
+from headrace.store.store import MessageStore
 
 __all__ = [
     "AppendResult",

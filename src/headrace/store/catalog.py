@@ -43,7 +43,7 @@ class Catalog:
         """One past the last byte of the log that readers see."""
         return self._position
 
-    def keys(self) -> list[QueueKey]:
+    def queues(self) -> list[QueueKey]:
         """Name all queues that hold or held messages, in order."""
         with self._lock:
             return sorted(self._queues)

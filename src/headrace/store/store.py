@@ -5,20 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import InvalidParameterError
-from headrace.store.catalog import Catalog
-from headrace.store.checkpoint import Checkpointer, remove_strangers
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.folder_lock import FolderLock
-from headrace.store.log import CommitLog
+from headrace.store.opening import StoreParts, open_parts
 from headrace.store.reading import Bounds, Cut, Reader, ReadResult
 from headrace.store.record import check_sizes, queue_of
-from headrace.store.recovery import RecoveryReport, recover
 from headrace.store.requests import (
     AppendRequest,
     AppendResult,
@@ -28,40 +24,15 @@ from headrace.store.requests import (
     UnitResult,
 )
 from headrace.store.settings import StoreSettings
-from headrace.store.staging import StageKey, Staging
+from headrace.store.statistics import StoreStatistics
 from headrace.store.verification import Verification
-from headrace.store.writer import OnAppend, Writer
 
 if TYPE_CHECKING:
     from headrace.store.index import QueueKey
+    from headrace.store.staging import StageKey
+    from headrace.store.writer import OnAppend
 
-__all__ = ["MessageStore", "StoreStatistics"]
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatistics:
-    """What a store holds and has done since it was opened."""
-
-    #: Positions of the log's first byte, of the end that readers see, and of what is on disk.
-    begin: int
-    end: int
-    synced: int
-    segments: int
-    queues: int
-    #: Groups written, syncs, committed units, records and bytes appended since the open.
-    groups: int
-    syncs: int
-    units: int
-    appended_records: int
-    appended_bytes: int
-    staged_parts: int
-    staged_bytes: int
-    #: Position of the last checkpoint, -1 for none: recovery would begin there.
-    checkpoint: int
-    #: Why the store takes no more, None while it works.
-    failure: str | None
-    #: What opening the store found.
-    recovery: RecoveryReport
+__all__ = ["MessageStore"]
 
 
 class MessageStore:
@@ -82,27 +53,17 @@ class MessageStore:
     (0, 2, 2)
     """
 
-    def __init__(
-        self,
-        lock: FolderLock,
-        log: CommitLog,
-        catalog: Catalog,
-        staging: Staging,
-        checkpointer: Checkpointer,
-        *,
-        writer: Writer,
-        settings: StoreSettings,
-        recovery: RecoveryReport,
-    ) -> None:
+    def __init__(self, lock: FolderLock, parts: StoreParts, settings: StoreSettings) -> None:
         self._lock = lock
-        self._log = log
-        self._catalog = catalog
-        self._staging = staging
-        self._checkpointer = checkpointer
-        self._writer = writer
+        self._log = parts.log
+        self._catalog = parts.catalog
+        self._staging = parts.staging
+        self._checkpointer = parts.checkpointer
+        self._writer = parts.writer
+        self._recovery = parts.recovery
         self._settings = settings
-        self._recovery = recovery
-        self._reader = Reader(log, catalog, Verification(log, recovery.checked_from))
+        verification = Verification(parts.log, parts.recovery.checked_from)
+        self._reader = Reader(parts.log, parts.catalog, verification)
 
     @classmethod
     def open(
@@ -138,64 +99,12 @@ class MessageStore:
         ops.make_directory(path)
         lock = FolderLock(path)
         try:
-            return cls._open_locked(path, settings, on_append, lock, ops, clock or _now)
+            parts = open_parts(path, settings, ops, on_append=on_append, clock=clock or _now)
         except BaseException:
             lock.release()
             raise
-
-    @classmethod
-    def _open_locked(
-        cls,
-        path: Path,
-        settings: StoreSettings,
-        on_append: OnAppend | None,
-        lock: FolderLock,
-        ops: FileOps,
-        clock: Callable[[], int],
-    ) -> Self:
-        for name in ("log", "index", "staging"):
-            ops.make_directory(path / name)
-        free = settings.min_free_space
-        log = CommitLog(path / "log", ops, segment_size=settings.segment_size, min_free_space=free)
-        catalog = Catalog(path / "index", settings.index_file_units)
-        checkpoint = path / "checkpoint"
-        try:
-            report = recover(
-                log,
-                catalog,
-                checkpoint,
-                ops,
-                file_units=settings.index_file_units,
-                unit_marks=settings.unit_marks,
-            )
-            staging = Staging(path / "staging", ops, settings)
-        except BaseException:
-            log.close()
-            raise
-        remove_strangers(catalog.folder, (index for index, _ in catalog.indexes()))
-        checkpointer = Checkpointer(checkpoint, ops, -1 if report.rebuilt else report.checked_from)
-        writer = Writer(
-            log,
-            catalog,
-            staging,
-            checkpointer,
-            settings=settings,
-            ops=ops,
-            clock=clock,
-            on_append=on_append,
-        )
-        store = cls(
-            lock,
-            log,
-            catalog,
-            staging,
-            checkpointer,
-            writer=writer,
-            settings=settings,
-            recovery=report,
-        )
-        writer.start()
-        return store
+        parts.writer.start()
+        return cls(lock, parts, settings)
 
     @property
     def store_host(self) -> tuple[str, int]:
@@ -352,7 +261,7 @@ class MessageStore:
 
     def queues(self) -> list[QueueKey]:
         """Name all queues that have had a message, in order."""
-        return self._catalog.keys()
+        return self._catalog.queues()
 
     def statistics(self) -> StoreStatistics:
         """Tell what the store holds and has done."""
@@ -363,7 +272,7 @@ class MessageStore:
             end=self._catalog.position,
             synced=min(self._log.synced, self._catalog.position),
             segments=len(self._log.segments),
-            queues=len(self._catalog.keys()),
+            queues=len(self._catalog.queues()),
             groups=counters.groups,
             syncs=counters.syncs,
             units=counters.units,

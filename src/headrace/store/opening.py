@@ -1,0 +1,70 @@
+"""Opening a store: its parts, recovered and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.store.catalog import Catalog
+from headrace.store.checkpoint import Checkpointer, remove_strangers
+from headrace.store.log import CommitLog
+from headrace.store.recovery import RecoveryReport, recover
+from headrace.store.staging import Staging
+from headrace.store.writer import OnAppend, Writer
+
+if TYPE_CHECKING:
+    from headrace.store.fileops import FileOps
+    from headrace.store.settings import StoreSettings
+
+__all__ = ["StoreParts", "open_parts"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """The parts of an open store; the writer has yet to be started."""
+
+    log: CommitLog
+    catalog: Catalog
+    staging: Staging
+    checkpointer: Checkpointer
+    writer: Writer
+    recovery: RecoveryReport
+
+
+def open_parts(
+    path: Path,
+    settings: StoreSettings,
+    ops: FileOps,
+    *,
+    on_append: OnAppend | None,
+    clock: Callable[[], int],
+) -> StoreParts:
+    """Recover what a folder holds. Caller: has the folder's lock."""
+    for name in ("log", "index", "staging"):
+        ops.make_directory(path / name)
+    segment_size, reserve = settings.segment_size, settings.min_free_space
+    log = CommitLog(path / "log", ops, segment_size=segment_size, min_free_space=reserve)
+    catalog = Catalog(path / "index", settings.index_file_units)
+    file_units, marks = settings.index_file_units, settings.unit_marks
+    checkpoint = path / "checkpoint"
+    try:
+        report = recover(log, catalog, checkpoint, ops, file_units=file_units, unit_marks=marks)
+        staging = Staging(path / "staging", ops, settings)
+    except BaseException:
+        log.close()
+        raise
+    remove_strangers(catalog.folder, (index for index, _ in catalog.indexes()))
+    checkpointer = Checkpointer(checkpoint, ops, -1 if report.rebuilt else report.checked_from)
+    writer = Writer(
+        log,
+        catalog,
+        staging,
+        checkpointer,
+        settings=settings,
+        ops=ops,
+        clock=clock,
+        on_append=on_append,
+    )
+    return StoreParts(log, catalog, staging, checkpointer, writer, report)
