@@ -14,7 +14,7 @@ import typer
 
 from headrace._setting import describe_default, parse_duration
 from headrace.cli._terminal import say
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, TopicNotFoundError
 from headrace.settings import JobSettings
 
 if TYPE_CHECKING:
@@ -92,10 +92,21 @@ def _job(program: Program, settings: JobSettings) -> Iterator[StreamJob]:
     with cluster_address(settings) as address:
         if settings.namesrv is None:
             say(f"Embedded broker at {address}, data in {settings.data_dir}")
-        say("Starting Spark ...")
+        say(f"Starting {program.topology.name} on Spark ...")
         connected = dataclasses.replace(settings, namesrv=address)
-        with StreamJob(program.topology, connected) as job:
+        with _hints_for(settings), StreamJob(program.topology, connected) as job:
             yield job
+
+
+@contextlib.contextmanager
+def _hints_for(settings: JobSettings) -> Iterator[None]:
+    """Name the data folder where a hint would name the address of a broker that ends with us."""
+    try:
+        yield
+    except TopicNotFoundError as error:
+        if settings.namesrv is None:
+            error.hint = f"make it: headrace topic create TOPIC --data-dir {settings.data_dir}"
+        raise
 
 
 def _follow(job: StreamJob, name: str, *, until_caught_up: bool, limit: timedelta | None) -> None:
