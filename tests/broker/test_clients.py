@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from headrace.protocol.groups import ConsumerData, Heartbeat, ProducerData, SubscriptionData
-
 from headrace.broker.clients import ClientRegistry, Member, Notify
+from headrace.protocol.groups import ConsumerData, Heartbeat, ProducerData, SubscriptionData
 
 
 def beat(

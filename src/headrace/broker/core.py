@@ -149,8 +149,9 @@ class Core:
 
     def arrived(self, queues: Collection[Queue]) -> None:
         """Wake who waits for messages of these queues; any thread may call."""
-        # Whether anybody waits is asked on the loop: a reader may be about to.
-        self.mailbox.post(partial(self._wake, queues))
+        # Safe from another thread: who waits registers first and looks again after that.
+        if not self.polls.is_empty:
+            self.mailbox.post(partial(self._wake, queues))
 
     def _wake(self, queues: Collection[Queue]) -> None:
         for poll in self.polls.arrived(queues):
@@ -158,8 +159,12 @@ class Core:
 
     def wait(
         self, queues: Collection[Queue], seconds: float, peer: Peer, wake: Callable[[], None]
-    ) -> None:
-        """Call back on the next message of the queues or when time is up, while the peer is there."""
+    ) -> Callable[[], None]:
+        """Call back on the next message of the queues or when time is up, while the peer is there.
+
+        The caller must look for messages again afterwards: one may have come just before.
+        Returns a call that ends the wait.
+        """
 
         def woken() -> None:
             timer.cancel()
@@ -169,19 +174,13 @@ class Core:
             if self.polls.remove(poll):
                 wake()
 
-        poll = self.polls.add(queues, owner=peer.number, wake=woken)
-        timer = self.loop.call_later(seconds, expired)
-
-    async def arrival(self, queues: Collection[Queue], seconds: float, peer: Peer) -> None:
-        """Wait for the next message of the queues, at most so long."""
-        come = asyncio.Event()
-        poll = self.polls.add(queues, owner=peer.number, wake=come.set)
-        timer = self.loop.call_later(seconds, come.set)
-        try:
-            await come.wait()
-        finally:
+        def end() -> None:
             timer.cancel()
             self.polls.remove(poll)
+
+        poll = self.polls.add(queues, owner=peer.number, wake=woken)
+        timer = self.loop.call_later(seconds, expired)
+        return end
 
     def turn(self, commit_topic: str) -> asyncio.Lock:
         """The lock under which the requests of one job follow one another."""

@@ -41,15 +41,20 @@ class LongPolls:
         self._by_queue: dict[Queue, set[Poll]] = {}
         self._by_owner: dict[int, set[Poll]] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits; any thread may ask."""
+        return not self._by_owner
+
     def __len__(self) -> int:
         return sum(map(len, self._by_owner.values()))
 
     def add(self, queues: Iterable[Queue], *, owner: int, wake: Callable[[], None]) -> Poll:
         """Let a request wait."""
         poll = Poll(tuple(queues), owner, wake)
-        self._by_owner.setdefault(owner, set()).add(poll)
         for queue in poll.queues:
             self._by_queue.setdefault(queue, set()).add(poll)
+        self._by_owner.setdefault(owner, set()).add(poll)
         return poll
 
     def arrived(self, queues: Collection[Queue]) -> list[Poll]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -166,10 +168,18 @@ async def plan_batch(core: Core, request: Request) -> Command:
     asked = request.strict_body(PlanRequest)
     answer = _plan(core, asked)
     deadline = core.loop.time() + asked.wait / 1000
-    # An arrival may be told of a message that the first look saw already.
     while not _has_news(asked, answer) and (left := deadline - core.loop.time()) > 0:
-        await core.arrival(list(_queues(core, asked)), left, request.peer)
-        answer = _plan(core, asked)
+        come = asyncio.Event()
+        end_wait = core.wait(list(_queues(core, asked)), left, request.peer, come.set)
+        try:
+            answer = _plan(core, asked)
+            if not _has_news(asked, answer):
+                # Nobody wakes who waits for a connection that is gone: look at the time as well.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(come.wait(), left)
+                answer = _plan(core, asked)
+        finally:
+            end_wait()
     return request.reply(body=_encode(answer))
 
 

@@ -67,8 +67,11 @@ def _answer_or_wait(core: Core, request: Request, pull: _Pull, deadline: float) 
     left = deadline - core.loop.time()
     if left > 0 and _is_at_end(pull, result):
         wake = partial(_wake, core, request, pull, deadline)
-        core.wait([(pull.topic, pull.queue_id)], left, request.peer, wake)
-        return None
+        end_wait = core.wait([(pull.topic, pull.queue_id)], left, request.peer, wake)
+        result = _read(core, pull)
+        if _is_at_end(pull, result):
+            return None
+        end_wait()
     return _answer(request, pull, result)
 
 
