@@ -1,6 +1,6 @@
 """Figures about topics, groups and brokers, as the protocol's JSON bodies.
 
-Tables by queue have the text of ``QueueRef.key`` as keys, however the sender wrote them.
+Keys of tables by queue hold JSON: ``QueueRef.key`` writes and ``QueueRef.of_key`` reads them.
 """
 
 from __future__ import annotations

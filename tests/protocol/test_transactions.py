@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ProtocolError
+from headrace.protocol.transactions import (
+    CommitRecord,
+    CommitRequest,
+    PlanAnswer,
+    StagedPart,
+    StagedSection,
+    StateSummary,
+    decode_sections,
+    encode_sections,
+)
+
+SECTIONS = st.lists(
+    st.builds(
+        StagedSection,
+        topic=st.text("abc%_", max_size=9),
+        queue_id=st.integers(0, 2**31 - 1),
+        count=st.integers(0, 2**31 - 1),
+        records=st.binary(max_size=30),
+    ),
+    max_size=5,
+)
+
+RECORD = CommitRecord(
+    job="counts",
+    kind="commit",
+    epoch=3,
+    batch=7,
+    partitions=4,
+    offsets={"lines@broker-a@0": 12},
+    watermarks={"lines@broker-a@0": 1_700_000_000_000},
+    states=[
+        StateSummary(
+            store="counts",
+            partition=1,
+            count=5,
+            checksum=2**64 - 1,
+            epoch=3,
+            batch=7,
+            attempt=9,
+            end_offset=2,
+        )
+    ],
+    stores=["counts"],
+    lineage=[[1, 1], [3, 6]],
+    timestamp=1_700_000_000_001,
+    counters={"read": 2**60},
+)
+
+
+def plain(sections: list[StagedSection]) -> list[tuple[str, int, int, bytes]]:
+    return [(s.topic, s.queue_id, s.count, bytes(s.records)) for s in sections]
+
+
+@given(SECTIONS)
+def test_decode_reverses_encode(sections: list[StagedSection]) -> None:
+    assert plain(list(decode_sections(encode_sections(sections)))) == plain(sections)
+
+
+@given(st.binary(max_size=80))
+def test_garbage_is_a_protocol_error(garbage: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        list(decode_sections(garbage))
+
+
+@given(SECTIONS.filter(bool), st.data())
+def test_cut_body_is_a_protocol_error(sections: list[StagedSection], data: st.DataObject) -> None:
+    body = encode_sections(sections)
+    ends = {len(encode_sections(sections[:n])) for n in range(len(sections) + 1)}
+    cut = data.draw(st.integers(0, len(body)).filter(lambda at: at not in ends))
+    with pytest.raises(ProtocolError, match="STAGE"):
+        list(decode_sections(body[:cut]))
+
+
+def test_records_are_views_of_the_body() -> None:
+    body = encode_sections([StagedSection("t", 3, 1, b"xyz")])
+    (section,) = decode_sections(body)
+    assert isinstance(section.records, memoryview)
+    assert section.records.obj is body
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        RECORD,
+        CommitRequest(
+            commit_topic="c",
+            group="g",
+            previous=6,
+            parts=[StagedPart(stage=0, partition=1, attempt=2, chunks=3, records=4)],
+            record=RECORD,
+        ),
+        PlanAnswer(record=None, begins={}, ends={"t@b@0": 1}, latest={}, position=5, clock=6),
+    ],
+)
+def test_bodies_are_read_as_written(value: msgspec.Struct) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+
+
+def test_commit_record_of_a_newer_version_is_read() -> None:
+    written = msgspec.to_builtins(RECORD) | {"invented_later": 1}
+    assert msgspec.convert(written, CommitRecord) == RECORD
