@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from headrace.client._provision import ensure_group
 from headrace.errors import (
     ProtocolError,
     RequestNotSupportedError,
@@ -79,6 +80,7 @@ class AsyncJobs:
     def __init__(self, client: AsyncClient, commit_topic: str) -> None:
         self.client = client
         self.commit_topic = commit_topic
+        self._groups: set[str] = set()
         self._opens = 0
         self._plans = 0
         self._chunks = 0
@@ -152,6 +154,9 @@ class AsyncJobs:
         StagedPartMissingError
             If the broker does not hold all that the commit names: process the batch anew.
         """
+        if request.group not in self._groups:
+            await ensure_group(self.client, request.group, [await self._broker()])
+            self._groups.add(request.group)
         answer = await self._ask(
             RequestCode.COMMIT_BATCH, request, CommitAnswer, final=(StagedPartMissingError,)
         )
