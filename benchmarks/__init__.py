@@ -1,1 +1,1 @@
-"""Measurements of Headrace's speed: ``make bench``."""
+"""Measurements of Headrace's speed: ``make bench``, ``make bench-peers``."""

@@ -1,23 +1,29 @@
-"""Runs measurements: ``python -m benchmarks [--peers] [--runs N] [MEASURE ...]``."""
+"""Runs measurements: ``python -m benchmarks [--peers] [--small] [MEASURE ...]``."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import pkgutil
+import signal
 import sys
+from pathlib import Path
 
 import benchmarks
-from benchmarks.measures import DEFAULT_RUNS, chosen, run_all
+from benchmarks.measures import LEAST_RUNS, Plan, Runner, chosen
+from benchmarks.sizes import FULL, SMALL
+from benchmarks.table import results_table
+
+__all__ = ["main"]
 
 
 def main() -> int:
-    """Run what the command line names."""
-    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("measures", nargs="*", metavar="MEASURE", help="measures; default: all")
-    parser.add_argument("--peers", action="store_true", help="also those beside a real RocketMQ")
-    parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="runs of each; at least 3")
+    """Do what the command line says."""
+    parser = _parser()
     options = parser.parse_args()
+    if options.table:
+        sys.stdout.write(results_table(options.table))
+        return 0
     for module in pkgutil.iter_modules(benchmarks.__path__, "benchmarks."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -25,9 +31,27 @@ def main() -> int:
         selected = chosen(options.measures, peers=options.peers)
     except ValueError as error:
         parser.error(str(error))
-    path = run_all(selected, max(DEFAULT_RUNS, options.runs))
-    sys.stderr.write(f"Kept in {path}\n")
-    return 0
+    # A polite end must end brokers and jobs, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    runs = options.runs or 1 if options.small else max(LEAST_RUNS, options.runs)
+    runner = Runner(Plan(runs, SMALL if options.small else FULL), options.results)
+    runner.run(selected)
+    for names, reason in runner.failures.items():
+        sys.stderr.write(f"No result for {names}: {reason}\n")
+    sys.stderr.write(f"Kept in {runner.path}\n")
+    return 1 if runner.failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("measures", nargs="*", metavar="MEASURE", help="measures; default: all of ours")
+    add("--peers", action="store_true", help="measure other systems, and what compares with them")
+    add("--runs", type=int, default=0, help=f"runs of each; at least {LEAST_RUNS}")
+    add("--small", action="store_true", help="see that it works: little work, one run")
+    add("--results", type=Path, default=Path("bench-results"), help="folder of result files")
+    add("--table", type=Path, nargs="+", metavar="FILE", help="print results as Markdown instead")
+    return parser
 
 
 if __name__ == "__main__":

@@ -9,77 +9,93 @@ from datetime import timedelta
 
 import numpy as np
 
-from benchmarks.lines import QUEUES
-from benchmarks.measures import benchmark
-from benchmarks.word_count import cluster, word_count
+from benchmarks.clusters import embedded
+from benchmarks.measures import Plan, benchmark
+from benchmarks.sizes import QUEUES, Sizes
+from benchmarks.word_count import job_settings, word_count
 from headrace.client import (
     Admin,
     AsyncClient,
     AsyncProducer,
     AsyncPullConsumer,
+    Client,
     Message,
     MessageQueue,
 )
 from headrace.keys import KEYS
 from headrace.spark import StreamJob
 
-_RATE = 100
-_SECONDS = 20
-_WARM_UP = 5
+__all__ = ["latency"]
+
 _WAIT = timedelta(seconds=1)
 
 
 @benchmark({"latency_p50": "s", "latency_p99": "s"})
-def latency(runs: int) -> Iterator[Mapping[str, float]]:
-    """One hundred lines a second for twenty seconds, each with a word of its own."""
-    for _ in range(runs):
-        with cluster() as (client, settings):
-            for topic in ("lines", "counts"):
-                Admin(client).create_topic(topic, queues=QUEUES)
-            with StreamJob(word_count("latency", "lines", "counts"), settings).start():
-                assert settings.namesrv is not None
-                times = asyncio.run(_latencies(settings.namesrv))
+def latency(plan: Plan) -> Iterator[Mapping[str, float]]:
+    """Send lines at a steady rate, each with a word of its own, to a job that is warm."""
+    for _ in range(plan.runs):
+        with embedded() as (address, folder):
+            with Client(address) as client:
+                for topic in ("lines", "counts"):
+                    Admin(client).create_topic(topic, queues=QUEUES)
+            topology = word_count("latency", "lines", "counts")
+            with StreamJob(topology, job_settings(address, folder, plan.sizes)).start():
+                times = asyncio.run(_latencies(address, plan.sizes))
         yield {
             "latency_p50": float(np.percentile(times, 50)),
             "latency_p99": float(np.percentile(times, 99)),
         }
 
 
-async def _latencies(address: str) -> list[float]:
-    words = [f"line{number}" for number in range((_WARM_UP + _SECONDS) * _RATE)]
-    watch = _Watch(words)
+async def _latencies(address: str, sizes: Sizes) -> list[float]:
+    warm_up = sizes.latency_warm_up * sizes.latency_rate
+    words = [f"line{n}" for n in range(warm_up + sizes.latency_seconds * sizes.latency_rate)]
+    watch = _Watch()
     async with AsyncClient(address) as client:
-        consumer = AsyncPullConsumer(client)
-        queues = await client.queues("counts")
-        readers = [asyncio.create_task(_read(consumer, queue, watch)) for queue in queues]
-        sent = await _send(AsyncProducer(client), words)
-        await watch.complete.wait()
-        for reader in readers:
-            reader.cancel()
-    return [watch.read[word] - sent[word] for word in words[_WARM_UP * _RATE :]]
+        consumer, producer = AsyncPullConsumer(client), AsyncProducer(client)
+        async with asyncio.timeout(sizes.patience.total_seconds()), asyncio.TaskGroup() as tasks:
+            readers = [
+                tasks.create_task(_read(consumer, queue, watch))
+                for queue in await client.queues("counts")
+            ]
+            # The job is warm when it keeps up: the first lines wait for its start.
+            await _send(producer, words[:1], sizes.latency_rate)
+            await watch.until(1)
+            await _send(producer, words[1:warm_up], sizes.latency_rate)
+            await watch.until(warm_up)
+            sent = await _send(producer, words[warm_up:], sizes.latency_rate)
+            await watch.until(len(words))
+            for reader in readers:
+                reader.cancel()
+    return [watch.read[word] - moment for word, moment in sent.items()]
 
 
 class _Watch:
     """When each word's count was read."""
 
-    def __init__(self, words: Iterable[str]) -> None:
-        self._missing = set(words)
+    def __init__(self) -> None:
         self.read: dict[str, float] = {}
-        self.complete = asyncio.Event()
+        self._changed = asyncio.Condition()
 
-    def see(self, word: str) -> None:
-        self.read.setdefault(word, time.monotonic())
-        self._missing.discard(word)
-        if not self._missing:
-            self.complete.set()
+    async def see(self, words: Iterable[str]) -> None:
+        now = time.monotonic()
+        for word in words:
+            self.read.setdefault(word, now)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until(self, words: int) -> None:
+        """Wait until so many words were read."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.read) >= words)
 
 
-async def _send(producer: AsyncProducer, words: list[str]) -> dict[str, float]:
+async def _send(producer: AsyncProducer, words: list[str], rate: int) -> dict[str, float]:
     sent: dict[str, float] = {}
     begun = time.monotonic()
     for number, word in enumerate(words):
-        await asyncio.sleep(max(0.0, begun + number / _RATE - time.monotonic()))
-        await producer.send(Message("lines", f"{word},to,be,or,not".encode()))
+        await asyncio.sleep(max(0.0, begun + number / rate - time.monotonic()))
+        await producer.send(Message(topic="lines", body=f"{word} to be or not".encode()))
         sent[word] = time.monotonic()
     return sent
 
@@ -88,6 +104,6 @@ async def _read(consumer: AsyncPullConsumer, queue: MessageQueue, watch: _Watch)
     offset = 0
     while True:
         result = await consumer.pull(queue, offset, wait=_WAIT)
-        for word in result.columns().property(KEYS).to_pylist():
-            watch.see(word.decode())
+        words = result.columns().property(KEYS).to_pylist()
+        await watch.see(word.decode() for word in words if word.startswith(b"line"))
         offset = result.next_offset

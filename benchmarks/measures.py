@@ -7,17 +7,51 @@ import os
 import statistics
 import sys
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-RESULTS = Path("bench-results")
-DEFAULT_RUNS = 3
+from benchmarks.targets import RATIOS, TARGETS
+
+if TYPE_CHECKING:
+    from benchmarks.sizes import Sizes
+
+__all__ = [
+    "BENCHMARKS",
+    "LEAST_RUNS",
+    "Benchmark",
+    "Plan",
+    "Runner",
+    "Runs",
+    "UnavailableError",
+    "benchmark",
+    "chosen",
+]
+
+#: A median of fewer runs says little.
+LEAST_RUNS = 3
+
+Line = dict[str, Any]
+"""One result: measure, value, unit, runs, load_average."""
 
 Runs = Iterable[Mapping[str, float]]
 """The values of each run, by measure."""
+
+
+class UnavailableError(Exception):
+    """A benchmark needs something that is not on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How often a benchmark is to do how much."""
+
+    runs: int
+    sizes: Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +60,9 @@ class Benchmark:
 
     #: Units by measure.
     units: Mapping[str, str]
-    #: Does the work so many times and yields the values of each; set-up happens once, before.
-    work: Callable[[int], Runs]
-    #: Whether it needs a real RocketMQ.
+    #: Yields the values of each run; set-up happens once, before the first.
+    work: Callable[[Plan], Runs]
+    #: Whether it runs only when asked for: it measures another system, for minutes.
     peers: bool
 
 
@@ -37,13 +71,10 @@ BENCHMARKS: list[Benchmark] = []
 
 def benchmark(
     units: Mapping[str, str], *, peers: bool = False
-) -> Callable[[Callable[[int], Runs]], Callable[[int], Runs]]:
-    """Register a function as the benchmark of the measures in ``units``.
+) -> Callable[[Callable[[Plan], Runs]], Callable[[Plan], Runs]]:
+    """Register a function as the benchmark of the measures in ``units``."""
 
-    The function takes the number of runs and yields one mapping of values per run.
-    """
-
-    def register(work: Callable[[int], Runs]) -> Callable[[int], Runs]:
+    def register(work: Callable[[Plan], Runs]) -> Callable[[Plan], Runs]:
         BENCHMARKS.append(Benchmark(units, work, peers))
         return work
 
@@ -51,52 +82,107 @@ def benchmark(
 
 
 def chosen(names: list[str], *, peers: bool) -> list[Benchmark]:
-    """Find the benchmarks of some measures; of all that need no peer, when none is named.
+    """Find the benchmarks of some measures, in the order of the targets.
+
+    Without names these are all of ours; with ``peers`` those of other systems, and what they are
+    compared with.
 
     Raises
     ------
     ValueError
         When there is no such measure.
     """
-    if not names:
-        return [one for one in BENCHMARKS if peers or not one.peers]
     known = {name for one in BENCHMARKS for name in one.units}
     if unknown := sorted(set(names) - known):
         message = f"No measure is called {', '.join(unknown)}; there are {', '.join(sorted(known))}"
         raise ValueError(message)
-    return [one for one in BENCHMARKS if set(names) & set(one.units)]
+    wanted = set(names)
+    if not names:
+        wanted = {name for one in BENCHMARKS if one.peers is peers for name in one.units}
+    if peers:
+        wanted |= {ratio.numerator for ratio in RATIOS if ratio.denominator in wanted}
+    order = list(TARGETS)
+    found = [one for one in BENCHMARKS if wanted & set(one.units)]
+    return sorted(found, key=lambda one: min(order.index(name) for name in one.units))
 
 
-def measure(one: Benchmark, runs: int) -> Iterator[dict[str, object]]:
-    """Run a benchmark and give one line per measure: the median and every run."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for number, run in enumerate(one.work(runs), 1):
-        for name, value in run.items():
-            values[name].append(value)
-        shown = ", ".join(f"{name} {value:,.4g} {one.units[name]}" for name, value in run.items())
-        sys.stderr.write(f"  run {number} of {runs}: {shown}\n")
-    for name, unit in one.units.items():
-        yield {
-            "measure": name,
-            "value": round(statistics.median(values[name]), 4),
-            "unit": unit,
-            "runs": [round(value, 4) for value in values[name]],
-            "load_average": round(os.getloadavg()[0], 2),
-        }
+@dataclass(slots=True)
+class Runner:
+    """Runs benchmarks, prints each result and keeps it in a file."""
+
+    plan: Plan
+    #: Folder of the files.
+    folder: Path
+    #: Why benchmarks gave nothing, by their measures.
+    failures: dict[str, str] = field(default_factory=dict)
+    _lines: dict[str, Line] = field(default_factory=dict)
+    _begun: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def path(self) -> Path:
+        """File with one line per result."""
+        return self.folder / f"{self._begun:%Y%m%dT%H%M%SZ}.jsonl"
+
+    def run(self, benchmarks: list[Benchmark]) -> None:
+        """Run benchmarks one after another; the failure of one does not end the others."""
+        for one in benchmarks:
+            names = ", ".join(one.units)
+            begun = time.monotonic()
+            _say(f"{names} ...")
+            try:
+                for line in self._measure(one):
+                    self._keep(line)
+                self._keep_ratios()
+            except UnavailableError as error:
+                self.failures[names] = str(error)
+                _say(f"  left out: {error}")
+            except Exception as error:  # noqa: BLE001 - hours of other results must not be lost
+                self.failures[names] = str(error)
+                _say(traceback.format_exc())
+            _say(f"  took {time.monotonic() - begun:.1f} s")
+
+    def _measure(self, one: Benchmark) -> Iterator[Line]:
+        values: dict[str, list[float]] = defaultdict(list)
+        for number, run in enumerate(one.work(self.plan), 1):
+            for name, value in run.items():
+                values[name].append(value)
+            shown = ", ".join(
+                f"{name} {value:,.4g} {one.units[name]}" for name, value in run.items()
+            )
+            _say(f"  run {number} of {self.plan.runs}: {shown}")
+        for name, unit in one.units.items():
+            yield _line(name, unit, values[name])
+
+    def _keep_ratios(self) -> None:
+        for ratio in RATIOS:
+            above, below = self._lines.get(ratio.numerator), self._lines.get(ratio.denominator)
+            if above is not None and below is not None and ratio.name not in self._lines:
+                pairs = zip(above["runs"], below["runs"], strict=True)
+                line = _line(ratio.name, "ratio", [one / other for one, other in pairs])
+                # Runs are paired by chance: the medians' ratio is what the table asks for.
+                line["value"] = round(above["value"] / below["value"], 4)
+                self._keep(line)
+
+    def _keep(self, line: Line) -> None:
+        self._lines[line["measure"]] = line
+        text = json.dumps(line)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(f"{text}\n")
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
-def run_all(benchmarks: list[Benchmark], runs: int) -> Path:
-    """Run benchmarks; print each line and keep it in a file, whose path is given back."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"
-    for one in benchmarks:
-        begun = time.monotonic()
-        sys.stderr.write(f"{', '.join(one.units)} ...\n")
-        for line in measure(one, runs):
-            text = json.dumps(line)
-            with path.open("a") as file:
-                file.write(f"{text}\n")
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
-        sys.stderr.write(f"  took {time.monotonic() - begun:.1f} s\n")
-    return path
+def _line(name: str, unit: str, values: list[float]) -> Line:
+    return {
+        "measure": name,
+        "value": round(statistics.median(values), 4),
+        "unit": unit,
+        "runs": [round(value, 4) for value in values],
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

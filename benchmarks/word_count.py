@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.lines import QUEUES, WORDS_PER_LINE, send_lines
-from benchmarks.measures import Runs, benchmark
+from benchmarks.clusters import embedded
+from benchmarks.lines import send_lines
+from benchmarks.measures import Plan, Runs, benchmark
+from benchmarks.sizes import QUEUES, WORDS_PER_LINE, Sizes
 from headrace import StreamBuilder, Topology, serdes
 from headrace.client import Admin, Client, PullConsumer
-from headrace.embedded import embedded_broker
+from headrace.keys import KEYS
 from headrace.protocol.transactions import CommitRecord
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
 
-_WORDS = 10_000_000
-#: Batches in which workers start, code is compiled and caches fill.
-_WARM_UP = 4
-_LIMIT = timedelta(minutes=10)
+__all__ = ["job_settings", "steady_rate", "word_count", "word_count_1k", "word_count_200k"]
+
+
+@benchmark({"word_count_1k": "words/s"})
+def word_count_1k(plan: Plan) -> Iterator[Mapping[str, float]]:
+    """Ten million words out of 1,000."""
+    yield from _measured("word_count_1k", plan.sizes.few_words, plan)
+
+
+@benchmark({"word_count_200k": "words/s"})
+def word_count_200k(plan: Plan) -> Iterator[Mapping[str, float]]:
+    """Ten million words out of 200,000."""
+    yield from _measured("word_count_200k", plan.sizes.many_words, plan)
 
 
 def word_count(name: str, lines: str, counts: str) -> Topology:
-    """Count the comma-separated words of a topic."""
+    """Count the words of a topic."""
     builder = StreamBuilder(name)
     (
         builder.source(lines, serdes.string)
-        .flat_map_values(lambda line: line.lower().split(","))
+        .flat_map_values(lambda line: line.lower().split())
         .key_by(lambda word: word)
         .count()
         .to_stream()
@@ -39,52 +47,53 @@ def word_count(name: str, lines: str, counts: str) -> Topology:
     return builder.build()
 
 
-@contextmanager
-def cluster() -> Iterator[tuple[Client, JobSettings]]:
-    """Start an embedded broker in a folder that is removed afterwards."""
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
-        embedded_broker(Path(folder)) as address,
-        Client(address) as client,
-    ):
-        yield client, JobSettings(namesrv=address, data_dir=Path(folder))
+def job_settings(address: str, folder: Path, sizes: Sizes) -> JobSettings:
+    """Run with the defaults, but for the size of a batch."""
+    return JobSettings(namesrv=address, data_dir=folder, max_records_per_batch=sizes.batch_lines)
 
 
-def steady_rate(client: Client, topology: Topology) -> float:
-    """Lines per second from the commit that ends the warm-up to the last one."""
-    (queue,) = client.queues(topology.commit_topic)
-    consumer = PullConsumer(client)
-    end = consumer.end_offset(queue)
-    records = [
-        msgspec.json.decode(body, type=CommitRecord)
-        for block in consumer.blocks(queue, consumer.begin_offset(queue), end)
-        for body in block.columns().body.to_pylist()
-    ]
-    commits = [record for record in records if record.kind == "commit"]
-    first, last = commits[_WARM_UP - 1], commits[-1]
+def steady_rate(commits: Sequence[CommitRecord], sizes: Sizes) -> float:
+    """Words per second from the commit that ends the warm-up to the last one."""
+    first, last = commits[sizes.warm_up_batches - 1], commits[-1]
     lines = last.counters["records_in"] - first.counters["records_in"]
-    return lines / ((last.timestamp - first.timestamp) / 1000)
+    return lines * WORDS_PER_LINE / ((last.timestamp - first.timestamp) / 1000)
 
 
-def measured(measure: str, vocabulary: int, runs: int) -> Runs:
+def _measured(measure: str, vocabulary: int, plan: Plan) -> Runs:
     """Count the same lines once per run, each by a job of its own."""
-    with cluster() as (client, settings):
-        send_lines(client, "lines", _WORDS // WORDS_PER_LINE, vocabulary)
-        for run in range(runs):
+    sizes = plan.sizes
+    with embedded() as (address, folder), Client(address) as client:
+        send_lines(client, "lines", sizes.words // WORDS_PER_LINE, vocabulary)
+        settings = job_settings(address, folder, sizes)
+        for run in range(plan.runs):
             topology = word_count(f"word-count-{run}", "lines", f"counts-{run}")
             Admin(client).create_topic(f"counts-{run}", queues=QUEUES)
             with StreamJob(topology, settings).start() as job:
-                job.await_caught_up(_LIMIT)
-            yield {measure: steady_rate(client, topology) * WORDS_PER_LINE}
+                job.await_caught_up(sizes.patience)
+            counted = _counted(client, f"counts-{run}")
+            assert counted == sizes.words, f"{counted} of {sizes.words} words were counted"
+            yield {measure: steady_rate(_commits(client, topology), sizes)}
 
 
-@benchmark({"word_count_1k": "words/s"})
-def word_count_1k(runs: int) -> Iterator[Mapping[str, float]]:
-    """Ten million words out of 1,000."""
-    yield from measured("word_count_1k", 1_000, runs)
+def _commits(client: Client, topology: Topology) -> list[CommitRecord]:
+    """Read what the driver committed, in order."""
+    (queue,) = client.queues(topology.commit_topic)
+    consumer = PullConsumer(client)
+    records = [
+        msgspec.json.decode(body, type=CommitRecord)
+        for block in consumer.blocks(queue, 0, consumer.end_offset(queue))
+        for body in block.columns().body.to_pylist()
+    ]
+    return [record for record in records if record.kind == "commit"]
 
 
-@benchmark({"word_count_200k": "words/s"})
-def word_count_200k(runs: int) -> Iterator[Mapping[str, float]]:
-    """Ten million words out of 200,000."""
-    yield from measured("word_count_200k", 200_000, runs)
+def _counted(client: Client, topic: str) -> int:
+    """Add up the last count of every word: a fast job that counts wrong is worth nothing."""
+    consumer = PullConsumer(client)
+    latest: dict[bytes, bytes] = {}
+    for queue, end in consumer.end_offsets(client.queues(topic)).items():
+        for block in consumer.blocks(queue, 0, end):
+            columns = block.columns()
+            keys = columns.property(KEYS).to_pylist()
+            latest.update(zip(keys, columns.body.to_pylist(), strict=True))
+    return sum(map(int, latest.values()))

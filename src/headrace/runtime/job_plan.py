@@ -33,6 +33,10 @@ class JobPlan:
     #: Whether the cluster is Headrace's own broker, with transactions over many messages.
     embedded: bool
 
+    def connect(self) -> JobConnection:
+        """Connect this process to the job's cluster."""
+        return JobConnection(self)
+
     @property
     def job(self) -> str:
         """Name of the job, its consumer group and its transactions."""

@@ -48,7 +48,7 @@ def connection(handle: PlanHandle) -> JobConnection:
         plan = pickle.loads(handle.payload)  # noqa: S301 - made by our own driver
         assert isinstance(plan, JobPlan)
         _connections.clear()
-        _connections[key] = JobConnection(plan)
+        _connections[key] = plan.connect()
     return _connections[key]
 
 

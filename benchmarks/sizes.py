@@ -1,0 +1,85 @@
+"""How much work each benchmark does: here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+__all__ = ["FULL", "QUEUES", "SMALL", "WORDS_PER_LINE", "Sizes"]
+
+WORDS_PER_LINE = 5
+#: Of every topic that a benchmark makes.
+QUEUES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes of the workloads."""
+
+    #: Words to count from topic to topic.
+    words: int
+    #: Different words: ``word_count_1k`` and ``word_count_200k``.
+    few_words: int
+    many_words: int
+    #: Most lines of a batch.
+    batch_lines: int
+    #: Batches in which workers start, code is compiled and caches fill; left out of the rate.
+    warm_up_batches: int
+    #: Lines per second, and how long; the seconds before them warm up.
+    latency_rate: int
+    latency_seconds: int
+    latency_warm_up: int
+    #: Words for RocketMQ Streams, and how long its start takes.
+    peer_words: int
+    peer_start: timedelta
+    #: Lines of the Java producer, and lines in each of its batches.
+    produced_lines: int
+    produced_batch: int
+    #: Messages to pull, and bytes of each.
+    pulled_messages: int
+    pulled_size: int
+    #: Keys of the state to restore.
+    restored_keys: int
+    #: Longest wait for any one step; a step that takes longer has failed.
+    patience: timedelta
+
+
+#: What the asked numbers are about.
+FULL = Sizes(
+    words=10_000_000,
+    few_words=1_000,
+    many_words=200_000,
+    batch_lines=100_000,
+    warm_up_batches=4,
+    latency_rate=100,
+    latency_seconds=20,
+    latency_warm_up=10,
+    peer_words=50_000,
+    peer_start=timedelta(seconds=25),
+    produced_lines=1_000_000,
+    produced_batch=200,
+    pulled_messages=10_000_000,
+    pulled_size=100,
+    restored_keys=1_000_000,
+    patience=timedelta(minutes=15),
+)
+
+#: Enough to see that every benchmark works; the numbers mean nothing.
+SMALL = Sizes(
+    words=60_000,
+    few_words=100,
+    many_words=2_000,
+    batch_lines=2_000,
+    warm_up_batches=2,
+    latency_rate=50,
+    latency_seconds=1,
+    latency_warm_up=1,
+    peer_words=500,
+    peer_start=timedelta(seconds=25),
+    produced_lines=10_000,
+    produced_batch=200,
+    pulled_messages=50_000,
+    pulled_size=100,
+    restored_keys=10_000,
+    patience=timedelta(minutes=2),
+)

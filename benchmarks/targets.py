@@ -1,0 +1,65 @@
+"""What the measures are to reach on two cores, in the order in which they are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["RATIOS", "TARGETS", "Ratio", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound that a measure is to keep."""
+
+    kind: Literal["at least", "below"]
+    bound: float
+
+    def reached(self, value: float) -> bool:
+        """Tell whether a measured value keeps the bound."""
+        return value >= self.bound if self.kind == "at least" else value < self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A measure that divides two others of the same run."""
+
+    numerator: str
+    denominator: str
+
+    @property
+    def name(self) -> str:
+        """Name of the measure.
+
+        >>> Ratio("a", "b").name
+        'a / b'
+        """
+        return f"{self.numerator} / {self.denominator}"
+
+
+_FLOOR = Ratio("word_count_1k", "word_count_floor_1k")
+_STREAMS = Ratio("word_count_1k", "rocketmq_streams_1k")
+_PRODUCE = Ratio("produce_java_ours", "produce_java_real")
+_PULL = Ratio("pull_ours", "pull_real")
+
+RATIOS = [_FLOOR, _STREAMS, _PRODUCE, _PULL]
+
+#: Every measure; None: it is there for a ratio, or to be known.
+TARGETS: dict[str, Target | None] = {
+    "word_count_1k": Target("at least", 500_000),
+    "word_count_200k": Target("at least", 200_000),
+    "word_count_floor_1k": None,
+    _FLOOR.name: Target("at least", 0.6),
+    "latency_p50": Target("below", 0.4),
+    "latency_p99": Target("below", 1.0),
+    "rocketmq_streams_1k": None,
+    _STREAMS.name: Target("at least", 300),
+    "produce_java_ours": None,
+    "produce_java_ours_sync": None,
+    "produce_java_real": None,
+    _PRODUCE.name: Target("at least", 1.0),
+    "pull_ours": None,
+    "pull_real": None,
+    _PULL.name: Target("at least", 1.0),
+    "restore": Target("at least", 200_000),
+}
