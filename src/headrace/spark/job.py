@@ -76,6 +76,7 @@ class StreamJob:
         self._connection: JobConnection | None = None
         self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._ended = threading.Event()
         self._changed = threading.Condition()
         self._failure: HeadraceError | None = None
         self._batch_failure: HeadraceError | None = None
@@ -120,6 +121,7 @@ class StreamJob:
     def stop(self) -> None:
         """Stop the job and wait for its end; a batch that is not committed is dropped."""
         self._stopping.set()
+        self._ended.set()
         if self._supervisor is not None:
             self._supervisor.join()
             self._supervisor = None
@@ -253,6 +255,8 @@ class StreamJob:
             splits=self.settings.partitions,
         )
         self._batch_failure = None
+        if not self._stopping.is_set():
+            self._ended.clear()
         with self._checkpoint() as folder:
             try:
                 run_query(
@@ -263,12 +267,13 @@ class StreamJob:
                     interval=self.settings.batch_interval,
                     checkpoint=folder,
                     on_batch=self._on_batch,
-                    stopping=self._stopping,
+                    ended=self._ended,
                 )
             except Exception as error:
-                if self._batch_failure is not None:
-                    raise self._batch_failure from error
-                raise failure_of(self.topology.name, error) from error
+                if self._batch_failure is None:
+                    raise failure_of(self.topology.name, error) from error
+        if self._batch_failure is not None:
+            raise self._batch_failure
 
     @contextmanager
     def _checkpoint(self) -> Iterator[str]:
@@ -278,7 +283,13 @@ class StreamJob:
             yield folder
 
     def _on_batch(self, frame: DataFrame, _: int) -> None:
-        """Collect what the tasks report (the batch's one action) and commit it."""
+        """Collect what the tasks report (the batch's one action) and commit it.
+
+        A failure is kept for the supervisor, which stops the query: raised here, it would come
+        back as text inside two of Spark's own errors.
+        """
+        if self._batch_failure is not None:
+            return
         try:
             table = frame.toArrow()
             blocks = [block for batch in table.to_batches() for block in blocks_of(batch)]
@@ -292,7 +303,7 @@ class StreamJob:
             self._committed(end.record, summaries)
         except HeadraceError as error:
             self._batch_failure = error
-            raise
+            self._ended.set()
 
     def _committed(self, record: CommitRecord, summaries: list[Summary]) -> None:
         with self._changed:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+import sysconfig
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,8 +49,29 @@ def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> 
 
 def pickle_plan(plan: JobPlan) -> PlanHandle:
     """Pickle a plan, with the user's functions by value where workers cannot import them."""
+    for module in _user_modules(plan.topology):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
     return PlanHandle(hashlib.sha256(payload).hexdigest(), payload)
+
+
+def _user_modules(topology: Topology) -> list[ModuleType]:
+    """Find the modules beside the user's program: workers have no path to them."""
+    folders = {
+        Path(operator.origin.file).resolve().parent
+        for operator in topology.operators
+        if operator.origin is not None
+    }
+    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not file or module.__name__ == "__main__" or module.__name__.startswith("headrace."):
+            continue
+        parents = set(Path(file).resolve().parents)
+        if parents & folders and not parents & installed:
+            found.append(module)
+    return found
 
 
 def prepare_topics(job: JobConnection) -> dict[str, list[str]]:

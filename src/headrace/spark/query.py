@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["failure_of", "run_query"]
 
-_LOOK_SECONDS = 1
+_LOOK_SECONDS = 0.2
 
 
 class TaskFailedError(JobFailedError):
@@ -43,9 +43,9 @@ def run_query(
     interval: timedelta,
     checkpoint: str,
     on_batch: Callable[[DataFrame, int], None],
-    stopping: threading.Event,
+    ended: threading.Event,
 ) -> None:
-    """Run a job's query until it fails or ``stopping`` is set."""
+    """Run a job's query until it fails or ``ended`` is set."""
     frame = _plan(session, launch, stages, partitions)
     query = (
         frame.writeStream.foreachBatch(on_batch)
@@ -54,8 +54,9 @@ def run_query(
         .start()
     )
     try:
-        while not stopping.is_set():
-            if query.awaitTermination(_LOOK_SECONDS):
+        while not ended.wait(_LOOK_SECONDS):
+            if not query.isActive:
+                query.awaitTermination()
                 return
     finally:
         _stop(query)

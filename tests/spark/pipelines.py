@@ -1,0 +1,86 @@
+"""What the tests of jobs share: topologies, input, and reading results back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import serdes
+from headrace.client import Client, Producer, PullConsumer
+from headrace.keys import key_from_properties
+from headrace.settings import JobSettings
+from headrace.spark import StreamJob
+from headrace.streams import StreamBuilder
+from headrace.topology import Topology
+
+LIMIT = timedelta(seconds=60)
+
+Change = Callable[[JobSettings], JobSettings]
+
+
+def word_count(name: str, lines: str, counts: str) -> Topology:
+    builder = StreamBuilder(name)
+    (
+        builder.source(lines, serdes.string)
+        .flat_map_values(lambda line: line.lower().split())
+        .key_by(lambda word: word)
+        .count()
+        .to_stream()
+        .sink(counts, serdes.json)
+    )
+    return builder.build()
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """One test's cluster, with a folder of its own."""
+
+    namesrv: str
+    client: Client
+    folder: Path
+    topic: Callable[..., str]
+
+    def settings(self, **given: Any) -> JobSettings:
+        fixed: dict[str, Any] = {
+            "namesrv": self.namesrv,
+            "data_dir": self.folder,
+            "partitions": 2,
+            "master": "local[2,4]",
+        }
+        return JobSettings(**(fixed | given))
+
+    def send(self, topic: str, lines: Iterable[str | bytes]) -> None:
+        bodies = [line.encode() if isinstance(line, str) else line for line in lines]
+        queues = self.client.queues(topic, for_="write")
+        producer = Producer(self.client)
+        for number, queue in enumerate(queues):
+            part = bodies[number :: len(queues)]
+            if part:
+                producer.send_columns(queue, pa.array(part, pa.binary()))
+
+    def read(self, topic: str) -> list[tuple[Any, bytes]]:
+        """Everything in a topic, queue by queue: key and body."""
+        consumer = PullConsumer(self.client)
+        found = []
+        for queue in self.client.queues(topic):
+            end = consumer.end_offset(queue)
+            for result in consumer.blocks(queue, 0, end):
+                found += [(key_from_properties(m.properties), m.body) for m in result.messages()]
+        return found
+
+    def latest(self, topic: str) -> dict[Any, int]:
+        """The last value of every key of a topic of numbers."""
+        return {key: int(body) for key, body in self.read(topic)}
+
+    def run(self, topology: Topology, **given: Any) -> None:
+        """Run a job until it has caught up."""
+        job = StreamJob(topology, self.settings(**given)).start()
+        try:
+            job.await_caught_up(LIMIT)
+        finally:
+            job.stop()

@@ -1,0 +1,291 @@
+"""Jobs on Spark, from topic to topic, on both kinds of cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace import serdes
+from headrace.client import Client, PullConsumer
+from headrace.errors import (
+    ConnectionFailedError,
+    DeserializationError,
+    FencedError,
+    PartitionCountError,
+    StateError,
+    TopicNotFoundError,
+    UserCodeError,
+)
+from headrace.spark import StreamJob
+from headrace.streams import StreamBuilder
+from headrace.topology import Accumulator
+from tests.clusters import Cluster
+from tests.spark.pipelines import LIMIT, Rig, word_count
+
+pytestmark = pytest.mark.spark
+
+TEXT = ["to be or not to be", "that is the question", "To be is to do", "do be do be do"] * 25
+
+
+@pytest.fixture
+def rig(
+    cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path
+) -> Rig:
+    return Rig(cluster.namesrv, client, tmp_path, make_topic)
+
+
+@pytest.fixture
+def embedded_rig(embedded: Cluster, tmp_path: Path) -> Iterator[Rig]:
+    from headrace.client import Admin
+
+    with Client(embedded.namesrv) as client:
+
+        def make(queues: int = 4) -> str:
+            name = f"own-{len(Admin(client).topics())}"
+            Admin(client).create_topic(name, queues=queues)
+            return name
+
+        yield Rig(embedded.namesrv, client, tmp_path, make)
+
+
+def words(lines: list[str]) -> Counter[str]:
+    return Counter(word for line in lines for word in line.lower().split())
+
+
+def test_every_word_is_counted_exactly_over_restarts(rig: Rig) -> None:
+    lines, counts = rig.topic(), rig.topic()
+    topology = word_count(f"count-{lines}", lines, counts)
+    rig.send(lines, TEXT)
+    rig.run(topology)
+    assert rig.latest(counts) == words(TEXT)
+    rig.send(lines, TEXT[:30])
+    rig.run(topology)
+    assert rig.latest(counts) == words(TEXT + TEXT[:30])
+
+
+def test_offsets_of_the_group_follow_the_commits(rig: Rig) -> None:
+    lines, counts = rig.topic(queues=2), rig.topic()
+    topology = word_count(f"count-{lines}", lines, counts)
+    rig.send(lines, TEXT)
+    rig.run(topology)
+    consumer = PullConsumer(rig.client, topology.name)
+    for queue in rig.client.queues(lines):
+        assert consumer.committed(queue) == consumer.end_offset(queue) == 50
+
+
+def test_batches_of_any_size_give_the_same_counts(embedded_rig: Rig) -> None:
+    rig = embedded_rig
+    lines, counts = rig.topic(), rig.topic()
+    rig.send(lines, TEXT)
+    rig.run(word_count(f"small-{lines}", lines, counts), max_records_per_batch=17)
+    assert rig.latest(counts) == words(TEXT)
+
+
+def test_lost_local_state_is_restored_from_the_state_topic(embedded_rig: Rig, tmp_path: Path) -> None:
+    rig = embedded_rig
+    lines, counts = rig.topic(), rig.topic()
+    topology = word_count(f"restore-{lines}", lines, counts)
+    rig.send(lines, TEXT)
+    rig.run(topology)
+    rig.send(lines, TEXT)
+    rig.run(topology, state_dir=tmp_path / "another-machine")
+    assert rig.latest(counts) == words(TEXT * 2)
+
+
+class Span(Accumulator[int, int]):
+    """Distance between the smallest and the largest number."""
+
+    def __init__(self) -> None:
+        self.low: int | None = None
+        self.high: int | None = None
+
+    def add(self, value: int) -> None:
+        self.low = value if self.low is None else min(self.low, value)
+        self.high = value if self.high is None else max(self.high, value)
+
+    def merge(self, other: Span) -> None:
+        for end in (other.low, other.high):
+            if end is not None:
+                self.add(end)
+
+    def result(self) -> int:
+        assert self.low is not None
+        assert self.high is not None
+        return self.high - self.low
+
+
+def test_every_kind_of_aggregate_and_several_sinks_in_one_job(embedded_rig: Rig) -> None:
+    rig = embedded_rig
+    numbers = rig.topic()
+    sums, spans, products, evens, counts = (rig.topic() for _ in range(5))
+    builder = StreamBuilder(f"kinds-{numbers}")
+    stream = builder.source(numbers, serdes.string).map_values(int)
+    by_rest = stream.key_by(lambda number: number % 3)
+    by_rest.sum().to_stream().sink(sums, serdes.json)
+    by_rest.aggregate(Span()).to_stream().sink(spans, serdes.json)
+    by_rest.reduce(lambda a, b: a * b).to_stream().sink(products, serdes.json)
+    stream.filter(lambda number: number % 2 == 0).sink(evens, serdes.json)
+    by_rest.count(emit="each").to_stream().sink(counts, serdes.json)
+    rig.send(numbers, [str(number) for number in range(1, 41)])
+    rig.run(builder.build(), max_records_per_batch=16)
+
+    groups = {rest: [n for n in range(1, 41) if n % 3 == rest] for rest in range(3)}
+    assert rig.latest(sums) == {rest: sum(group) for rest, group in groups.items()}
+    assert rig.latest(spans) == {rest: max(g) - min(g) for rest, g in groups.items()}
+    product = dict.fromkeys(groups, 1)
+    for rest, group in groups.items():
+        for number in group:
+            product[rest] *= number
+    assert rig.latest(products) == product
+    assert sorted(int(body) for _, body in rig.read(evens)) == list(range(2, 41, 2))
+    each = [(key, int(body)) for key, body in rig.read(counts)]
+    assert sorted(each) == sorted(
+        (rest, n) for rest, group in groups.items() for n in range(1, len(group) + 1)
+    )
+
+
+def test_aggregate_of_an_aggregate_runs_in_three_stages(embedded_rig: Rig) -> None:
+    rig = embedded_rig
+    lines, lengths = rig.topic(), rig.topic()
+    builder = StreamBuilder(f"stages-{lines}")
+    (
+        builder.source(lines, serdes.string)
+        .flat_map_values(str.split)
+        .key_by(lambda word: word)
+        .count(emit="each")
+        .to_stream()
+        .key_by(lambda count: count)
+        .count()
+        .to_stream()
+        .sink(lengths, serdes.json)
+    )
+    topology = builder.build()
+    assert len(topology.plan.stages) == 3
+    rig.send(lines, ["a b c", "a b", "a"])
+    rig.run(topology)
+    assert rig.latest(lengths) == {1: 3, 2: 2, 3: 1}
+
+
+def test_keys_and_headers_of_a_stateless_job_reach_its_sink(embedded_rig: Rig) -> None:
+    rig = embedded_rig
+    pairs, shouted = rig.topic(), rig.topic()
+    builder = StreamBuilder(f"stateless-{pairs}")
+
+    def read(body: bytes) -> serdes.Keyed[int, str]:
+        number, text = body.decode().split("=")
+        return serdes.Keyed(int(number), text)
+
+    (
+        builder.source(pairs, read)
+        .map(lambda key, value: (key * 10, value.upper()))
+        .sink(shouted, serdes.string)
+    )
+    rig.send(pairs, ["1=one", "2=two"])
+    rig.run(builder.build())
+    assert sorted(rig.read(shouted)) == [(10, b"ONE"), (20, b"TWO")]
+
+
+def test_at_least_once_loses_nothing_and_counts_exactly_without_failures(rig: Rig) -> None:
+    lines, counts = rig.topic(), rig.topic()
+    rig.send(lines, TEXT)
+    rig.run(word_count(f"alo-{lines}", lines, counts), guarantee="at_least_once")
+    assert rig.latest(counts) == words(TEXT)
+
+
+def test_user_code_that_raises_is_named_with_its_own_line(embedded_rig: Rig) -> None:
+    rig = embedded_rig
+    lines, counts = rig.topic(queues=1), rig.topic()
+    builder = StreamBuilder(f"raises-{lines}")
+    (
+        builder.source(lines, serdes.string)
+        .map_values(lambda line: int(line))
+        .sink(counts, serdes.json)
+    )
+    rig.send(lines, ["1", "2", "three"])
+    with pytest.raises(UserCodeError) as caught:
+        rig.run(builder.build())
+    message = str(caught.value)
+    assert f"operator 'map_values-{lines}'" in message
+    assert f"topic '{lines}', queue 0, offset 2" in message
+    assert "test_job.py" in message
+    assert "lambda line: int(line)" in message
+    assert rig.read(counts) == []
+
+
+def test_message_that_cannot_be_read_follows_the_policy(embedded_rig: Rig) -> None:
+    rig = embedded_rig
+    numbers, sums, dead = rig.topic(queues=1), rig.topic(), rig.topic()
+    rig.send(numbers, ["1", "x", "2"])
+
+    def topology(policy: str) -> StreamBuilder:
+        builder = StreamBuilder(f"policy-{numbers}-{policy.replace(':', '-')}")
+        (
+            builder.source(numbers, serdes.json, on_error=policy)
+            .key_by(lambda _: "all")
+            .sum()
+            .to_stream()
+            .sink(sums, serdes.json)
+        )
+        return builder
+
+    with pytest.raises(DeserializationError) as caught:
+        rig.run(topology("fail").build())
+    assert f"topic '{numbers}', queue 0, offset 1 (1 bytes: b'x')" in str(caught.value)
+    assert rig.read(sums) == []
+    rig.run(topology("skip").build())
+    assert rig.latest(sums) == {"all": 3}
+    rig.run(topology(f"topic:{dead}").build())
+    assert [body for _, body in rig.read(dead)] == [b"x"]
+
+
+def test_second_driver_takes_over_and_the_first_one_stops(embedded_rig: Rig) -> None:
+    rig = embedded_rig
+    lines, counts = rig.topic(), rig.topic()
+    topology = word_count(f"fence-{lines}", lines, counts)
+    rig.send(lines, TEXT)
+    first = StreamJob(topology, rig.settings()).start()
+    second = StreamJob(topology, rig.settings())
+    try:
+        first.await_caught_up(LIMIT)
+        second.start()
+        with pytest.raises(FencedError, match=f"fence-{lines}"):
+            first.await_termination(LIMIT)
+        rig.send(lines, TEXT)
+        second.await_caught_up(LIMIT)
+    finally:
+        first.stop()
+        second.stop()
+    assert rig.latest(counts) == words(TEXT * 2)
+
+
+def test_job_that_cannot_start_says_why(embedded_rig: Rig, tmp_path: Path) -> None:
+    rig = embedded_rig
+    lines, counts = rig.topic(), rig.topic()
+    with pytest.raises(TopicNotFoundError, match="reads topic 'no-such-topic'"):
+        rig.run(word_count("missing", "no-such-topic", counts))
+    with pytest.raises(TopicNotFoundError, match="writes topic 'no-such-topic'"):
+        rig.run(word_count("missing", lines, "no-such-topic"))
+    with pytest.raises(ConnectionFailedError, match="127.0.0.1:1"):
+        rig.run(
+            word_count("nobody", lines, counts),
+            namesrv="127.0.0.1:1",
+            connect_timeout=timedelta(seconds=1),
+        )
+
+
+def test_start_with_another_shape_of_state_is_refused(embedded_rig: Rig) -> None:
+    rig = embedded_rig
+    lines, counts = rig.topic(), rig.topic()
+    name = f"shape-{lines}"
+    rig.send(lines, TEXT)
+    rig.run(word_count(name, lines, counts))
+    with pytest.raises(PartitionCountError, match="in 2 partitions, but was started with 3"):
+        rig.run(word_count(name, lines, counts), partitions=3)
+    stateless = StreamBuilder(name)
+    stateless.source(lines, serdes.string).sink(counts, serdes.string)
+    with pytest.raises(StateError, match=f"state of count-{lines}"):
+        rig.run(stateless.build())
