@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -107,6 +108,42 @@ def test_one_message_can_be_read(client: Client, admin: Admin, make_topic: MakeT
     assert admin.message(queue, 1).body == b"second"
     with pytest.raises(NotFoundError, match="no message at 5"):
         admin.message(queue, 5)
+
+
+def test_messages_are_found_by_id_and_by_key(
+    client: Client, admin: Admin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    producer = Producer(client)
+    first = producer.send(Message(topic=topic, body=b"first", keys="k1 other"))
+    producer.send(Message(topic=topic, body=b"second", keys="k2"))
+    producer.send(Message(topic=topic, body=b"third", keys="k1"))
+    assert admin.message_by_id(topic, first.offset_id).body == b"first"
+    deadline = time.monotonic() + 10
+    while len(found := admin.messages_by_key(topic, "k1")) < 2:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    assert sorted(message.body for message in found) == [b"first", b"third"]
+    assert admin.messages_by_key(topic, "nothing") == []
+
+
+def test_a_group_can_be_reset_to_a_time_and_deleted(
+    client: Client, admin: Admin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=1)
+    (queue,) = client.queues(topic)
+    Producer(client).send(Message(topic=topic, body=b"old"))
+    time.sleep(0.05)
+    between = datetime.now(UTC)
+    time.sleep(0.05)
+    Producer(client).send(Message(topic=topic, body=b"new"))
+    await_messages(client, queue, 2)
+    group = f"{topic}-group"
+    admin.reset_group(group, topic, between)
+    assert group in admin.groups()
+    assert PullConsumer(client, group).committed(queue) == 1
+    admin.delete_group(group)
+    assert group not in admin.groups()
 
 
 def test_brokers_report_themselves(client: Client, admin: Admin) -> None:

@@ -141,6 +141,13 @@ def test_a_plan_tells_the_last_commit_and_what_can_be_read(job: Job) -> None:
     assert {MessageQueue.parse(name).topic for name in plan.ends} == {job.output}
 
 
+def test_jobs_are_listed_with_where_they_stand(job: Job) -> None:
+    epoch = job.open()
+    job.jobs.commit(job.request(epoch, 1, [], {}))
+    (found,) = [each for each in Admin(job.client).jobs() if each.commit_topic == job.commit_topic]
+    assert (found.record.job, found.record.batch, found.driver) == (job.group, 1, "test:1")
+
+
 def test_a_plan_waits_for_messages(job: Job) -> None:
     request = PlanRequest(
         job=job.group, commit_topic=job.commit_topic, topics=[job.output], wait=300

@@ -6,7 +6,7 @@ code that waits.  Both work against ``headrace broker`` and against Apache Rocke
 
 from __future__ import annotations
 
-from headrace.client.admin import AsyncAdmin, QueueProgress, QueueRange
+from headrace.client.admin import AsyncAdmin
 from headrace.client.blocking import Admin, Client, GroupConsumer, Jobs, Producer, PullConsumer
 from headrace.client.client import AsyncClient, ClientStatistics
 from headrace.client.groups import AsyncGroupConsumer, GroupOptions, GroupStatistics
@@ -15,6 +15,7 @@ from headrace.client.producer import AsyncProducer, ProducerStatistics, SendResu
 from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatistics, PullStatus
 from headrace.client.queues import MessageQueue
 from headrace.client.settings import ClientSettings
+from headrace.client.standings import JobStanding, QueueProgress, QueueRange
 from headrace.protocol.messages import Message, StoredMessage
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "GroupConsumer",
     "GroupOptions",
     "GroupStatistics",
+    "JobStanding",
     "Jobs",
     "JobsStatistics",
     "Message",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from headrace.client._provision import topic_fields
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.queues import MessageQueue
+from headrace.client.standings import JobStanding, QueueProgress, QueueRange
 from headrace.errors import (
     ConfigurationError,
     NotFoundError,
@@ -20,6 +22,8 @@ from headrace.errors import (
 from headrace.protocol.bodies import QueueRef, loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
+from headrace.protocol.groups import SubscriptionGroupTable
+from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.routes import ClusterInfo, TopicConfig, TopicList
 from headrace.protocol.stats import ConsumerConnections, ConsumeStats, RuntimeInfo, TopicStats
@@ -29,38 +33,11 @@ if TYPE_CHECKING:
 
     from headrace.client.client import AsyncClient
 
-__all__ = ["AsyncAdmin", "QueueProgress", "QueueRange"]
+__all__ = ["AsyncAdmin"]
 
 #: How long a new topic may take until its route names all its brokers.
 _ROUTE_TIMEOUT = timedelta(seconds=15)
 _ROUTE_PAUSE = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRange:
-    """What a queue holds."""
-
-    #: First offset.
-    begin: int
-    #: One past the last offset.
-    end: int
-    #: When the last message was stored; None for an empty queue.
-    updated: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
-    """How far a group has come in a queue."""
-
-    #: Next offset that the group reads; -1 if it has none.
-    offset: int
-    #: One past the last offset of the queue.
-    end: int
-
-    @property
-    def lag(self) -> int:
-        """Messages that the group has not read."""
-        return self.end - max(self.offset, 0)
 
 
 class AsyncAdmin:
@@ -218,6 +195,25 @@ class AsyncAdmin:
         """Set the next offset that a group reads from queues; it should have no member now."""
         await AsyncPullConsumer(self.client, group).commit(offsets)
 
+    async def groups(self) -> list[str]:
+        """List the names of all consumer groups."""
+        names: set[str] = set()
+        for broker in await self.client.brokers():
+            answer = await self.client.ask_broker(
+                broker, lambda: Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            )
+            names.update(loads(answer.payload, SubscriptionGroupTable).subscription_group_table)
+        return sorted(names)
+
+    async def reset_group(self, group: str, topic: str, time: datetime) -> None:
+        """Set a group back (or ahead) to what was stored at ``time`` or later.
+
+        It should have no member now: a member commits over it.
+        """
+        consumer = AsyncPullConsumer(self.client, group)
+        queues = await self.client.queues(topic)
+        await consumer.commit(await consumer.offsets_for_time(queues, time))
+
     async def delete_group(self, group: str) -> None:
         """Delete a group and its offsets."""
         ext = {"groupName": group, "cleanOffset": "true"}
@@ -262,6 +258,63 @@ class AsyncAdmin:
             f"queue {queue} holds no message at {offset}, "
             f"but {result.min_offset} up to {result.max_offset}"
         )
+
+    async def message_by_id(self, topic: str, offset_id: str) -> StoredMessage:
+        """Read the message that an offset id names, as sends return it.
+
+        Raises
+        ------
+        NotFoundError
+            If the broker that it names is not one of this cluster.
+        BrokerError
+            If that broker holds no message there.
+        """
+        (host, port), position = decode_offset_id(offset_id)
+        address = f"{host}:{port}"
+        broker = next((n for n, a in (await self.client.brokers()).items() if a == address), None)
+        if broker is None:
+            raise NotFoundError(f"no broker at {address}, which the id {offset_id} names")
+        ext = {"topic": topic, "offset": str(position)}
+        answer = await self.client.ask_broker(
+            broker, lambda: Command(RequestCode.VIEW_MESSAGE_BY_ID, ext)
+        )
+        return decode_messages(answer.payload)[0]
+
+    async def messages_by_key(
+        self, topic: str, key: str, *, limit: int = 32, since: datetime | None = None
+    ) -> list[StoredMessage]:
+        """Find messages of a topic by one of their keys, the newest first."""
+        ext = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(limit),
+            "beginTimestamp": str(0 if since is None else round(since.timestamp() * 1000)),
+            "endTimestamp": str(2**63 - 1),
+        }
+        found: list[StoredMessage] = []
+        for broker in await self._brokers_of(topic):
+            answer = await self.client.ask_broker(
+                broker,
+                lambda: Command(RequestCode.QUERY_MESSAGE, ext),
+                expect=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+            )
+            found += decode_messages(answer.payload)
+        # The index of a stock broker compares hashes of keys.
+        found = [message for message in found if key in (message.keys or "").split()]
+        return sorted(found, key=lambda message: -message.stored)[:limit]
+
+    # Jobs
+
+    async def jobs(self) -> list[JobStanding]:
+        """List the jobs whose commits embedded brokers keep, with where they stand."""
+        found: list[JobStanding] = []
+        for broker in await self.client.brokers():
+            if await self._has_capabilities(broker):
+                answer = await self.client.ask_broker(
+                    broker, lambda: Command(RequestCode.LIST_JOBS)
+                )
+                found += msgspec.json.decode(answer.payload, type=list[JobStanding])
+        return sorted(found, key=lambda job: job.commit_topic)
 
     # Inside
 
