@@ -1,0 +1,345 @@
+"""The options of the data source: their names, what they mean, and how they are read."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeAlias
+
+from headrace._setting import parse_duration
+from headrace.client import ClientSettings
+from headrace.errors import SettingsError
+from headrace.spark.rocketmq.positions import (
+    AtEdge,
+    Position,
+    QueueTable,
+    Strategy,
+    read_offsets,
+    read_queue_lists,
+    read_queue_numbers,
+)
+
+__all__ = [
+    "READ_OPTIONS",
+    "WRITE_OPTIONS",
+    "Assignment",
+    "ClusterOptions",
+    "Pattern",
+    "ReadOptions",
+    "Subscription",
+    "Topics",
+    "WriteOptions",
+    "check_names",
+    "include_headers",
+    "read_options",
+    "write_options",
+]
+
+Reading: TypeAlias = Literal["batch", "stream"]
+
+_CLUSTER = {
+    "rocketmq.namesrv": "Addresses of the name servers, host:port separated by ';'. Required.",
+    "rocketmq.connectTimeout": "How long an address that never answered is tried (5 s).",
+    "rocketmq.requestTimeout": "How long one request may take (10 s).",
+    "rocketmq.retryTimeout": "How long a broker that is away is waited for (60 s).",
+    "rocketmq.routeRefresh": "How often a query looks for new queues and topics (5 s).",
+}
+
+READ_OPTIONS: Mapping[str, str] = {
+    **_CLUSTER,
+    "subscribe": "Topics to read, separated by commas.",
+    "subscribePattern": "A regular expression that the whole name of a topic matches.",
+    "assign": 'Queues to read, as JSON: {"topic": [0, 1]}.',
+    "startingOffsets": "Where to begin: earliest, latest, or JSON by topic and queue.",
+    "startingTimestamp": "Begin at the first message stored at this time (ms) or later.",
+    "startingOffsetsByTimestamp": "The same by topic and queue, as JSON.",
+    "startingOffsetsByTimestampStrategy": "Without such a message: error (the default) or latest.",
+    "endingOffsets": "Where a batch read ends: latest, or JSON by topic and queue.",
+    "endingTimestamp": "End a batch read before the first message stored at this time (ms).",
+    "endingOffsetsByTimestamp": "The same by topic and queue, as JSON.",
+    "maxOffsetsPerTrigger": "Most messages that one batch of a query reads.",
+    "minPartitions": "Least number of tasks to cut large ranges into.",
+    "failOnDataLoss": "Whether messages that are gone end the query (true), or are passed over.",
+    "groupId": "Consumer group whose offsets follow the query, so that tools show its lag.",
+    "includeHeaders": "Whether there is a column of headers (false).",
+}
+"""What each option of a read means."""
+
+WRITE_OPTIONS: Mapping[str, str] = {
+    **_CLUSTER,
+    "topic": "Topic to write to; wins over a column of this name.",
+}
+"""What each option of a write means."""
+
+#: Spark hands its own options of a query to the source as well.
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "groupId")
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+#: What people bring along from Kafka's source, and its name here.
+_FROM_KAFKA = {
+    "kafka.bootstrap.servers": "rocketmq.namesrv",
+    "kafka.group.id": "groupId",
+    "groupidprefix": "groupId",
+    "namesrv": "rocketmq.namesrv",
+    "path": "subscribe (to read) or topic (to write)",
+}
+#: A query asks for routes more often than other clients: new queues join it this way.
+_ROUTE_REFRESH = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """How to reach a cluster."""
+
+    namesrv: str
+    client: ClientSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Read all queues of these topics."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Read all queues of the topics whose whole name matches."""
+
+    pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Read these queues."""
+
+    queues: QueueTable
+
+
+Subscription: TypeAlias = Topics | Pattern | Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read, and how."""
+
+    cluster: ClusterOptions
+    subscription: Subscription
+    starting: Position
+    ending: Position
+    #: What to do where no message is as late as a starting timestamp.
+    strategy: Strategy
+    #: Most messages of one batch; None: all there are.
+    max_offsets: int | None
+    #: Least number of tasks; None: one for each queue.
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    #: Consumer group that follows; None: none does.
+    group: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write."""
+
+    cluster: ClusterOptions
+    #: Topic of all rows; None: the column ``topic`` says.
+    topic: str | None
+
+
+def check_names(options: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Refuse options that do not exist, with a guess at what was meant.
+
+    Raises
+    ------
+    SettingsError
+        Naming the first such option.
+    """
+    names = {name.lower(): name for name in known}
+    for given in options:
+        low = given.lower()
+        if low in names or low in _SPARKS_OWN:
+            continue
+        raise SettingsError(f"the rocketmq source has no option '{given}'", hint=_guess(low, names))
+
+
+def _guess(given: str, names: Mapping[str, str]) -> str:
+    other = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
+    if given in _FROM_KAFKA:
+        return f"here it is {_FROM_KAFKA[given]}"
+    if given in other:
+        use = "reading" if given in map(str.lower, READ_OPTIONS) else "writing"
+        return f"'{other[given]}' is an option for {use}"
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{names[close[0]]}'?"
+    return f"there are {', '.join(names.values())}"
+
+
+def read_options(options: Mapping[str, str], reading: Reading) -> ReadOptions:
+    """Read the options of a read.
+
+    Raises
+    ------
+    SettingsError
+        An option does not exist, is missing, has a value that cannot work, or contradicts
+        another one.
+    """
+    check_names(options, READ_OPTIONS)
+    for name in _BATCH_ONLY if reading == "stream" else _STREAM_ONLY:
+        if name in options:
+            raise SettingsError(
+                f"option '{name}' has no meaning for a {reading} read",
+                hint="a stream has no end" if reading == "stream" else "leave it out",
+            )
+    default = AtEdge("earliest" if reading == "batch" else "latest")
+    return ReadOptions(
+        cluster=_cluster(options),
+        subscription=_subscription(options),
+        starting=_checked_start(_position(options, "starting") or default, reading),
+        ending=_checked_end(_position(options, "ending") or AtEdge("latest")),
+        strategy=_strategy(options),
+        max_offsets=_positive(options, "maxOffsetsPerTrigger"),
+        min_partitions=_positive(options, "minPartitions"),
+        fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
+        group=_group(options),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Read the options of a write.
+
+    Raises
+    ------
+    SettingsError
+        An option does not exist, is missing, or has a value that cannot work.
+    """
+    check_names(options, WRITE_OPTIONS)
+    topic = options.get("topic")
+    if topic is not None and not topic.strip():
+        raise _wrong("topic", topic, "name a topic, or leave the option out")
+    return WriteOptions(_cluster(options), None if topic is None else topic.strip())
+
+
+def include_headers(options: Mapping[str, str]) -> bool:
+    """Tell whether a read has a column of headers."""
+    return _boolean(options, "includeHeaders", default=False)
+
+
+def _cluster(options: Mapping[str, str]) -> ClusterOptions:
+    namesrv = options.get("rocketmq.namesrv", "").strip()
+    if not namesrv:
+        raise SettingsError(
+            "the rocketmq source needs the option 'rocketmq.namesrv'",
+            hint='give the name server: .option("rocketmq.namesrv", "127.0.0.1:9876")',
+        )
+    standard = ClientSettings()
+    settings = ClientSettings(
+        connect_timeout=_duration(options, "rocketmq.connectTimeout", standard.connect_timeout),
+        request_timeout=_duration(options, "rocketmq.requestTimeout", standard.request_timeout),
+        retry_timeout=_duration(options, "rocketmq.retryTimeout", standard.retry_timeout),
+        route_refresh=_duration(options, "rocketmq.routeRefresh", _ROUTE_REFRESH),
+    )
+    return ClusterOptions(namesrv, settings)
+
+
+def _subscription(options: Mapping[str, str]) -> Subscription:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
+    if len(given) != 1:
+        raise SettingsError(
+            "a read needs one of the options subscribe, subscribePattern and assign,"
+            f" and has {' and '.join(given) or 'none'}",
+            hint='for example .option("subscribe", "lines")',
+        )
+    (name,) = given
+    text = options[name]
+    if name == "assign":
+        return Assignment(read_queue_lists(name, text))
+    if name == "subscribePattern":
+        try:
+            return Pattern(re.compile(text))
+        except re.error as error:
+            raise _wrong(name, text, f"write a regular expression ({error})") from None
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise _wrong(name, text, "name topics, separated by commas")
+    return Topics(topics)
+
+
+def _position(options: Mapping[str, str], side: Literal["starting", "ending"]) -> Position | None:
+    """Read a position; as in Kafka's source a timestamp wins over offsets."""
+    name = f"{side}Timestamp"
+    if name in options:
+        return read_queue_numbers(name, options[name])
+    name = f"{side}OffsetsByTimestamp"
+    if name in options:
+        return read_queue_numbers(name, options[name])
+    name = f"{side}Offsets"
+    return read_offsets(name, options[name]) if name in options else None
+
+
+def _checked_start(position: Position, reading: Reading) -> Position:
+    if reading == "batch" and position == AtEdge("latest"):
+        raise SettingsError(
+            "option 'startingOffsets' is 'latest': a batch read would find nothing",
+            hint="begin a batch read at 'earliest', at offsets, or at a timestamp",
+        )
+    return position
+
+
+def _checked_end(position: Position) -> Position:
+    if position == AtEdge("earliest"):
+        raise SettingsError(
+            "option 'endingOffsets' is 'earliest': nothing stands before it",
+            hint="end at 'latest', at offsets, or at a timestamp",
+        )
+    return position
+
+
+def _strategy(options: Mapping[str, str]) -> Strategy:
+    name = "startingOffsetsByTimestampStrategy"
+    text = options.get(name, "error").strip().lower()
+    if text == "error":
+        return "error"
+    if text == "latest":
+        return "latest"
+    raise _wrong(name, text, "write error or latest")
+
+
+def _group(options: Mapping[str, str]) -> str | None:
+    group = options.get("groupId")
+    if group is not None and not re.fullmatch(r"[%|a-zA-Z0-9_-]{1,120}", group):
+        raise _wrong("groupId", group, "write letters, digits, '-' and '_'")
+    return group
+
+
+def _duration(options: Mapping[str, str], name: str, default: timedelta) -> timedelta:
+    if name not in options:
+        return default
+    try:
+        return parse_duration(options[name])
+    except ValueError as error:
+        raise _wrong(name, options[name], str(error)) from None
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise _wrong(name, text, "write a whole number, at least 1")
+    return int(text)
+
+
+def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name, str(default)).strip().lower()
+    if text not in {"true", "false"}:
+        raise _wrong(name, text, "write true or false")
+    return text == "true"
+
+
+def _wrong(name: str, value: str, hint: str) -> SettingsError:
+    return SettingsError(f"option '{name}' is {value!r}, which cannot work", hint=hint)
