@@ -140,18 +140,10 @@ class AsyncPullConsumer:
             ahead,
             patience=self.client.settings.request_timeout,
         )
-        pending: list[PullResult] = []
-        size = 0
         async with aclosing(reader.results(begin, end)) as results:
-            async for result in results:
-                if pending and size + len(result.block) > max_bytes:
-                    yield join_results(pending)
-                    pending, size = [], 0
-                pending.append(result)
-                size += len(result.block)
+            async for joined in _joined(results, max_bytes):
+                yield joined
         self._wasted += reader.wasted
-        if pending:
-            yield join_results(pending)
 
     async def begin_offset(self, queue: MessageQueue) -> int:
         """First offset that a queue still holds."""
@@ -258,6 +250,21 @@ class AsyncPullConsumer:
         await self.client.ask_broker(
             queue.broker, lambda: Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         )
+
+
+async def _joined(
+    results: AsyncGenerator[PullResult, None], max_bytes: int
+) -> AsyncGenerator[PullResult, None]:
+    pending: list[PullResult] = []
+    size = 0
+    async for result in results:
+        if pending and size + len(result.block) > max_bytes:
+            yield join_results(pending)
+            pending, size = [], 0
+        pending.append(result)
+        size += len(result.block)
+    if pending:
+        yield join_results(pending)
 
 
 def _milliseconds(time: datetime) -> int:

@@ -62,13 +62,7 @@ def encode_batch_columns(
     """
     body_sizes = _sizes(bodies)
     property_sizes = np.zeros(len(bodies), np.int64) if properties is None else _sizes(properties)
-    if len(property_sizes) and int(property_sizes.max()) > MAX_PROPERTIES:
-        row = int(property_sizes.argmax())
-        raise MessageRejectedError(
-            f"the properties of message {row} take {property_sizes[row]} bytes, "
-            f"{MAX_PROPERTIES} are possible",
-            hint="put large values into the body",
-        )
+    _check(property_sizes)
     ends = np.cumsum(_FIXED + body_sizes + property_sizes)
     for first, last in _cuts(ends, 0, len(bodies), _CHUNK):
         part = slice(first, last)
@@ -106,6 +100,16 @@ def keys_properties(keys: pa.BinaryArray) -> pa.BinaryArray:
     name, end, none = (pa.scalar(text) for text in (f"{KEYS}\x01".encode(), b"\x02", b""))
     pairs = pc.binary_join_element_wise(name, plain, end, none)
     return pc.if_else(pc.equal(pc.fill_null(pc.binary_length(plain), 0), 0), none, pairs)
+
+
+def _check(property_sizes: npt.NDArray[np.int64]) -> None:
+    if len(property_sizes) and int(property_sizes.max()) > MAX_PROPERTIES:
+        row = int(property_sizes.argmax())
+        raise MessageRejectedError(
+            f"the properties of message {row} take {property_sizes[row]} bytes, "
+            f"{MAX_PROPERTIES} are possible",
+            hint="put large values into the body",
+        )
 
 
 def _sizes(column: pa.BinaryArray) -> npt.NDArray[np.int64]:
