@@ -1,0 +1,66 @@
+"""``headrace run`` from end to end, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from headrace.client import Admin, Client, Message, Producer, PullConsumer
+from headrace.embedded import embedded_broker
+from tests.cli.programs import BUILT, WORD_COUNT, write
+
+pytestmark = pytest.mark.spark
+
+LINES = ["to be or not to be", "that is the question", "to be"]
+
+
+def headrace(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE")}
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments, "--data-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        cwd=folder,
+        env=environ,
+    )
+
+
+def counts_of(client: Client) -> dict[str, int]:
+    consumer, counts = PullConsumer(client), {}
+    for queue in client.queues("counts"):
+        for block in consumer.blocks(queue, 0, consumer.end_offset(queue)):
+            for message in block.messages():
+                counts[str(message.keys)] = json.loads(message.body)
+    return counts
+
+
+def test_file_with_a_neighbour_runs_until_it_has_caught_up(tmp_path: Path) -> None:
+    write(tmp_path, "def words(line):\n    return line.split()\n", "neighbour.py")
+    text = "import neighbour\n" + WORD_COUNT.replace("line.split()", "neighbour.words(line)")
+    program = write(tmp_path, text + BUILT)
+    with embedded_broker(tmp_path) as address, Client(address) as client:
+        for topic in ("lines", "counts"):
+            Admin(client).create_topic(topic, queues=2)
+        for line in LINES:
+            Producer(client).send(Message(topic="lines", body=line.encode()))
+        done = headrace("run", str(program), "--until-caught-up", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "Caught up: 3 records in" in done.stderr
+        assert counts_of(client) == Counter(" ".join(LINES).split())
+
+
+def test_missing_topic_ends_with_one_message(tmp_path: Path) -> None:
+    program = write(tmp_path, WORD_COUNT + BUILT)
+    done = headrace("run", str(program), folder=tmp_path)
+    assert done.returncode == 1
+    assert "reads topic 'lines', which does not exist" in done.stderr
+    assert f"headrace topic create TOPIC --data-dir {tmp_path}" in done.stderr
+    assert "Traceback" not in done.stderr
