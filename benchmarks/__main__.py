@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import pkgutil
 import signal
 import sys
 from pathlib import Path
 
-import benchmarks
-from benchmarks.measures import LEAST_RUNS, Plan, Runner, chosen
+from benchmarks.measures import LEAST_RUNS, Plan, Runner, chosen, discover
 from benchmarks.sizes import FULL, SMALL
 from benchmarks.table import results_table
 
@@ -24,9 +21,7 @@ def main() -> int:
     if options.table:
         sys.stdout.write(results_table(options.table))
         return 0
-    for module in pkgutil.iter_modules(benchmarks.__path__, "benchmarks."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    discover()
     try:
         selected = chosen(options.measures, peers=options.peers)
     except ValueError as error:

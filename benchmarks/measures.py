@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import statistics
 import sys
 import time
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from benchmarks.sizes import Sizes
 
 __all__ = [
-    "BENCHMARKS",
     "LEAST_RUNS",
     "Benchmark",
     "Plan",
@@ -30,6 +31,7 @@ __all__ = [
     "UnavailableError",
     "benchmark",
     "chosen",
+    "discover",
 ]
 
 #: A median of fewer runs says little.
@@ -66,7 +68,7 @@ class Benchmark:
     peers: bool
 
 
-BENCHMARKS: list[Benchmark] = []
+_registered: list[Benchmark] = []
 
 
 def benchmark(
@@ -75,10 +77,18 @@ def benchmark(
     """Register a function as the benchmark of the measures in ``units``."""
 
     def register(work: Callable[[Plan], Runs]) -> Callable[[Plan], Runs]:
-        BENCHMARKS.append(Benchmark(units, work, peers))
+        _registered.append(Benchmark(units, work, peers))
         return work
 
     return register
+
+
+def discover() -> list[Benchmark]:
+    """Load every benchmark of this package."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)], "benchmarks."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    return list(_registered)
 
 
 def chosen(names: list[str], *, peers: bool) -> list[Benchmark]:
@@ -92,17 +102,17 @@ def chosen(names: list[str], *, peers: bool) -> list[Benchmark]:
     ValueError
         When there is no such measure.
     """
-    known = {name for one in BENCHMARKS for name in one.units}
+    known = {name for one in _registered for name in one.units}
     if unknown := sorted(set(names) - known):
         message = f"No measure is called {', '.join(unknown)}; there are {', '.join(sorted(known))}"
         raise ValueError(message)
     wanted = set(names)
     if not names:
-        wanted = {name for one in BENCHMARKS if one.peers is peers for name in one.units}
+        wanted = {name for one in _registered if one.peers is peers for name in one.units}
     if peers:
         wanted |= {ratio.numerator for ratio in RATIOS if ratio.denominator in wanted}
     order = list(TARGETS)
-    found = [one for one in BENCHMARKS if wanted & set(one.units)]
+    found = [one for one in _registered if wanted & set(one.units)]
     return sorted(found, key=lambda one: min(order.index(name) for name in one.units))
 
 

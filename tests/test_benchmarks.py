@@ -1,0 +1,140 @@
+"""Every benchmark works; what it measures is not looked at here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measures import Benchmark, Plan, Runner, benchmark, chosen, discover
+from benchmarks.sizes import SMALL
+from benchmarks.table import results_table
+from benchmarks.targets import TARGETS
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 200
+
+
+def measured(folder: Path, *arguments: str) -> dict[str, float]:
+    """Run benchmarks as `make bench` does, small; give what they measured."""
+    command = [sys.executable, "-m", "benchmarks", "--small", "--results", folder, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            output, errors = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            # A polite end takes brokers and Spark with it.
+            process.terminate()
+            output, errors = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+    assert process.returncode == 0, output + errors
+    lines = [json.loads(line) for line in output.splitlines()]
+    (file,) = folder.iterdir()
+    assert [json.loads(line) for line in file.read_text().splitlines()] == lines
+    for line in lines:
+        assert set(line) == {"measure", "value", "unit", "runs", "load_average"}
+        assert line["runs"]
+    return {line["measure"]: line["value"] for line in lines}
+
+
+def test_restore_is_measured(tmp_path: Path) -> None:
+    assert measured(tmp_path, "restore")["restore"] > 0
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(2 * LIMIT)
+def test_counting_is_measured_against_its_floor_and_the_clock(tmp_path: Path) -> None:
+    # One process: Spark's start takes longer than the work.
+    values = measured(tmp_path, "word_count_1k", "word_count_floor_1k", "latency_p50")
+    ratio = values["word_count_1k"] / values["word_count_floor_1k"]
+    assert values["word_count_1k / word_count_floor_1k"] == pytest.approx(ratio, abs=1e-3)
+    assert 0 < values["latency_p50"] <= values["latency_p99"]
+
+
+@pytest.mark.rocketmq
+def test_pulling_is_measured_on_both_brokers(tmp_path: Path) -> None:
+    assert set(measured(tmp_path, "pull_ours")) == {
+        "pull_ours",
+        "pull_real",
+        "pull_ours / pull_real",
+    }
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> list[Benchmark]:
+    """No benchmarks but those that a test registers."""
+    kept: list[Benchmark] = []
+    monkeypatch.setattr("benchmarks.measures._registered", kept)
+    return kept
+
+
+def fixed(name: str, values: list[float], *, peers: bool = False) -> None:
+    @benchmark({name: "words/s"}, peers=peers)
+    def work(plan: Plan) -> Iterator[Mapping[str, float]]:
+        yield from ({name: value} for value in values[: plan.runs])
+
+
+def test_result_is_the_median_of_the_runs(registry: list[Benchmark], tmp_path: Path) -> None:
+    fixed("word_count_1k", [3.0, 1.0, 20.0])
+    runner = Runner(Plan(3, SMALL), tmp_path)
+    runner.run(registry)
+    line = json.loads(runner.path.read_text())
+    assert (line["value"], line["runs"]) == (3.0, [3.0, 1.0, 20.0])
+
+
+def test_failure_of_one_benchmark_does_not_end_the_others(
+    registry: list[Benchmark], tmp_path: Path
+) -> None:
+    @benchmark({"restore": "keys/s"})
+    def work(plan: Plan) -> Iterator[Mapping[str, float]]:
+        raise RuntimeError("no luck")
+
+    fixed("word_count_1k", [1.0])
+    runner = Runner(Plan(1, SMALL), tmp_path)
+    runner.run(registry)
+    assert runner.failures == {"restore": "no luck"}
+    assert json.loads(runner.path.read_text())["measure"] == "word_count_1k"
+
+
+def test_peers_are_measured_only_when_asked_for_and_with_what_they_compare_to(
+    registry: list[Benchmark],
+) -> None:
+    fixed("rocketmq_streams_1k", [1.0], peers=True)
+    fixed("word_count_1k", [1.0])
+    fixed("restore", [1.0])
+
+    def names(*, peers: bool) -> list[str]:
+        return [name for one in chosen([], peers=peers) for name in one.units]
+
+    assert names(peers=False) == ["word_count_1k", "restore"]
+    assert names(peers=True) == ["word_count_1k", "rocketmq_streams_1k"]
+
+
+def test_unknown_measure_is_refused_with_the_known_ones(registry: list[Benchmark]) -> None:
+    fixed("restore", [1.0])
+    with pytest.raises(ValueError, match=r"No measure is called speed; there are restore"):
+        chosen(["speed"], peers=False)
+
+
+def test_table_says_what_was_asked_and_what_was_missed(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    line = {"unit": "s", "runs": [0.5, 0.31, 0.6], "load_average": 1.25}
+    file.write_text(
+        json.dumps({"measure": "latency_p50", "value": 0.5, **line})
+        + "\n"
+        + json.dumps({"measure": "latency_p99", "value": 0.6, **line})
+    )
+    rows = results_table([file]).splitlines()[2:]
+    assert rows == [
+        "| `latency_p50` | below 0.4 s | 0.5 s (missed) | 0.5, 0.31, 0.6 | 1.25 |",
+        "| `latency_p99` | below 1 s | 0.6 s | 0.5, 0.31, 0.6 | 1.25 |",
+    ]
+
+
+def test_every_benchmark_has_a_place_among_the_targets() -> None:
+    assert {name for one in discover() for name in one.units} <= set(TARGETS)
