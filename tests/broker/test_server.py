@@ -269,3 +269,23 @@ def test_process_on_a_port_in_use_is_refused(broker: EmbeddedBroker, tmp_path: P
     port = int(broker.address.rpartition(":")[2])
     with pytest.raises(SettingsError, match="in use"):
         spawn_broker(tmp_path / "other", port)
+
+
+def test_group_of_a_job_shows_in_rocketmqs_lists(wire: JobWire) -> None:
+    wire.open()
+    wire.commit(offsets={"in@broker-a@0": 1}, group="group")
+    assert wire.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="%RETRY%group").code == 0
+
+
+def test_runtime_info_has_what_cluster_list_reads(wire: JobWire) -> None:
+    table = body(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
+    assert isinstance(table, dict)
+    assert {
+        "brokerVersionDesc",
+        "brokerActive",
+        "putTps",
+        "getTransferredTps",
+        "earliestMessageTimeStamp",
+        "commitLogDiskRatio",
+    } <= table.keys()
+    assert len(table["putTps"].split()) == 3

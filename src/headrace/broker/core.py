@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
@@ -17,8 +18,10 @@ from headrace.broker.locks import QueueLocks
 from headrace.broker.mailbox import Mailbox
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.polls import LongPolls, Queue
+from headrace.broker.rates import Rate
 from headrace.broker.snapshots import load_snapshot, save_snapshot
-from headrace.broker.topics import TopicTable
+from headrace.broker.topics import RETRY_PREFIX, TopicTable
+from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.routes import TopicConfig
@@ -35,6 +38,8 @@ BROKER = "broker-a"
 
 CLUSTER = "DefaultCluster"
 """Name of the cluster that it makes up."""
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _ONEWAY = 2
@@ -76,8 +81,13 @@ class Core:
         self._turns: dict[str, asyncio.Lock] = {}
         self.topics = self._load_topics()
         self.offsets = ConsumerOffsets(load_snapshot(self._offsets_file, _OffsetTable))
+        self._saved_topics = self.topics.version
         self._saved_offsets = self.offsets.version
         self._opaque = 0
+        #: Messages given to consumers so far.
+        self.messages_out = 0
+        self.put_rate = Rate()
+        self.get_rate = Rate()
         # What offset ids begin with: where the message is stored.
         self.id_prefix = (socket.inet_aton(host) + port.to_bytes(4, "big")).hex().upper().encode()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,9 +123,13 @@ class Core:
 
     def save_topics(self) -> None:
         """Make the table of topics durable."""
+        if self._saved_topics == self.topics.version:
+            return
         system = set(self.topics.system)
         own = [config for config in self.topics.configs() if config.topic_name not in system]
+        version = self.topics.version
         save_snapshot(self._topics_file, own)
+        self._saved_topics = version
 
     def save_offsets(self) -> None:
         """Make consumer offsets durable if they changed."""
@@ -123,20 +137,32 @@ class Core:
             self._saved_offsets = self.offsets.version
             save_snapshot(self._offsets_file, self.offsets.table())
 
+    def sample_rates(self) -> None:
+        """Note how much was done so far; called now and then."""
+        now = self.loop.time()
+        self.put_rate.note(now=now, total=self.store.statistics().appended_records)
+        self.get_rate.note(now=now, total=self.messages_out)
+
     def earliest(self) -> int:
-        """Store time of the oldest message that is held, -1 when there is none, ms since 1970."""
+        """Store time of the oldest message that is held, now when there is none, ms since 1970."""
         times = [
             self.store.store_time(*queue, bounds.min_offset)
             for queue in self.store.queues()
             if (bounds := self.store.bounds(*queue)).min_offset < bounds.max_offset
         ]
-        return min(times, default=-1)
+        return min(times, default=self.now())
 
     def ensure_topic(self, name: str, queues: int) -> None:
         """Create a topic that the broker itself needs, durably."""
-        if name not in self.topics:
-            self.topics.create(name, queues=queues)
-            self.save_topics()
+        self.topics.create(name, queues=queues)
+        self.save_topics()
+
+    def show_group(self, name: str) -> None:
+        """Let RocketMQ's tools find a group that has offsets but no members."""
+        try:
+            self.ensure_topic(RETRY_PREFIX + name, queues=1)
+        except (InvalidParameterError, OSError) as error:
+            _log.warning("group %r stays hidden from RocketMQ's tools: %s", name, error)
 
     def delete_topic(self, name: str) -> Future[int] | None:
         """Delete a topic with all that is known about it; None when there is none."""

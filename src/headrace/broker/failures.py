@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.requests import Request, request_name
 from headrace.errors import (
     BrokerError,
+    BrokerStorageError,
     CorruptLogError,
     HeadraceError,
     MessageTooLargeError,
@@ -26,6 +27,10 @@ _log = logging.getLogger(__name__)
 
 def failure(request: Request, error: Exception) -> Command:
     """Turn an error into the answer to a request."""
+    if isinstance(error, OSError) and not isinstance(error, HeadraceError):
+        hint = "Make room on the disk, or look at its health; what is stored stays readable."
+        message = f"the broker could not write {error.filename or 'a file'}: {error.strerror}"
+        error = BrokerStorageError(message, hint=hint)
     if not isinstance(error, HeadraceError):
         what = request_name(request.command.code)
         _log.error("%s from %s failed", what, request.peer.address, exc_info=error)

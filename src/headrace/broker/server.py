@@ -30,7 +30,7 @@ __all__ = ["BrokerServer", "BrokerStatistics"]
 _log = logging.getLogger(__name__)
 
 _ANY_HOST = "0.0.0.0"  # noqa: S104  (told apart, not listened on)
-_EXPIRY_CHECK = 5.0
+_LOOK_AROUND = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,9 @@ class BrokerServer:
         self._core = core
         self._dispatch = Dispatcher(core, HANDLERS)
         self._server = await core.loop.create_server(self._connect, sock=listener)
+        core.sample_rates()
         core.start_task(self._save_now_and_then())
-        core.start_task(self._expire_now_and_then())
+        core.start_task(self._look_around_now_and_then())
 
     def _advertised(self, listener: socket.socket) -> tuple[str, int]:
         port = int(listener.getsockname()[1])
@@ -213,10 +214,11 @@ class BrokerServer:
             except OSError as error:
                 _log.error("consumer offsets could not be saved: %s", error)
 
-    async def _expire_now_and_then(self) -> None:
+    async def _look_around_now_and_then(self) -> None:
         core = self._running()
         while True:
-            await asyncio.sleep(_EXPIRY_CHECK)
+            await asyncio.sleep(_LOOK_AROUND)
+            core.sample_rates()
             core.notify(core.clients.expire(now=core.loop.time()))
 
     async def stop(self) -> None:

@@ -12,6 +12,7 @@ from headrace.protocol.codes import RequestCode
 from headrace.protocol.routes import dumps
 
 if TYPE_CHECKING:
+    from headrace.broker.rates import Rate
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
@@ -32,11 +33,8 @@ def get_runtime_info(core: Core, request: Request) -> Command:
         "brokerActive": "true",
         "bootTimestamp": str(core.started),
         "runtime": _age(core),
-        "putTps": "0.0 0.0 0.0",
-        "getTotalTps": "0.0 0.0 0.0",
-        "getFoundTps": "0.0 0.0 0.0",
-        "getMissTps": "0.0 0.0 0.0",
-        "getTransferredTps": "0.0 0.0 0.0",
+        "putTps": _text(core.put_rate),
+        "getTransferredTps": _text(core.get_rate),
         "earliestMessageTimeStamp": str(core.earliest()),
         "commitLogMinOffset": str(store.begin),
         "commitLogMaxOffset": str(store.end),
@@ -50,6 +48,10 @@ def get_runtime_info(core: Core, request: Request) -> Command:
     if store.failure is not None:
         table["headraceFailure"] = store.failure
     return request.reply(body=dumps({"table": table}))
+
+
+def _text(rate: Rate) -> str:
+    return " ".join(f"{number:.2f}" for number in rate.per_second())
 
 
 def _age(core: Core) -> str:

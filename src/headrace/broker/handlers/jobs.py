@@ -158,6 +158,7 @@ def _stage_key(record: CommitRecord, part: StagedPart) -> StageKey:
 
 
 def _update_offsets(core: Core, group: str, record: CommitRecord) -> None:
+    core.show_group(group)
     for queue, offset in record.offsets.items():
         topic, _, queue_id = queue.rsplit("@", 2)
         core.offsets.update(group, topic, int(queue_id), offset)

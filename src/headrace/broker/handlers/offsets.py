@@ -42,7 +42,10 @@ def update_consumer_offset(core: Core, request: Request) -> Command:
     if offset < 0 or queue_id < 0:
         message = f"offset {offset} of queue {queue_id} of topic {topic!r} cannot be"
         raise InvalidParameterError(message)
-    core.offsets.update(request.text("consumerGroup"), topic, queue_id, offset)
+    group = request.text("consumerGroup")
+    if core.offsets.get(group, topic, queue_id) is None:
+        core.show_group(group)
+    core.offsets.update(group, topic, queue_id, offset)
     return request.reply()
 
 

@@ -86,9 +86,11 @@ def _wake(core: Core, request: Request, pull: _Pull, deadline: float) -> None:
 
 
 def _read(core: Core, pull: _Pull) -> ReadResult:
-    return core.store.read(
+    result = core.store.read(
         pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes, pull.tags
     )
+    core.messages_out += result.count
+    return result
 
 
 def _is_at_end(pull: _Pull, result: ReadResult) -> bool:
