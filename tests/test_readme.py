@@ -27,5 +27,5 @@ def test_first_pipeline_is_that_of_the_example(tmp_path: Path) -> None:
 
 def test_targets_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"\bmake ([a-z-]+)", README)):
+    for target in set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
