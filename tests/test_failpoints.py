@@ -43,7 +43,26 @@ def test_the_process_dies_at_the_hit_that_was_asked_for() -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n1\n")
 
 
-@pytest.mark.parametrize("value", ["here", "here=stop", "here=kill:0", "here=kill:x", "=kill"])
+def test_the_process_stands_still_until_it_is_told_to_go_on() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM],
+        env=os.environ | {ENVIRONMENT_VARIABLE: "here=stop:3"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in range(2)] == ["0\n", "1\n"]
+            process.send_signal(signal.SIGCONT)
+            assert process.communicate(timeout=60)[0] == "2\n3\n4\n"
+            assert process.returncode == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("value", ["here", "here=die", "here=kill:0", "here=kill:x", "=kill"])
 def test_a_malformed_value_is_refused(value: str) -> None:
     with pytest.raises(SettingsError, match="name=kill"):
         parse_failpoints(value)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from headrace.errors import HeadraceError
+from headrace.failpoints import failpoint
 from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind, Rows
 from headrace.runtime.failures import describe_failure
@@ -221,9 +222,12 @@ class Task:
     ) -> Iterator[Block]:
         """End the batch: give blocks for later stages, and the summary for the driver."""
         yield from self._runner.finish(self._context.partitions)
+        failpoint("task.processed")
         states = self._context.save_state(self._attempt, self._writer)
+        part = self._writer.finish()
+        failpoint("task.staged")
         summary = Summary(
-            part=self._writer.finish(),
+            part=part,
             states=states,
             records=dict(self._runner.records),
             counters=dict(self.counters),

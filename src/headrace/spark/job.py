@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
+from headrace.failpoints import failpoint
 from headrace.runtime.local_state import restoring
 from headrace.settings import JobSettings
 from headrace.spark.coordinator import assemble
@@ -298,7 +299,9 @@ class StreamJob:
                 self._record, self._epoch, blocks, self._stages, int(time.time() * 1000)
             )
             transactions = self._running().transactions
+            failpoint("job.before_commit")
             transactions.commit(end)
+            failpoint("job.after_commit")
             transactions.publish(end.record)
             self._committed(end.record, summaries)
         except HeadraceError as error:
