@@ -21,7 +21,7 @@ LIMIT = 200
 
 def measured(folder: Path, *arguments: str) -> dict[str, float]:
     """Run benchmarks as `make bench` does, small; give what they measured."""
-    command = [sys.executable, "-m", "benchmarks", "--small", "--results", folder, *arguments]
+    command = [sys.executable, "-m", "benchmarks", "--small", "--results", str(folder), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
         try:
