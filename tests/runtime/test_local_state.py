@@ -49,9 +49,7 @@ class Job:
         copy = self.copies.open("store", 0, self.summary, self.lineage)
         try:
             base = self.summary
-            store = StateStore(
-                copy.base, base.count if base else 0, base.checksum if base else 0
-            )
+            store = StateStore(copy.base, base.count if base else 0, base.checksum if base else 0)
             assert dict(store.scan()) == self.model
             store.put_many(list(changes), list(changes.values()))
             change_set = store.change_set()

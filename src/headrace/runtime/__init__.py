@@ -1,1 +1,13 @@
-"""Headrace: runtime."""
+"""Operators at work: processors, state, watermarks, the commit; no Spark in it."""
+
+from __future__ import annotations
+
+from headrace.runtime.testing import (
+    TestInput,
+    TestOutput,
+    TestRecord,
+    TestState,
+    TopologyTestDriver,
+)
+
+__all__ = ["TestInput", "TestOutput", "TestRecord", "TestState", "TopologyTestDriver"]

@@ -6,7 +6,8 @@ without looking inside, so a shuffle costs per block, not per record.
 ===========  =========================================================================
 ``stage``    the stage that takes the block; others pass it on untouched
 ``kind``     :class:`BlockKind`
-``payload``  rows: an Arrow stream; control, summary, failure: JSON
+``port``     number of the parent that the rows come from, for operators with several
+``payload``  rows: an Arrow stream; control, summary, watermarks: JSON
 ===========  =========================================================================
 
 Rows carry key (canonical encoding), value, event time, mark and headers.  They arrive in any
@@ -57,8 +58,9 @@ class Block:
     partition: int
     stage: int
     kind: BlockKind
-    #: Operator that takes the rows; empty for control, summary and failure.
+    #: Operator that takes the rows; empty for blocks that are for the whole task.
     operator: str
+    port: int
     payload: bytes
 
 

@@ -86,10 +86,14 @@ class JobPlan:
 
     @property
     def client_settings(self) -> ClientSettings:
-        """How this job's clients connect and try again."""
+        """How this job's clients connect and try again.
+
+        The address was tried before the job began, so a worker that cannot connect has met a
+        broker that is being restarted, not a wrong address.
+        """
         settings = self.settings
         return ClientSettings(
-            connect_timeout=settings.connect_timeout,
+            connect_timeout=max(settings.connect_timeout, settings.retry_timeout),
             request_timeout=settings.request_timeout,
             retry_timeout=settings.retry_timeout,
         )

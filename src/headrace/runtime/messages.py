@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DeserializationError, HeadraceError
@@ -191,10 +192,11 @@ def picked(columns: MessageColumns, indices: np.ndarray[Any, np.dtype[np.intp]])
     )
 
 
-def joined(parts: list[MessageColumns]) -> MessageColumns:
-    """Join messages of several queues, in the order of their place in the log."""
+def joined(parts: list[MessageColumns]) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
+    """Join messages in the order of their place in the log; also tell the part of each."""
+    numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     if len(parts) == 1:
-        return parts[0]
+        return parts[0], numbers
     whole = MessageColumns(
         _concatenated([part.queue_offset for part in parts]),
         _concatenated([part.position for part in parts]),
@@ -206,8 +208,9 @@ def joined(parts: list[MessageColumns]) -> MessageColumns:
         pa.concat_arrays([part.properties for part in parts]),
     )
     if bool(np.all(whole.position[:-1] <= whole.position[1:])):
-        return whole
-    return picked(whole, np.argsort(whole.position, kind="stable"))
+        return whole, numbers
+    order = np.argsort(whole.position, kind="stable")
+    return picked(whole, order), numbers[order]
 
 
 def _concatenated(arrays: list[Int64s]) -> Int64s:

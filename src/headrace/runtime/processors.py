@@ -6,6 +6,7 @@ It takes a chunk and gives a chunk; nothing here knows of Spark, sockets or file
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -28,8 +29,9 @@ from headrace.topology.operators import (
 
 if TYPE_CHECKING:
     from headrace.runtime.state import StateStore
+    from headrace.runtime.watermarks import Watermark
 
-__all__ = ["STATELESS", "Processor", "ProcessorContext"]
+__all__ = ["STATELESS", "Processor", "ProcessorContext", "TimedProcessor"]
 
 OperatorT = TypeVar("OperatorT", bound=Operator)
 
@@ -60,6 +62,16 @@ class Processor(Generic[OperatorT]):
         self.operator = operator
         self.context = context
 
+    def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
+        """Handle what came from each parent, by its number, and the rise of event time.
+
+        Here the parents' records are merged and time is ignored; an operator that tells its
+        parents apart, as a join does, overrides this.
+        """
+        del watermarks
+        chunk = Chunk.merge(list(inputs.values()))
+        return self.process(chunk) if len(chunk) else chunk
+
     def process(self, chunk: Chunk) -> Chunk:
         """Handle records in the order of their marks and give the results."""
         raise NotImplementedError
@@ -67,6 +79,29 @@ class Processor(Generic[OperatorT]):
     def finish(self) -> Chunk:
         """End the batch: give results that are due once per batch."""
         return Chunk.empty()
+
+
+class TimedProcessor(Processor[OperatorT]):
+    """A processor that acts when event time moves on: records and time in the order of marks."""
+
+    def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
+        """Handle records up to each watermark's mark, then the watermark."""
+        chunk = Chunk.merge(list(inputs.values()))
+        results: list[Chunk] = []
+        at = 0
+        for watermark in watermarks:
+            end = int(np.searchsorted(chunk.marks, watermark.mark, side="right"))
+            if end > at:
+                results.append(self.process(chunk.take(np.arange(at, end))))
+            results.append(self.advance(watermark))
+            at = max(at, end)
+        if at < len(chunk):
+            results.append(self.process(chunk.take(np.arange(at, len(chunk)))))
+        return Chunk.merge(results)
+
+    def advance(self, watermark: Watermark) -> Chunk:
+        """Let event time come to the watermark and give what this fires."""
+        raise NotImplementedError
 
 
 class _FunctionProcessor(Processor[OperatorT]):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.runtime.messages import SourceReader, joined, ranged
+from headrace.runtime.watermarks import SourceWatermarks
 from headrace.topology.operators import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    import numpy.typing as npt
+
     from headrace.protocol.columns import MessageColumns
+    from headrace.protocol.transactions import QueueName
     from headrace.runtime.blocks import Block
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.job_plan import JobConnection
@@ -37,12 +42,16 @@ def run_source(
     task = make_task(locator)
     try:
         readers = _readers(job, task)
-        for topic, columns in _read(job.consumer, split.ranges):
-            locator.topic, locator.columns = topic, columns
+        clocks = _clocks(job, task)
+        for run in _read(job.consumer, split.ranges):
+            locator.run = run
             chunks: dict[str, Chunk] = {}
-            for reader in readers[topic]:
-                chunks[reader.source.name] = reader.read(topic, columns)
-            task.counters["records_in"] += len(columns)
+            for reader in readers[run.topic]:
+                source = reader.source.name
+                chunks[source] = reader.read(run.topic, run.columns)
+                if source in clocks:
+                    run.move(clocks[source], chunks[source], task)
+            task.counters["records_in"] += len(run.columns)
             task.feed(chunks)
         blocks = list(task.finish(split.of, split.ends))
     finally:
@@ -61,43 +70,78 @@ def _readers(job: JobConnection, task: Task) -> dict[str, list[SourceReader]]:
     return readers
 
 
-def _read(
-    consumer: PullConsumer, ranges: Iterable[QueueRange]
-) -> Iterator[tuple[str, MessageColumns]]:
+def _clocks(job: JobConnection, task: Task) -> dict[str, SourceWatermarks]:
+    if not job.plan.topology.timed:
+        return {}
+    return {
+        source.name: SourceWatermarks(
+            source.name, int(source.allowed_lateness.total_seconds() * 1000), task.watermarks
+        )
+        for source in job.plan.topology.sources
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Messages of one topic, in the order of the log."""
+
+    topic: str
+    columns: MessageColumns
+    #: Queues that were read, and the number of each message's queue among them.
+    queues: list[QueueName]
+    numbers: npt.NDArray[np.intp]
+
+    def move(self, clock: SourceWatermarks, chunk: Chunk, task: Task) -> None:
+        """Move a source's watermarks by the records that it made of the messages."""
+        if len(chunk):
+            places = np.searchsorted(self.columns.position, chunk.marks)
+            found = clock.observe(self.queues, self.numbers[places], chunk.times, chunk.marks)
+            task.move_watermarks(found, clock.current)
+
+
+def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[_Run]:
     """Give the messages of the ranges by topic, in runs that are in the order of the log."""
     by_topic: dict[str, list[QueueRange]] = defaultdict(list)
     for part in ranges:
         by_topic[MessageQueue.parse(part.queue).topic].append(part)
     for topic, parts in by_topic.items():
         run: list[MessageColumns] = []
+        queues: list[QueueName] = []
         size = 0
         for part in parts:
             queue = MessageQueue.parse(part.queue)
             for result in consumer.blocks(queue, part.begin, part.end, max_bytes=_PULL_BYTES):
                 columns = ranged(result.columns(), part.begin, part.end)
                 run.append(columns)
+                queues.append(part.queue)
                 size += len(columns)
                 if size >= _CHUNK_MESSAGES:
-                    yield topic, joined(run)
-                    run, size = [], 0
+                    yield _joined_run(topic, run, queues)
+                    run, queues, size = [], [], 0
         if size:
-            yield topic, joined(run)
+            yield _joined_run(topic, run, queues)
+
+
+def _joined_run(topic: str, parts: list[MessageColumns], queues: list[QueueName]) -> _Run:
+    columns, numbers = joined(parts)
+    distinct = list(dict.fromkeys(queues))
+    of_part = np.array([distinct.index(queue) for queue in queues], np.intp)
+    return _Run(topic, columns, distinct, of_part[numbers])
 
 
 class _SplitLocator:
     """Finds a record among the messages that are being processed."""
 
-    topic = ""
-    columns: MessageColumns | None = None
+    run: _Run | None = None
 
     def locate(self, mark: int) -> str:
-        columns = self.columns
-        assert columns is not None
+        assert self.run is not None
+        columns = self.run.columns
         found = np.flatnonzero(columns.position == mark)
         if not len(found):
             return f"commit-log position {mark}"
         index = int(found[0])
         return (
-            f"topic '{self.topic}', queue {columns.queue_id[index]},"
+            f"topic '{self.run.topic}', queue {columns.queue_id[index]},"
             f" offset {columns.queue_offset[index]}"
         )

@@ -5,31 +5,33 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
-
-from headrace.keys import decode_keys, encode_keys, key_hashes
-from headrace.runtime.aggregates import AggregateProcessor, Combiner, combines
+from headrace.keys import decode_keys
+from headrace.runtime.aggregates import AggregateProcessor
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import Chunk
+from headrace.runtime.edges import make_edge
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.commits import QueueMessages
-    from headrace.runtime.user_code import Locator
+    from headrace.runtime.watermarks import OperatorWatermark, QueueWatermark, Watermark
     from headrace.topology import StagePlan
 
-__all__ = ["PROCESSORS", "StageRunner"]
+__all__ = ["PROCESSORS", "StageContext", "StageRunner"]
 
 #: Every operator that is neither source nor sink, and what runs it.
-PROCESSORS: Mapping[type[Operator], type[Processor[Any]]] = {
+PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     **STATELESS,
     Aggregate: AggregateProcessor,
 }
+
+Inputs = dict[str, dict[int, Chunk]]
+"""Chunks by operator and number of the parent that they come from."""
 
 
 class StageContext(ProcessorContext, Protocol):
@@ -46,9 +48,12 @@ class StageContext(ProcessorContext, Protocol):
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
 
+    def operator_watermark(self, operator: Operator) -> OperatorWatermark:
+        """Give an operator's watermark as of the last commit."""
+
 
 class StageRunner:
-    """Runs the operators of one stage, each once per chunk, in topological order.
+    """Runs the operators of one stage, each once per step, in topological order.
 
     Parameters
     ----------
@@ -83,120 +88,115 @@ class StageRunner:
             if not isinstance(operator, (Source, Sink))
         }
         self._edges = {
-            child.name: _edge(child, context.locator)
+            (child.name, port): make_edge(child, port, context.locator)
             for operator in self._operators
-            for child in plan.children(operator.name)
+            for child, port in _outputs(plan, operator)
             if plan.stage_of(child.name) != stage
+        }
+        self._watermarks = {
+            operator.name: context.operator_watermark(operator)
+            for operator in self._operators
+            if operator.timed
         }
         #: Records that reached each operator.
         self.records: dict[str, int] = defaultdict(int)
 
-    def feed(self, inputs: Mapping[str, Chunk]) -> None:
-        """Run records through the stage; for a source, the records that it read."""
-        self._run(inputs, finishing=False)
+    def feed(self, chunks: Mapping[str, Chunk]) -> None:
+        """Run records that sources read through the stage."""
+        self._step({name: {0: chunk} for name, chunk in chunks.items()}, (), finishing=False)
 
-    def absorb(self, operator: str, kind: BlockKind, rows: Rows) -> None:
-        """Take rows that an earlier stage sent to an operator of this one."""
-        processor = self._processors[operator]
-        if kind is BlockKind.PARTIALS:
-            assert isinstance(processor, AggregateProcessor)
-            processor.absorb(rows)
-            return
-        target = processor.operator
-        chunk = Chunk(
+    def absorb(
+        self,
+        blocks: Mapping[tuple[str, int, BlockKind], list[bytes]],
+        watermarks: Sequence[QueueWatermark],
+    ) -> None:
+        """Take everything that earlier stages sent, by operator, port and kind."""
+        inputs: Inputs = defaultdict(dict)
+        for (name, port, kind), payloads in blocks.items():
+            rows = Rows.unpack(payloads)
+            if kind is BlockKind.PARTIALS:
+                processor = self._processors[name]
+                assert isinstance(processor, AggregateProcessor)
+                processor.absorb(rows)
+                self.records[name] += len(rows)
+            else:
+                inputs[name][port] = self._records(name, port, rows)
+        self._step(inputs, watermarks, finishing=False)
+
+    def finish(self, partitions: int) -> Iterator[Block]:
+        """End the batch: let every operator finish, then give what later stages get."""
+        self._step({}, (), finishing=True)
+        for (name, port), edge in self._edges.items():
+            stage = self._plan.stage_of(name)
+            for partition, rows in edge.flush(partitions):
+                yield Block(partition, stage, edge.kind, name, port, rows.pack())
+
+    def _records(self, name: str, port: int, rows: Rows) -> Chunk:
+        serde = self._processors[name].operator.input_serde(port)
+        return Chunk(
             decode_keys(rows.keys.to_pylist()),
-            target.value_serde.deserialize_many(rows.values),
+            serde.deserialize_many(rows.values),
             rows.times,
             rows.marks,
             rows.headers,
         )
-        self.feed({operator: chunk})
 
-    def finish(self, partitions: int) -> Iterator[Block]:
-        """End the batch: let every operator finish, then give what later stages get."""
-        self._run({}, finishing=True)
-        for name, edge in self._edges.items():
-            for partition, rows in edge.flush(partitions):
-                stage = self._plan.stage_of(name)
-                yield Block(partition, stage, edge.kind, name, rows.pack())
-
-    def _run(self, inputs: Mapping[str, Chunk], *, finishing: bool) -> None:
-        inbox: dict[str, list[Chunk]] = defaultdict(list)
-        for name, chunk in inputs.items():
-            inbox[name].append(chunk)
+    def _step(
+        self,
+        given: Mapping[str, Mapping[int, Chunk]],
+        watermarks: Sequence[QueueWatermark],
+        *,
+        finishing: bool,
+    ) -> None:
+        inbox: Inputs = defaultdict(dict)
+        for name, chunks in given.items():
+            inbox[name].update(chunks)
         for operator in self._operators:
-            chunk = Chunk.merge(inbox.pop(operator.name, []))
-            self.records[operator.name] += len(chunk)
-            if isinstance(operator, Sink):
-                for messages in self._sinks[operator.name].messages(chunk):
+            inputs = inbox.pop(operator.name, {})
+            self.records[operator.name] += sum(map(len, inputs.values()))
+            if isinstance(operator, Source):
+                result = inputs.get(0, Chunk.empty())
+            elif isinstance(operator, Sink):
+                for messages in self._sinks[operator.name].messages(
+                    Chunk.merge(list(inputs.values()))
+                ):
                     self._emit(messages)
                 continue
-            self._pass_on(operator, self._process(operator, chunk, finishing=finishing), inbox)
+            else:
+                result = self._run(operator, inputs, watermarks, finishing=finishing)
+            if len(result):
+                self._pass_on(operator, result, inbox)
 
-    def _process(self, operator: Operator, chunk: Chunk, *, finishing: bool) -> Chunk:
-        if isinstance(operator, Source):
-            return chunk
+    def _run(
+        self,
+        operator: Operator,
+        inputs: Mapping[int, Chunk],
+        watermarks: Sequence[QueueWatermark],
+        *,
+        finishing: bool,
+    ) -> Chunk:
         processor = self._processors[operator.name]
-        result = processor.process(chunk) if len(chunk) else chunk
+        risen: list[Watermark] = []
+        if operator.timed and watermarks:
+            risen = self._watermarks[operator.name].advance(watermarks)
+        result = processor.run(inputs, risen)
         return Chunk.merge([result, processor.finish()]) if finishing else result
 
-    def _pass_on(self, operator: Operator, chunk: Chunk, inbox: dict[str, list[Chunk]]) -> None:
-        if not len(chunk):
-            return
-        for child in self._plan.children(operator.name):
-            if child.name in self._edges:
-                self._edges[child.name].add(chunk)
+    def _pass_on(self, operator: Operator, chunk: Chunk, inbox: Inputs) -> None:
+        for child, port in _outputs(self._plan, operator):
+            edge = self._edges.get((child.name, port))
+            if edge is not None:
+                edge.add(chunk)
             else:
-                inbox[child.name].append(chunk)
+                inbox[child.name][port] = chunk
 
 
-class _RecordEdge:
-    """Sends every record to the partition of its key."""
+def _outputs(plan: StagePlan, operator: Operator) -> Iterator[tuple[Operator, int]]:
+    """Give an operator's children, each with the number that the operator has among its parents.
 
-    kind = BlockKind.RECORDS
-
-    def __init__(self, target: Aggregate) -> None:
-        self._target = target
-        self._chunks: list[Chunk] = []
-
-    def add(self, chunk: Chunk) -> None:
-        self._chunks.append(chunk)
-
-    def flush(self, partitions: int) -> Iterator[tuple[int, Rows]]:
-        chunk = Chunk.merge(self._chunks)
-        self._chunks = []
-        if not len(chunk):
-            return iter(())
-        keys = encode_keys(chunk.key_list())
-        rows = Rows(
-            pa.array(keys, pa.binary()),
-            self._target.value_serde.serialize_many(chunk.values),
-            chunk.times,
-            chunk.marks,
-            chunk.headers,
-        )
-        return iter(rows.split(key_hashes(keys).astype("int64") % partitions))
-
-
-class _CombinedEdge:
-    """Sends one partial accumulator per key and task."""
-
-    kind = BlockKind.PARTIALS
-
-    def __init__(self, target: Aggregate, locator: Locator) -> None:
-        self._combiner = Combiner(target, locator)
-
-    def add(self, chunk: Chunk) -> None:
-        self._combiner.add(chunk)
-
-    def flush(self, partitions: int) -> Iterator[tuple[int, Rows]]:
-        rows = self._combiner.flush()
-        if rows is None:
-            return iter(())
-        hashes = key_hashes(rows.keys.to_pylist())
-        return iter(rows.split(hashes.astype("int64") % partitions))
-
-
-def _edge(target: Operator, locator: Locator) -> _RecordEdge | _CombinedEdge:
-    assert isinstance(target, Aggregate), target
-    return _CombinedEdge(target, locator) if combines(target) else _RecordEdge(target)
+    A child that names the same parent twice, as a self-join does, comes twice.
+    """
+    for child in dict.fromkeys(plan.children(operator.name)):
+        for port, parent in enumerate(child.parents):
+            if parent == operator.name:
+                yield child, port

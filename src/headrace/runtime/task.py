@@ -16,11 +16,18 @@ import msgspec
 from headrace.errors import HeadraceError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
-from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind, Rows
+from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.failures import describe_failure
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner
 from headrace.runtime.state import ChangeSet, StateStore
+from headrace.runtime.watermarks import (
+    OperatorWatermark,
+    QueueWatermark,
+    pack_watermarks,
+    source_of,
+    unpack_watermarks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,6 +58,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     #: State stores as of the last commit: of all partitions in stage 0, of one after it.
     states: list[StateSummary] = []
     lineage: list[list[int]] = []
+    #: Where timed operators stand: every source and queue, and its watermark where it has one.
+    origins: list[str] = []
+    watermarks: dict[str, int] = {}
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +74,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: Of the first split only: splits of the batch, and where the batch ends, by queue.
     splits: int = 0
     ends: dict[QueueName, int] | None = None
+    #: Event-time watermarks that the task moved, by source and queue.
+    watermarks: dict[str, int] = {}
 
 
 class StateCopies(Protocol):
@@ -91,7 +103,7 @@ def control_blocks(control: Control, stages: int) -> Iterator[Block]:
         for partition in range(control.partitions):
             own = [state for state in control.states if state.partition == partition]
             payload = msgspec.json.encode(msgspec.structs.replace(control, states=own))
-            yield Block(partition, stage, BlockKind.CONTROL, "", payload)
+            yield Block(partition, stage, BlockKind.CONTROL, "", 0, payload)
 
 
 @dataclass(slots=True)
@@ -102,6 +114,7 @@ class TaskContext:
     partition: int
     locator: Locator
     copies: StateCopies
+    plan: StagePlan
     #: Topic of each state store.
     state_topics: Mapping[str, str]
     _stores: dict[str, StateStore] = field(default_factory=dict)
@@ -129,6 +142,12 @@ class TaskContext:
                 0 if summary is None else summary.checksum,
             )
         return self._stores[name]
+
+    def operator_watermark(self, operator: Operator) -> OperatorWatermark:
+        """Give an operator's watermark as of the last commit."""
+        sources = self.plan.sources_of(operator.name)
+        origins = [origin for origin in self.control.origins if source_of(origin) in sources]
+        return OperatorWatermark(origins, self.control.watermarks)
 
     def _summary(self, store: str) -> StateSummary | None:
         for state in self.control.states:
@@ -174,23 +193,22 @@ class Task:
 
     Parameters
     ----------
-    plan
-        The topology, cut into stages.
     context
-        Control, state and places.
+        Topology, control, state and places.
     attempt
         The name under which everything is staged.
     writer
         Takes what is staged.
     """
 
-    def __init__(
-        self, plan: StagePlan, context: TaskContext, attempt: Attempt, writer: StageWriter
-    ) -> None:
+    def __init__(self, context: TaskContext, attempt: Attempt, writer: StageWriter) -> None:
         self._context = context
         self._attempt = attempt
         self._writer = writer
-        self._runner = StageRunner(plan, attempt.stage, context, self._emit)
+        self._runner = StageRunner(context.plan, attempt.stage, context, self._emit)
+        self._stages = len(context.plan.stages)
+        self._watermarks: list[QueueWatermark] = []
+        self._moved: dict[str, int] = {}
         self.counters: dict[str, int] = defaultdict(int)
 
     def _emit(self, messages: QueueMessages) -> None:
@@ -200,6 +218,11 @@ class Task:
     def feed(self, inputs: Mapping[str, Chunk]) -> None:
         """Run records that sources read through the stage."""
         self._runner.feed(inputs)
+
+    @property
+    def watermarks(self) -> Mapping[str, int]:
+        """Event-time watermarks as of the last commit, by source and queue."""
+        return self._context.control.watermarks
 
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
@@ -211,17 +234,21 @@ class Task:
 
     def absorb(self, blocks: Iterable[Block]) -> None:
         """Take what earlier stages sent, operator by operator."""
-        payloads: dict[tuple[str, BlockKind], list[bytes]] = defaultdict(list)
+        rows: dict[tuple[str, int, BlockKind], list[bytes]] = defaultdict(list)
+        watermarks: list[bytes] = []
         for block in blocks:
-            payloads[block.operator, block.kind].append(block.payload)
-        for (operator, kind), parts in sorted(payloads.items()):
-            self._runner.absorb(operator, kind, Rows.unpack(parts))
+            if block.kind is BlockKind.WATERMARKS:
+                watermarks.append(block.payload)
+            else:
+                rows[block.operator, block.port, block.kind].append(block.payload)
+        self._runner.absorb(rows, unpack_watermarks(watermarks))
 
     def finish(
         self, splits: int = 0, ends: Mapping[QueueName, int] | None = None
     ) -> Iterator[Block]:
         """End the batch: give blocks for later stages, and the summary for the driver."""
         yield from self._runner.finish(self._context.partitions)
+        yield from self._watermark_blocks()
         failpoint("task.processed")
         states = self._context.save_state(self._attempt, self._writer)
         part = self._writer.finish()
@@ -233,14 +260,29 @@ class Task:
             counters=dict(self.counters),
             splits=splits,
             ends=None if ends is None else dict(ends),
+            watermarks=self._moved,
         )
         yield Block(
             self._context.partition % self._context.partitions,
             SUMMARY_STAGE,
             BlockKind.SUMMARY,
             "",
+            0,
             msgspec.json.encode(summary),
         )
+
+    def move_watermarks(self, watermarks: list[QueueWatermark], current: Mapping[str, int]) -> None:
+        """Send what a source says of event time to every later stage."""
+        self._watermarks += watermarks
+        self._moved.update(current)
+
+    def _watermark_blocks(self) -> Iterator[Block]:
+        if not self._watermarks:
+            return
+        payload = pack_watermarks(self._watermarks)
+        for stage in range(1, self._stages):
+            for partition in range(self._context.partitions):
+                yield Block(partition, stage, BlockKind.WATERMARKS, "", 0, payload)
 
     def close(self) -> None:
         """Let go of the state copies, also after a failure."""
@@ -257,4 +299,4 @@ def guarded(partition: int, run: Callable[[], Iterable[Block]]) -> Iterator[Bloc
     except HeadraceError as error:
         if error.retriable:
             raise
-        yield Block(partition, SUMMARY_STAGE, BlockKind.FAILURE, "", describe_failure(error))
+        yield Block(partition, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, describe_failure(error))

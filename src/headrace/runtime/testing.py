@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace import serdes
 from headrace.errors import StateError, TopicNotFoundError
 from headrace.keys import (
     EXACT_KEY,
@@ -23,11 +25,13 @@ from headrace.keys import (
 from headrace.protocol.columns import MessageColumns
 from headrace.protocol.properties import decode_properties, encode_properties
 from headrace.protocol.transactions import StagedPart, StateSummary
+from headrace.runtime.blocks import BlockKind
 from headrace.runtime.commits import Attempt, QueueMessages
 from headrace.runtime.local_state import Copy
 from headrace.runtime.messages import SourceReader
 from headrace.runtime.state import ChangeSet, MemoryBase
-from headrace.runtime.task import Control, Task, TaskContext
+from headrace.runtime.task import Control, Summary, Task, TaskContext
+from headrace.runtime.watermarks import SourceWatermarks, origin_name
 from headrace.serdes import Deserializer, Serde, as_deserializer
 from headrace.topology.operators import Aggregate
 
@@ -103,6 +107,7 @@ class TopologyTestDriver:
         self._offsets: dict[str, int] = defaultdict(int)
         self._batch = 0
         self._states: dict[tuple[str, int], StateSummary] = {}
+        self._watermarks: dict[str, int] = {}
         #: Messages skipped and dead-lettered so far.
         self.counters: dict[str, int] = defaultdict(int)
 
@@ -140,9 +145,9 @@ class TopologyTestDriver:
                 f"topology '{self.topology.name}' has no state store '{operator}'",
                 hint=f"it has {', '.join(names) or 'none'}",
             )
+        bases = [self._copies.base(operator, p) for p in range(self._partitions)]
         found = self.topology.operator(operator)
-        assert isinstance(found, Aggregate)
-        return TestState(found, [self._copies.base(operator, p) for p in range(self._partitions)])
+        return TestState(found.state_serde if isinstance(found, Aggregate) else serdes.bytes, bases)
 
     def advance(self, by: timedelta) -> None:
         """Move the clock on."""
@@ -197,6 +202,9 @@ class TopologyTestDriver:
                 for name, count in task.counters.items():
                     self.counters[name] += count
         self._commit(writer, saved)
+        for block in blocks:
+            if block.kind is BlockKind.SUMMARY:
+                self._watermarks.update(msgspec.json.decode(block.payload, type=Summary).watermarks)
 
     def _task(
         self, stage: int, partition: int, writer: _MemoryWriter, saved: _SavedChanges
@@ -213,12 +221,15 @@ class TopologyTestDriver:
                 for topic in topics
             },
             states=list(self._states.values()),
+            origins=[origin_name(s.name, _queue(s.topic)) for s in self.topology.sources],
+            watermarks=self._watermarks,
         )
         context = TaskContext(
             control=control,
             partition=partition,
             locator=_SentLocator(),
             copies=_BatchCopies(self._copies, saved),
+            plan=self.topology.plan,
             state_topics=self.topology.state_topics,
         )
         attempt = Attempt(
@@ -229,7 +240,7 @@ class TopologyTestDriver:
             partition=partition,
             number=partition,
         )
-        return Task(self.topology.plan, context, attempt, writer)
+        return Task(context, attempt, writer)
 
     def _written_topics(self) -> list[str]:
         dead = [s.on_error.removeprefix("topic:") for s in self.topology.sources]
@@ -244,7 +255,21 @@ class TopologyTestDriver:
                 for source in self.topology.sources
                 if source.topic == topic
             }
+            self._move_watermarks(task, topic, chunks)
             task.feed(chunks)
+
+    def _move_watermarks(self, task: Task, topic: str, chunks: Mapping[str, Chunk]) -> None:
+        if not self.topology.timed:
+            return
+        for source in self.topology.sources:
+            chunk = chunks.get(source.name)
+            if chunk is None or not len(chunk):
+                continue
+            lateness = int(source.allowed_lateness.total_seconds() * 1000)
+            clock = SourceWatermarks(source.name, lateness, self._watermarks)
+            numbers = np.zeros(len(chunk), np.intp)
+            found = clock.observe([_queue(topic)], numbers, chunk.times, chunk.marks)
+            task.move_watermarks(found, clock.current)
 
     def _columns(self, messages: list[_Sent]) -> MessageColumns:
         count = len(messages)
@@ -363,8 +388,8 @@ class TestState:
 
     __test__ = False
 
-    def __init__(self, operator: Aggregate, bases: list[MemoryBase]) -> None:
-        self._operator = operator
+    def __init__(self, serde: Serde[Any], bases: list[MemoryBase]) -> None:
+        self._serde = serde
         self._bases = bases
 
     def get(self, key: object) -> Any:
@@ -372,13 +397,13 @@ class TestState:
         encoded = encode_key(key)
         for base in self._bases:
             if encoded in base.entries:
-                return self._operator.state_serde.deserialize(base.entries[encoded])
+                return self._serde.deserialize(base.entries[encoded])
         return None
 
     def all(self) -> dict[Any, Any]:
         """Give the state of every key."""
         return {
-            decode_key(key): self._operator.state_serde.deserialize(value)
+            decode_key(key): self._serde.deserialize(value)
             for base in self._bases
             for key, value in base.scan()
         }
@@ -465,6 +490,10 @@ def _written(messages: QueueMessages) -> list[_Written]:
         _Written(body, decode_properties(properties), time)
         for body, properties, time in zip(*columns, strict=True)
     ]
+
+
+def _queue(topic: str) -> str:
+    return f"{topic}@test@0"
 
 
 def _milliseconds(moment: datetime) -> int:

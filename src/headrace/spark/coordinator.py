@@ -64,6 +64,7 @@ def assemble(
         epoch=epoch,
         batch=batch,
         offsets={**last.offsets, **ends},
+        watermarks=_highest(last.watermarks, summaries),
         states=_carried_over(last.states, summaries),
         lineage=lineage,
         timestamp=clock,
@@ -101,6 +102,14 @@ def _carried_over(last: list[StateSummary], summaries: list[Summary]) -> list[St
     for summary in summaries:
         states.update({(state.store, state.partition): state for state in summary.states})
     return [states[place] for place in sorted(states)]
+
+
+def _highest(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:
+    highest = dict(last)
+    for summary in summaries:
+        for origin, time in summary.watermarks.items():
+            highest[origin] = max(time, highest.get(origin, time))
+    return highest
 
 
 def _added_up(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:

@@ -294,6 +294,8 @@ class StreamJob:
         try:
             table = frame.toArrow()
             blocks = [block for batch in table.to_batches() for block in blocks_of(batch)]
+            if not blocks:
+                return
             assert self._record is not None
             end, summaries = assemble(
                 self._record, self._epoch, blocks, self._stages, int(time.time() * 1000)

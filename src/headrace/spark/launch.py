@@ -42,7 +42,8 @@ def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> 
         No name server answers at the address.
     """
     plan = JobPlan(topology, settings, namesrv, embedded=True)
-    with Client(namesrv, plan.client_settings) as client:
+    first = replace(plan.client_settings, connect_timeout=settings.connect_timeout)
+    with Client(namesrv, first) as client:
         embedded = Admin(client).is_headrace()
     return JobConnection(replace(plan, embedded=embedded))
 

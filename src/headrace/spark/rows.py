@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["ROW_SCHEMA", "blocks_of", "rows_of"]
 
 #: What Spark is told of the rows; it looks only at ``partition``.
-ROW_SCHEMA = "partition int, stage int, kind int, operator string, payload binary"
+ROW_SCHEMA = "partition int, stage int, kind int, operator string, port int, payload binary"
 
 _ARROW_SCHEMA = pa.schema(
     [
@@ -22,6 +22,7 @@ _ARROW_SCHEMA = pa.schema(
         ("stage", pa.int32()),
         ("kind", pa.int32()),
         ("operator", pa.string()),
+        ("port", pa.int32()),
         ("payload", pa.binary()),
     ]
 )
@@ -35,6 +36,7 @@ def rows_of(blocks: Iterable[Block]) -> pa.RecordBatch:
         [block.stage for block in chosen],
         [int(block.kind) for block in chosen],
         [block.operator for block in chosen],
+        [block.port for block in chosen],
         [block.payload for block in chosen],
     ]
     arrays = [
@@ -46,5 +48,5 @@ def rows_of(blocks: Iterable[Block]) -> pa.RecordBatch:
 def blocks_of(batch: pa.RecordBatch) -> Iterator[Block]:
     """Read the blocks of a record batch."""
     columns = (batch.column(name).to_pylist() for name in _ARROW_SCHEMA.names)
-    for partition, stage, kind, operator, payload in zip(*columns, strict=True):
-        yield Block(partition, stage, BlockKind(kind), operator, payload)
+    for partition, stage, kind, operator, port, payload in zip(*columns, strict=True):
+        yield Block(partition, stage, BlockKind(kind), operator, port, payload)

@@ -21,14 +21,17 @@ from headrace.runtime.failures import describe_failure
 from headrace.runtime.planning import Split, make_splits, starting_offsets
 from headrace.runtime.source_task import run_source
 from headrace.runtime.task import Control, control_blocks, guarded
+from headrace.runtime.watermarks import origin_name
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.worker import PlanHandle, connection, end_of_task, make_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from headrace.runtime.job_plan import JobConnection
 
 __all__ = ["BatchOffset", "JobSource", "Launch"]
 
@@ -133,6 +136,9 @@ class JobReader(DataSourceStreamReader):
         job = connection(self._launch.handle)
         if stop.fenced_by:
             return [SplitPartition(b"", None, _fenced(job.plan.job, self._launch.epoch, stop))]
+        if stop.batch not in self._planned:
+            # Spark's first batch, when there is nothing to read yet.
+            return []
         answer = self._planned[stop.batch]
         record = answer.record
         assert record is not None, "a job is opened before its batches are planned"
@@ -146,6 +152,8 @@ class JobReader(DataSourceStreamReader):
             brokers=sorted({MessageQueue.parse(queue).broker for queue in stop.queues}),
             states=record.states,
             lineage=record.lineage,
+            origins=_origins(job, stop.queues) if job.plan.topology.timed else [],
+            watermarks=record.watermarks if job.plan.topology.timed else {},
         )
         splits = make_splits(
             {
@@ -160,7 +168,7 @@ class JobReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SplitPartition)
         if partition.failure is not None:
-            yield rows_of([Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", partition.failure)])
+            yield rows_of([Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, partition.failure)])
             return
         split = partition.split
         assert split is not None
@@ -184,6 +192,15 @@ class JobReader(DataSourceStreamReader):
 def _offset(**fields: Any) -> dict[str, Any]:
     offset: dict[str, Any] = msgspec.to_builtins(BatchOffset(**fields))
     return offset
+
+
+def _origins(job: JobConnection, queues: Mapping[str, int]) -> list[str]:
+    return [
+        origin_name(source.name, queue)
+        for source in job.plan.topology.sources
+        for queue in queues
+        if MessageQueue.parse(queue).topic == source.topic
+    ]
 
 
 def _fenced(job: str, epoch: int, stop: BatchOffset) -> bytes:

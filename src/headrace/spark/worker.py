@@ -85,9 +85,10 @@ def make_task(
         partition=partition,
         locator=locator,
         copies=LocalCopies(plan.state_root, topic),
+        plan=plan.stages,
         state_topics=plan.state_topics,
     )
-    return Task(plan.stages, context, attempt, job.transactions.writer(attempt))
+    return Task(context, attempt, job.transactions.writer(attempt))
 
 
 class RemoteLocator:

@@ -72,6 +72,11 @@ class Topology:
         return tuple(o for o in self.operators if o.stateful)
 
     @property
+    def timed(self) -> bool:
+        """Whether some operator acts on the progress of event time."""
+        return any(operator.timed for operator in self.operators)
+
+    @property
     def commit_topic(self) -> str:
         """The topic that holds the job's commit records."""
         return commit_topic(self.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
@@ -60,12 +61,18 @@ class Operator:
     changes_key: ClassVar[bool] = False
     #: It keeps state by key, so all records of a key must meet in one partition.
     stateful: ClassVar[bool] = False
+    #: It acts on the progress of event time, so watermarks must reach it.
+    timed: ClassVar[bool] = False
 
     name: str
     #: Names of the operators that feed this one, in order.
     parents: tuple[str, ...]
     #: Not part of what the topology means, so left out of comparisons.
     origin: Origin | None = field(default=None, compare=False)
+
+    def input_serde(self, port: int) -> Serde[Any]:
+        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        raise NotImplementedError(f"operator {self.name} takes nothing through a shuffle: {port}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +85,8 @@ class Source(Operator):
     topic: str
     deserializer: Deserializer[Any, Any]
     on_error: ErrorPolicy = "fail"
+    #: How far a record may lag behind the newest of its queue before it is late.
+    allowed_lateness: timedelta = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +177,11 @@ class Aggregate(Operator):
     function: Function | None = None
     accumulator: Callable[[], Any] | None = None
     emit: Emit = "update"
+
+    def input_serde(self, port: int) -> Serde[Any]:
+        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        del port
+        return self.value_serde
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,18 @@ class StagePlan:
         """Give the number of an operator's stage."""
         return self._stage_of[name]
 
+    def sources_of(self, name: str) -> frozenset[str]:
+        """Give the names of the sources that feed an operator."""
+        parents = {o.name: o.parents for stage in self.stages for o in stage.operators}
+        found: set[str] = set()
+        pending = [name]
+        while pending:
+            operator = pending.pop()
+            pending += parents[operator]
+            if not parents[operator]:
+                found.add(operator)
+        return frozenset(found)
+
     def children(self, name: str) -> tuple[Operator, ...]:
         """Give the operators that an operator feeds, in the order in which they were added."""
         return self._children[name]

@@ -1,0 +1,86 @@
+"""Edges that cross a shuffle: records, or what was combined of them, to the partition of a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from headrace.keys import encode_keys, partitions_of
+from headrace.runtime.aggregates import Combiner, combines
+from headrace.runtime.blocks import BlockKind, Rows
+from headrace.runtime.chunk import Chunk
+from headrace.topology.operators import Aggregate, Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.runtime.user_code import Locator
+    from headrace.serdes import Serde
+
+__all__ = ["Edge", "make_edge"]
+
+
+class Edge(Protocol):
+    """The way from one operator to another over a shuffle."""
+
+    kind: BlockKind
+
+    def add(self, chunk: Chunk) -> None:
+        """Take records of the operator that sends."""
+
+    def flush(self, partitions: int) -> Iterator[tuple[int, Rows]]:
+        """Give everything taken so far, by partition."""
+
+
+class _RecordEdge:
+    """Sends every record."""
+
+    kind = BlockKind.RECORDS
+
+    def __init__(self, serde: Serde[object]) -> None:
+        self._serde = serde
+        self._chunks: list[Chunk] = []
+
+    def add(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+
+    def flush(self, partitions: int) -> Iterator[tuple[int, Rows]]:
+        chunk = Chunk.merge(self._chunks)
+        self._chunks = []
+        if not len(chunk):
+            return iter(())
+        keys = encode_keys(chunk.key_list())
+        rows = Rows(
+            pa.array(keys, pa.binary()),
+            self._serde.serialize_many(chunk.values),
+            chunk.times,
+            chunk.marks,
+            chunk.headers,
+        )
+        return iter(rows.split(partitions_of(keys, partitions)))
+
+
+class _CombinedEdge:
+    """Sends one partial accumulator per key and task."""
+
+    kind = BlockKind.PARTIALS
+
+    def __init__(self, target: Aggregate, locator: Locator) -> None:
+        self._combiner = Combiner(target, locator)
+
+    def add(self, chunk: Chunk) -> None:
+        self._combiner.add(chunk)
+
+    def flush(self, partitions: int) -> Iterator[tuple[int, Rows]]:
+        rows = self._combiner.flush()
+        if rows is None:
+            return iter(())
+        return iter(rows.split(partitions_of(rows.keys.to_pylist(), partitions)))
+
+
+def make_edge(target: Operator, port: int, locator: Locator) -> Edge:
+    """Make the edge to an operator from its parent number ``port``."""
+    if isinstance(target, Aggregate) and combines(target):
+        return _CombinedEdge(target, locator)
+    return _RecordEdge(target.input_serde(port))
