@@ -1,0 +1,106 @@
+"""The broker of a fault test: a process that dies and comes back at its old place."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.broker import spawn_broker
+from headrace.client import Admin, Client, Producer
+from headrace.failpoints import ENVIRONMENT_VARIABLE
+from tests.faults.word_pipeline import EACH, LATEST, LINES
+
+QUEUES = 4
+_VOCABULARY = [f"word{number}" for number in range(40)]
+_PATIENCE = timedelta(seconds=120)
+
+
+def make_lines(count: int, seed: int = 0, first: int = 0) -> list[str]:
+    """Lines of a few common words, and one that no other line has: it shows loss and doubling."""
+    chance = random.Random(seed)
+    return [
+        " ".join([f"line{number}", *chance.choices(_VOCABULARY, k=3)])
+        for number in range(first, first + count)
+    ]
+
+
+class Broker:
+    """An embedded broker in a process of its own, with the topics of the job.
+
+    Parameters
+    ----------
+    data
+        Its folder.
+    options, environment
+        As of ``spawn_broker``; failpoints hold for the first process only.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        options: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self._data = data
+        self._options = options
+        self._environment = dict(environment or {})
+        self._process = spawn_broker(
+            data, options=options, environment=self._environment, patience=_PATIENCE
+        )
+        self._environment.pop(ENVIRONMENT_VARIABLE, None)
+        self.address = self._process.address
+        with Client(self.address) as client:
+            for topic in (LINES, LATEST, EACH):
+                Admin(client).create_topic(topic, queues=QUEUES)
+
+    def kill(self) -> None:
+        """End the process as a crash would, if it still runs."""
+        self._process.kill()
+
+    def wait(self) -> int:
+        """Wait until the process has ended by itself; its exit code."""
+        code = self._process.process.wait(60)
+        self._process.kill()
+        return code
+
+    def restart(self) -> None:
+        """Start again on the same folder and port."""
+        self._process = spawn_broker(
+            self._data,
+            int(self.address.rpartition(":")[2]),
+            options=self._options,
+            environment=self._environment,
+            patience=_PATIENCE,
+        )
+
+
+@contextmanager
+def running_broker(
+    data: Path, options: Sequence[str] = (), environment: dict[str, str] | None = None
+) -> Iterator[Broker]:
+    """A broker for the time of a test."""
+    broker = Broker(data, options, environment)
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+def send(address: str, lines: Sequence[str]) -> None:
+    """Send lines to the queues of the source topic in turn."""
+    with Client(address) as client:
+        send_lines(client, lines)
+
+
+def send_lines(client: Client, lines: Sequence[str]) -> None:
+    """As :func:`send`, over a connection that is there."""
+    producer = Producer(client)
+    for number, queue in enumerate(client.queues(LINES, for_="write")):
+        part = [line.encode() for line in lines[number::QUEUES]]
+        if part:
+            producer.send_columns(queue, pa.array(part, pa.binary()))

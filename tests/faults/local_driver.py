@@ -1,0 +1,149 @@
+"""A driver without Spark: the job's own source, stages and coordinator, one call each.
+
+Everything that runs on Spark runs here, down to the staging and the local copies of the state;
+Spark's part, to call the source and to bring rows from stage to stage, is played by a few lines.
+So a test can put two drivers into exactly the positions that a pause, a crash or a lost answer
+would put them into, in a fraction of the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from headrace.protocol.transactions import CommitAnswer, CommitRecord
+from headrace.runtime.commits import BatchEnd
+from headrace.settings import JobSettings
+from headrace.spark import worker
+from headrace.spark.coordinator import assemble
+from headrace.spark.launch import checked_record, make_connection, pickle_plan, prepare_topics
+from headrace.spark.rows import blocks_of
+from headrace.spark.source import JobReader, Launch
+from headrace.spark.stages import stage_function
+from tests.faults.word_pipeline import topology
+
+PARTITIONS = 2
+
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A batch that is planned: where it begins and ends."""
+
+    begin: Offset
+    end: Offset
+
+
+class _Attempts:
+    """Stands in for Spark's task context: every attempt has a number of its own."""
+
+    _numbers = itertools.count()
+
+    @classmethod
+    def get(cls) -> type[_Attempts]:
+        return cls
+
+    @classmethod
+    def taskAttemptId(cls) -> int:  # noqa: N802 - Spark's name
+        return next(cls._numbers)
+
+
+class LocalDriver:
+    """One driver of the job of the fault tests; opens an epoch when it is made."""
+
+    def __init__(self, namesrv: str, folder: Path, batch_size: int = 20) -> None:
+        settings = JobSettings(
+            namesrv=namesrv,
+            data_dir=folder,
+            partitions=PARTITIONS,
+            max_records_per_batch=batch_size,
+        )
+        self._job = make_connection(topology, settings, namesrv)
+        queues = prepare_topics(self._job)
+        answer = self._job.transactions.open("local")
+        self.epoch = answer.epoch
+        self.record: CommitRecord = checked_record(answer.record, self._job.plan)
+        self._stages = len(self._job.plan.stages.stages)
+        self._handle = pickle_plan(self._job.plan)
+        self._reader = JobReader(
+            Launch(
+                handle=self._handle,
+                epoch=self.epoch,
+                record=msgspec.json.encode(self.record),
+                queues=queues,
+                splits=PARTITIONS,
+            )
+        )
+        self._at: Offset = self._reader.initialOffset()
+
+    def plan(self) -> Planned | None:
+        """Plan the next batch; None when everything is committed."""
+        end = self._reader.latestOffset(self._at, ReadAllAvailable())
+        return None if end == self._at else Planned(self._at, end)
+
+    def process(self, planned: Planned | None = None) -> BatchEnd:
+        """Run all tasks of a batch, which stages what they make."""
+        planned = planned or self.plan()
+        assert planned is not None, "there is nothing to process"
+        with patch.object(worker, "TaskContext", _Attempts):
+            rows = [
+                batch
+                for partition in self._reader.partitions(planned.begin, planned.end)
+                for batch in self._reader.read(partition)
+            ]
+            for stage in range(1, self._stages):
+                run = stage_function(self._handle, stage)
+                rows = [batch for share in _shuffled(rows) for batch in run(iter([share]))]
+        blocks = [block for batch in rows for block in blocks_of(batch)]
+        self._at = planned.end
+        return assemble(self.record, self.epoch, blocks, self._stages, 0)[0]
+
+    def commit(self, end: BatchEnd) -> CommitAnswer:
+        """Commit a batch and go on from it."""
+        answer = self._job.transactions.commit(end)
+        self.record = end.record
+        return answer
+
+    def catch_up(self) -> int:
+        """Run batches until everything is committed; how many there were."""
+        batches = 0
+        while (planned := self.plan()) is not None:
+            self.commit(self.process(planned))
+            batches += 1
+        return batches
+
+    def close(self) -> None:
+        """Close the connections of the driver and of its tasks."""
+        self._job.close()
+        for key in [key for key in worker._connections if key[1] == self._handle.digest]:
+            worker._connections.pop(key).close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _shuffled(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Bring rows to their partitions, as Spark's exchange does."""
+    rows = pa.Table.from_batches(batches).combine_chunks()
+    partitions = rows.column("partition").to_numpy() % PARTITIONS
+    for number in range(PARTITIONS):
+        share = rows.filter(pa.array(partitions == number)).combine_chunks()
+        yield from share.to_batches()
