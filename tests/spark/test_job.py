@@ -23,9 +23,8 @@ from headrace.errors import (
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import Accumulator, Topology
-from headrace.topology.operators import KeyBy, Origin, Sink, Source
+from headrace.topology.operators import KeyBy, Sink, Source
 from tests.clusters import Cluster
-from tests.runtime import tumbling
 from tests.runtime.tumbling import TumblingCount
 from tests.spark.pipelines import LIMIT, Rig, word_count
 
@@ -211,8 +210,6 @@ def test_new_windowed_operator_runs_on_the_same_machinery(embedded_rig: Rig) -> 
                 topic=events,
                 deserializer=serdes.as_deserializer(serdes.string),
                 allowed_lateness=timedelta(0),
-                # The operator is no part of the package: workers get its module with the job.
-                origin=Origin(tumbling.__file__, 1),
             ),
             KeyBy(name="key", parents=("in",), selector=str.lower, key_serde=serdes.key),
             TumblingCount(name="window", parents=("key",), size=10_000),

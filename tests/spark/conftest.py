@@ -1,0 +1,27 @@
+"""The Spark session that all tests share: it takes seconds to start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.settings import JobSettings
+from headrace.spark import register
+from headrace.spark.session import get_session
+
+# Workers import what tests add to the engine's tables; they get their path when Spark starts.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = get_session(JobSettings(master="local[2,4]"))
+    register(session)
+    yield session
+    session.stop()
