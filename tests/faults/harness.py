@@ -1,0 +1,283 @@
+"""The rig of the kill test: driver processes, their Java and Python children, and a feeder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from headrace.client import Admin, Client, PullConsumer
+from headrace.errors import HeadraceError
+from headrace.failpoints import ENVIRONMENT_VARIABLE
+from tests.faults import word_pipeline
+from tests.faults.broker import Broker, make_lines, send_lines
+from tests.faults.word_pipeline import LINES, topology
+
+PATIENCE = 150.0
+"""Seconds for anything on a busy machine; nothing takes nearly as long on an idle one."""
+
+_SETTINGS = {
+    "--partitions": "2",
+    "--master": "local[2,4]",
+    "--max-records-per-batch": "40",
+}
+
+
+def await_true(what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {patience:.0f} s"
+        time.sleep(0.05)
+
+
+class Driver:
+    """A driver as a person starts it: ``headrace run``, in a process of its own.
+
+    Parameters
+    ----------
+    namesrv, folder
+        Its broker, and the folder of its local state.
+    log
+        File for what it says.
+    failpoints
+        Failpoints of the driver and of its workers.
+    """
+
+    def __init__(self, namesrv: str, folder: Path, log: Path, failpoints: str = "") -> None:
+        options = _SETTINGS | {"--namesrv": namesrv, "--data-dir": str(folder)}
+        command = [sys.executable, "-m", "headrace", "run", str(word_pipeline.__file__)]
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, *(word for pair in options.items() for word in pair)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, ENVIRONMENT_VARIABLE: failpoints},
+            )
+        self._family: set[psutil.Process] = {psutil.Process(self._process.pid)}
+
+    @property
+    def pid(self) -> int:
+        """Id of the driver's own process."""
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text(errors="replace")
+
+    def runs(self) -> bool:
+        """Whether the process is still there."""
+        return self._process.poll() is None
+
+    def java(self) -> list[psutil.Process]:
+        """The Java process of its Spark."""
+        return [child for child in self._children() if _name(child) == "java"]
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python processes that run its tasks and plan its batches."""
+        java = {child.pid for child in self.java()}
+        found = []
+        for child in self._children():
+            # The Python child of Java only starts the others.
+            with contextlib.suppress(psutil.Error):
+                parent = child.parent()
+                if parent is not None and _name(child).startswith("python"):
+                    if parent.pid not in java and parent.pid != self.pid:
+                        found.append(child)
+        return found
+
+    def is_stopped(self) -> bool:
+        """Whether the process stands still (SIGSTOP)."""
+        return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the driver's own process."""
+        self._children()
+        self._process.send_signal(number)
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        """Wait for the end of the process; its exit code."""
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver did not end:\n{self.said[-4000:]}") from None
+
+    def stop(self) -> int:
+        """Ask for an orderly end; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def clean_up(self) -> None:
+        """Kill whatever is left of the driver and of all children that it ever had."""
+        with contextlib.suppress(psutil.Error):
+            self._children()
+        for process in self._family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._process.wait()
+
+    def _children(self) -> list[psutil.Process]:
+        if not self.runs():
+            return []
+        children = psutil.Process(self.pid).children(recursive=True)
+        self._family |= set(children)
+        return children
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+class Feeder:
+    """Sends lines from a thread of its own, a few at a time, until it is told to stop."""
+
+    def __init__(self, namesrv: str, *, per_second: int, most: int) -> None:
+        self._namesrv = namesrv
+        self._chunk = max(1, per_second // 5)
+        self._lines = make_lines(most)
+        #: How many lines a broker has confirmed.
+        self._confirmed = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self._failure: Exception | None = None
+
+    @property
+    def confirmed(self) -> list[str]:
+        """Lines that must be in the topic; a lost answer may have doubled some."""
+        return self._lines[: self._confirmed]
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the chunk that is being sent, and end."""
+        self._over.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            with Client(self._namesrv) as client:
+                while self._confirmed < len(self._lines) and not self._over.wait(0.2):
+                    end = self._confirmed + self._chunk
+                    send_lines(client, self._lines[self._confirmed : end])
+                    self._confirmed = end
+        except Exception as error:
+            self._failure = error
+
+
+@dataclass
+class KillTest:
+    """One run: a broker, the driver of the moment, and what a person does about a failure."""
+
+    folder: Path
+    broker: Broker
+    drivers: list[Driver] = field(default_factory=list)
+
+    @property
+    def driver(self) -> Driver:
+        """The driver that was started last."""
+        return self.drivers[-1]
+
+    def start_driver(self, failpoints: str = "") -> Driver:
+        """Start a driver, beside those that may still run."""
+        log = self.folder / f"driver-{len(self.drivers) + 1}.log"
+        driver = Driver(self.broker.address, self.folder / "job", log, failpoints)
+        self.drivers.append(driver)
+        return driver
+
+    def standing(self) -> tuple[int, int]:
+        """Epoch and batch of the newest commit record; zeros before the first."""
+        with Client(self.broker.address) as client:
+            for job in Admin(client).jobs():
+                if job.commit_topic == topology.commit_topic:
+                    return job.record.epoch, job.record.batch
+        return 0, 0
+
+    def await_batches(self, count: int) -> None:
+        """Wait until so many more batches are committed by a driver that lives."""
+        wanted = self.standing()[1] + count
+
+        def reached() -> bool:
+            assert self.driver.runs(), f"the driver ended:\n{self.driver.said[-4000:]}"
+            return self.standing()[1] >= wanted
+
+        await_true(f"batch {wanted}", reached)
+
+    def await_epoch(self, epoch: int) -> None:
+        """Wait until a driver has opened an epoch."""
+        await_true(f"epoch {epoch}", lambda: self.standing()[0] >= epoch)
+
+    def await_caught_up(self) -> None:
+        """Wait until the job has committed all that is in its source topic."""
+
+        def done() -> bool:
+            assert self.driver.runs(), f"the driver ended:\n{self.driver.said[-4000:]}"
+            with Client(self.broker.address) as client, contextlib.suppress(HeadraceError):
+                consumer = PullConsumer(client, topology.name)
+                queues = client.queues(LINES)
+                return all(consumer.committed(q) == consumer.end_offset(q) for q in queues)
+            return False
+
+        await_true("caught up", done)
+
+    # What is killed, and what a person does then.
+
+    def kill_driver(self) -> None:
+        """The driver dies: start it again."""
+        driver = self.driver
+        driver.signal(signal.SIGKILL)
+        assert driver.wait() == -signal.SIGKILL
+        self.start_driver()
+
+    def kill_java(self) -> None:
+        """Java dies: the driver says so and ends; start it again."""
+        driver = self.driver
+        (java,) = driver.java()
+        java.kill()
+        assert driver.wait() not in (0, -signal.SIGKILL)
+        assert "start the job again" in driver.said, driver.said
+        self.start_driver()
+
+    def kill_worker(self, pick: Callable[[list[psutil.Process]], psutil.Process]) -> None:
+        """A Python worker dies: nothing is to be done."""
+        driver = self.driver
+        await_true("a Python worker", lambda: bool(driver.workers()))
+        pick(sorted(driver.workers(), key=lambda worker: worker.pid)).kill()
+
+    def kill_broker(self) -> None:
+        """The broker dies: start it again, the job goes on by itself."""
+        self.broker.kill()
+        self.broker.restart()
+
+    def clean_up(self) -> None:
+        """Leave no process behind."""
+        for driver in self.drivers:
+            driver.clean_up()
+
+
+@contextlib.contextmanager
+def kill_test(folder: Path, broker: Broker) -> Iterator[KillTest]:
+    """A kill test for the time of a test."""
+    run = KillTest(folder, broker)
+    try:
+        yield run
+    finally:
+        run.clean_up()
