@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from headrace.settings import JobSettings
@@ -17,6 +18,11 @@ from headrace.spark.session import get_session
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+
+
+# A busy machine is no failure.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
 
 
 @pytest.fixture(scope="session")

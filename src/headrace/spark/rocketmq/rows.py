@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -121,27 +121,25 @@ class RangeReader:
             The queue no longer holds a message of the range, and that is an error.
         """
         consumer = PullConsumer(connect(self.cluster))
-        at = part.begin
-        while at < part.end:
+        left = part
+        while len(left) > 0:
             try:
-                for result in consumer.blocks(part.queue, at, part.end):
-                    batch = record_batch(part.queue, result.columns(), part.end, self.schema)
-                    at = result.next_offset
+                for result in consumer.blocks(left.queue, left.begin, left.end):
+                    batch = record_batch(left.queue, result.columns(), left.end, self.schema)
+                    left = replace(left, begin=result.next_offset)
                     if batch.num_rows:
                         yield batch
                 return
             except OffsetExpiredError as error:
-                left = self._next_held(consumer, part, at)
-                if left is None:
+                held = left if self.fail_on_data_loss else _still_held(consumer, left)
+                if held == left:
                     raise _gone(error) from None
-                at = left
+                left = held
 
-    def _next_held(self, consumer: PullConsumer, part: ReadRange, at: int) -> int | None:
-        """Where reading may go on when loss is no error."""
-        if self.fail_on_data_loss:
-            return None
-        begin = consumer.begin_offset(part.queue)
-        return begin if begin > at else part.end
+
+def _still_held(consumer: PullConsumer, part: ReadRange) -> ReadRange:
+    begin = max(part.begin, consumer.begin_offset(part.queue))
+    return replace(part, begin=begin, end=min(part.end, consumer.end_offset(part.queue)))
 
 
 def _gone(error: OffsetExpiredError) -> OffsetExpiredError:
