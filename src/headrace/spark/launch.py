@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import sysconfig
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -63,16 +62,20 @@ def _user_modules(topology: Topology) -> list[ModuleType]:
         for operator in topology.operators
         if operator.origin is not None
     }
-    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
-    found = []
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not file or module.__name__ == "__main__" or module.__name__.startswith("headrace."):
-            continue
-        parents = set(Path(file).resolve().parents)
-        if parents & folders and not parents & installed:
-            found.append(module)
-    return found
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name not in ("__main__", "headrace") and "." not in name and _home(module) in folders
+    ]
+
+
+def _home(module: ModuleType) -> Path | None:
+    """Give the folder that must be on the path for a top-level module to be found."""
+    file = getattr(module, "__file__", None)
+    if not file:
+        return None
+    folder = Path(file).resolve().parent
+    return folder.parent if hasattr(module, "__path__") else folder
 
 
 def prepare_topics(job: JobConnection) -> dict[str, list[str]]:

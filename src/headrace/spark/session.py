@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SPARK_CONFIG", "get_session"]
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 #: What each setting is for stands beside it; all were measured (docs/performance.md).
@@ -37,9 +38,6 @@ SPARK_CONFIG: Mapping[str, str] = {
     "spark.speculation": "false",
     "spark.python.worker.reuse": "true",
     "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.log.level": "ERROR",
 }
 
 
@@ -58,11 +56,28 @@ def get_session(settings: JobSettings) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("headrace").master(settings.master)
-    local = settings.master.startswith("local")
-    for name, value in {**SPARK_CONFIG, **settings.spark_config}.items():
-        if local or not name.startswith("spark.driver.") or name in settings.spark_config:
-            builder = builder.config(name, value)
+    for name, value in _config(settings).items():
+        builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _config(settings: JobSettings) -> dict[str, str]:
+    config = dict(SPARK_CONFIG)
+    if settings.master.startswith("local"):
+        # Workers and driver share a machine: no look-up of names, nothing open to others.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        config |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return config | dict(settings.spark_config) | _logging(settings)
+
+
+def _logging(settings: JobSettings) -> dict[str, str]:
+    """Send what Spark logs to a file of the job: the terminal is the user's."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    log = (settings.data_dir / "spark.log").resolve()
+    rules = (Path(__file__).parent / "log4j2.properties").as_uri()
+    given = settings.spark_config.get(_JAVA_OPTIONS, "")
+    options = f"-Dlog4j2.configurationFile={rules} -Dheadrace.spark.log={log} {given}"
+    return {_JAVA_OPTIONS: options.strip()}
 
 
 def scratch_folder() -> Path:
