@@ -147,7 +147,8 @@ class Runner:
                 self.failures[names] = str(error)
                 _say(f"  left out: {error}")
             except Exception as error:  # noqa: BLE001 - hours of other results must not be lost
-                self.failures[names] = str(error)
+                # A failure of Spark fills screens; all of it stands where it happened.
+                self.failures[names] = (str(error) or type(error).__name__).splitlines()[0]
                 _say(traceback.format_exc())
             _say(f"  took {time.monotonic() - begun:.1f} s")
 
