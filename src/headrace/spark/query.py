@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import col
 
@@ -87,7 +87,8 @@ def failure_of(job: str, error: Exception) -> HeadraceError:
     """Say what ended a query in the words of the job."""
     if isinstance(error, HeadraceError):
         return error
-    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+    # A call into a Java process that is gone fails as a Py4JError, whatever its cause.
+    if isinstance(error, (Py4JError, ConnectionError)) and not isinstance(error, Py4JJavaError):
         return JobFailedError(
             f"the Java process that runs Spark for job '{job}' ended",
             hint="nothing is lost: start the job again and it goes on from its last commit",
