@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
+        self._receiving = False
         self._held = 0
         self._clogged = False
         self._paused = False
@@ -76,15 +77,18 @@ class Connection(asyncio.Protocol):
             _log.warning("closing connection %d from %s: %s", self.number, self.address, error)
             self.close()
             return
+        self._receiving = True
         for command in commands:
             if not command.is_response:
                 self._dispatch(Request(command, self))
+        self._receiving = False
+        self._flush()
 
     def send(self, command: Command) -> None:
         """Send a command at the end of this round of the loop."""
         if self._transport is None:
             return
-        if not self._out:
+        if not self._out and not self._receiving:
             self._loop.call_soon(self._flush)
         self._out += encode(command)
 

@@ -231,7 +231,10 @@ class Core:
     ) -> None:
         """Append messages and call back, on the loop, when they are stored or were refused."""
         future = self.store.append(appends)
-        future.add_done_callback(lambda ended: self.mailbox.post(partial(done, ended)))
+        if future.done():
+            done(future)
+        else:
+            future.add_done_callback(lambda ended: self.mailbox.post(partial(done, ended)))
 
     @staticmethod
     async def stored(future: Future[T]) -> T:

@@ -20,6 +20,7 @@ __all__ = [
     "StopRequest",
     "UnitRequest",
     "UnitResult",
+    "WakeRequest",
 ]
 
 
@@ -88,10 +89,17 @@ class DropRequest:
 
 
 @dataclass(slots=True, eq=False)
+class WakeRequest:
+    """Have the writer look at what is due."""
+
+    size: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class StopRequest:
     """End the writer."""
 
     size: int = 0
 
 
-Request = AppendRequest | UnitRequest | DropRequest | StopRequest
+Request = AppendRequest | UnitRequest | DropRequest | WakeRequest | StopRequest

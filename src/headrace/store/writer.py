@@ -1,4 +1,4 @@
-"""The writer: one thread that appends, syncs and publishes for everybody.
+"""The writer: appends, syncs and publishes for everybody, one at a time, mostly on one thread.
 
 It takes all that waits, writes it with one call, syncs once, shows it to readers, and answers
 all callers in one pass.  What was not written whole is cut off again before anybody hears of it.
@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,10 @@ from headrace.errors import StoreError, StoreFailedError
 from headrace.failpoints import failpoint
 from headrace.protocol.columns import record_sizes, stamp_records
 from headrace.store.checkpoint import Checkpointer, Snapshot
+from headrace.store.counters import Group, WriterCounters
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind
 from headrace.store.fileops import FileOps, write_error
-from headrace.store.index import QueueIndex, QueueKey
+from headrace.store.index import QueueKey
 from headrace.store.requests import (
     AppendRequest,
     AppendResult,
@@ -33,6 +33,7 @@ from headrace.store.requests import (
     StopRequest,
     UnitRequest,
     UnitResult,
+    WakeRequest,
 )
 from headrace.store.unit import Piece, UnitPlan
 
@@ -53,27 +54,6 @@ _GROUP_BYTES = 16 * 1024 * 1024
 _GROUP_REQUESTS = 4096
 #: How soon to look again for a checkpointer that is still busy, seconds.
 _BUSY_WAIT = 0.05
-
-
-@dataclass(slots=True)
-class WriterCounters:
-    """What the writer has done since the store was opened."""
-
-    groups: int = 0
-    syncs: int = 0
-    units: int = 0
-    records: int = 0
-    bytes: int = 0
-
-
-@dataclass(slots=True)
-class _Group:
-    """What is being written, and how to undo it."""
-
-    begin: int
-    timestamp: int
-    touched: set[QueueIndex] = field(default_factory=set)
-    records: int = 0
 
 
 class Writer:
@@ -111,6 +91,12 @@ class Writer:
         self.failure: StoreError | None = None
         self._closing = threading.Lock()
         self._closed = False
+        #: Held by whoever writes; taken before any change to log or catalog.
+        self._turn = threading.Lock()
+        #: Requests handed to the thread and not done yet.
+        self._waiting = 0
+        #: Until when the thread sleeps unless there is a request; None is for ever.
+        self._sleeps_until: float | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
 
     def start(self) -> None:
@@ -122,7 +108,33 @@ class Writer:
         with self._closing:
             if self._closed:
                 raise StoreError("the store is closed")
-            self._requests.put(request)
+            if not self._may_write_here(request):
+                self._waiting += 1
+                self._requests.put(request)
+                return
+        try:
+            assert isinstance(request, AppendRequest)
+            self._commit_appends([request])
+            self._wake_in_time()
+        finally:
+            self._turn.release()
+
+    def _may_write_here(self, request: Request) -> bool:
+        """Take the turn if the caller's own thread may write; waking another costs more."""
+        if self._settings.flush == "sync" or not isinstance(request, AppendRequest):
+            return False
+        # Who came before must be served before, and nobody waits for a sync here.
+        return not self._waiting and self._turn.acquire(blocking=False)
+
+    def _wake_in_time(self) -> None:
+        """Let the thread sync and save when it is due, though it heard of no request."""
+        idle = self._idle_time()
+        if idle is None:
+            return
+        due = time.monotonic() + idle
+        if self._sleeps_until is None or due < self._sleeps_until:
+            self._sleeps_until = due
+            self._requests.put(WakeRequest())
 
     def close(self) -> bool:
         """Finish what waits, save a checkpoint, and stop; False if that was done before."""
@@ -130,6 +142,7 @@ class Writer:
             if self._closed:
                 return False
             self._closed = True
+            self._waiting += 1
             self._requests.put(StopRequest())
         self._thread.join()
         return True
@@ -138,18 +151,27 @@ class Writer:
         running = True
         while running:
             group = self._take()
-            appends: list[AppendRequest] = []
-            for request in group:
-                if isinstance(request, AppendRequest):
-                    appends.append(request)
-                    continue
-                self._commit_appends(appends)
-                appends = []
-                running = self._handle(request)
-            self._commit_appends(appends)
-            self._keep_up(final=not running)
+            with self._turn:
+                running = self._serve(group)
+                self._keep_up(final=not running)
+            with self._closing:
+                self._waiting -= sum(not isinstance(each, WakeRequest) for each in group)
 
-    def _handle(self, request: UnitRequest | DropRequest | StopRequest) -> bool:
+    def _serve(self, group: list[Request]) -> bool:
+        """Do what was asked for, in order; False when it is to stop."""
+        running = True
+        appends: list[AppendRequest] = []
+        for request in group:
+            if isinstance(request, AppendRequest):
+                appends.append(request)
+                continue
+            self._commit_appends(appends)
+            appends = []
+            running = self._handle(request)
+        self._commit_appends(appends)
+        return running
+
+    def _handle(self, request: UnitRequest | DropRequest | WakeRequest | StopRequest) -> bool:
         if isinstance(request, UnitRequest):
             self._commit(request.future, lambda group: self._write_unit(group, request))
         elif isinstance(request, DropRequest):
@@ -160,8 +182,11 @@ class Writer:
         """Wait for a request, or for the next sync or checkpoint; then take all that waits."""
         group: list[Request] = []
         size = 0
+        with self._turn:
+            idle = self._idle_time()
+            self._sleeps_until = None if idle is None else time.monotonic() + idle
         try:
-            group.append(self._requests.get(timeout=self._idle_time()))
+            group.append(self._requests.get(timeout=idle))
             while size < _GROUP_BYTES and len(group) < _GROUP_REQUESTS:
                 size += group[-1].size
                 group.append(self._requests.get_nowait())
@@ -192,7 +217,7 @@ class Writer:
             request.future.set_result(result)
         self._notify(group)
 
-    def _commit(self, future: Future[Any], write: Callable[[_Group], Any]) -> None:
+    def _commit(self, future: Future[Any], write: Callable[[Group], Any]) -> None:
         """Write one thing that stands alone, and sync it in every mode."""
         if not future.set_running_or_notify_cancel():
             return
@@ -209,23 +234,23 @@ class Writer:
         future.set_result(result)
         self._notify(group)
 
-    def _begin(self) -> _Group:
+    def _begin(self) -> Group:
         # Store times never fall, so that a search by time finds its way.
         self._last_timestamp = max(self._last_timestamp, self._clock())
-        return _Group(self._log.end, self._last_timestamp)
+        return Group(self._log.end, self._last_timestamp)
 
     def _require_working(self) -> None:
         if self.failure is not None:
             raise StoreFailedError(self.failure.message, hint=self.failure.hint)
 
-    def _write_appends(self, group: _Group, request: AppendRequest) -> list[AppendResult]:
+    def _write_appends(self, group: Group, request: AppendRequest) -> list[AppendResult]:
         results = []
         for append in request.appends:
             offset, position = self._write(group, Piece.of(append), NO_UNIT)
             results.append(AppendResult(offset, position, group.timestamp))
         return results
 
-    def _write_unit(self, group: _Group, request: UnitRequest) -> UnitResult:
+    def _write_unit(self, group: Group, request: UnitRequest) -> UnitResult:
         runs = [run for key in request.keys for run in self._staging.runs(key)]
         plan = UnitPlan(runs, request.extra)
         unit = self._mark(EntryKind.BEGIN, 0, NO_UNIT)
@@ -259,7 +284,7 @@ class Writer:
         self._dropped += [index.folder for index in dropped]
         return len(dropped)
 
-    def _write(self, group: _Group, piece: Piece, unit: int) -> tuple[int, int]:
+    def _write(self, group: Group, piece: Piece, unit: int) -> tuple[int, int]:
         """Stamp a piece and add it as an entry; its first offset and its position."""
         records = piece.records
         payload = memoryview(records.data)
@@ -278,7 +303,7 @@ class Writer:
         self._sync_time = time.monotonic()
         self.counters.syncs += 1
 
-    def _publish(self, group: _Group) -> None:
+    def _publish(self, group: Group) -> None:
         if not self._is_dirty():
             self._checkpoint_time = time.monotonic()
         self._catalog.publish(group.touched, self._log.end)
@@ -286,7 +311,7 @@ class Writer:
         self.counters.records += group.records
         self.counters.bytes += self._log.end - group.begin
 
-    def _notify(self, group: _Group) -> None:
+    def _notify(self, group: Group) -> None:
         if self._on_append is None or not group.touched:
             return
         try:
@@ -294,7 +319,7 @@ class Writer:
         except Exception:
             _logger.exception("the callback for new messages raised")
 
-    def _undo(self, group: _Group, error: Exception) -> Exception:
+    def _undo(self, group: Group, error: Exception) -> Exception:
         """Take back everything of a group; what to tell its callers."""
         self._catalog.retract(group.touched)
         if isinstance(error, OSError) and not isinstance(error, StoreError):
