@@ -85,10 +85,17 @@ def starting_offsets(job: JobConnection, record: CommitRecord) -> dict[QueueName
 
 def check_offsets(job: JobConnection, offsets: Mapping[QueueName, int]) -> dict[QueueName, int]:
     """Compare committed offsets with what the broker still holds."""
-    begins = job.transactions.plan(job.plan.source_topics, offsets, 0, 0).begins
+    answer = job.transactions.plan(job.plan.source_topics, offsets, 0, 0)
     checked = dict(offsets)
     for queue, offset in offsets.items():
-        first = begins.get(queue, 0)
+        first = answer.begins.get(queue, 0)
+        if offset > answer.latest.get(queue, offset):
+            raise OffsetExpiredError(
+                f"job '{job.plan.job}' must go on at offset {offset} of queue {queue}, which ends"
+                f" at {answer.latest[queue]}",
+                hint="the topic was made anew since the last commit: start the job under a new"
+                " name, or restore the topic",
+            )
         if offset >= first:
             continue
         if job.plan.settings.on_expired_offset == "fail":

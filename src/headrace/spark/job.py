@@ -17,6 +17,7 @@ from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
 from headrace.failpoints import failpoint
 from headrace.runtime.local_state import restoring
+from headrace.runtime.planning import starting_offsets
 from headrace.settings import JobSettings
 from headrace.spark.coordinator import assemble
 from headrace.spark.launch import checked_record, make_connection, pickle_plan, prepare_topics
@@ -106,6 +107,7 @@ class StreamJob:
             opened.callback(connection.close)
             queues = prepare_topics(connection)
             get_session(self.settings)
+            self._open(connection)
             self._opened = opened.pop_all()
         self._connection = connection
         self._stages = len(connection.plan.stages.stages)
@@ -115,7 +117,6 @@ class StreamJob:
             name=f"headrace-{self.topology.name}",
             daemon=True,
         )
-        self._open()
         self._supervisor.start()
         return self
 
@@ -210,12 +211,18 @@ class StreamJob:
         if self._supervisor is None or not self._supervisor.is_alive():
             raise JobFailedError(f"job '{self.topology.name}' was stopped")
 
-    def _open(self) -> None:
-        connection = self._running()
+    def _open(self, connection: JobConnection) -> None:
         answer = connection.transactions.open(f"{socket.gethostname()}:{os.getpid()}")
         self._epoch = answer.epoch
-        self._record = checked_record(answer.record, connection.plan)
-        connection.transactions.publish(self._record)
+        record = checked_record(answer.record, connection.plan)
+        if self._record is not None and not record.batch:
+            # A job without a commit starts where it started first, also if that was the latest.
+            record = msgspec.structs.replace(record, offsets=self._record.offsets)
+        offsets = starting_offsets(connection, record)
+        self._record = msgspec.structs.replace(record, offsets=offsets)
+        if record.batch:
+            # The driver before this one may have committed a batch without publishing it.
+            connection.transactions.publish(record)
 
     def _supervise(self, queues: dict[str, list[str]]) -> None:
         pause, restarts, last_batch = _FIRST_PAUSE, 0, -1
@@ -235,7 +242,7 @@ class StreamJob:
                     logger.warning("job %s goes on after: %s", self.topology.name, error)
                     self._meter.restarts += 1
                     self._stopping.wait(pause)
-                    self._open()
+                    self._open(self._running())
         except HeadraceError as error:
             if not self._stopping.is_set():
                 self._failure = error

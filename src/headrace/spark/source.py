@@ -18,7 +18,7 @@ from headrace.errors import FencedError
 from headrace.protocol.transactions import CommitRecord, PlanAnswer
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.failures import describe_failure
-from headrace.runtime.planning import Split, make_splits, starting_offsets
+from headrace.runtime.planning import Split, make_splits
 from headrace.runtime.source_task import run_source
 from headrace.runtime.task import Control, control_blocks, guarded
 from headrace.runtime.watermarks import origin_name
@@ -100,8 +100,7 @@ class JobReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:
         record = msgspec.json.decode(self._launch.record, type=CommitRecord)
-        offsets = starting_offsets(connection(self._launch.handle), record)
-        return _offset(batch=record.batch, queues=offsets)
+        return _offset(batch=record.batch, queues=record.offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # The limit is a setting of the job; Spark has no say in it.
@@ -119,6 +118,9 @@ class JobReader(DataSourceStreamReader):
         )
         if answer.record is not None and answer.record.epoch > launch.epoch:
             return _offset(batch=begin.batch + 1, queues={}, fenced_by=answer.record.epoch)
+        if answer.record is None or answer.record.batch != begin.batch:
+            # The last batch was not committed: the driver is about to end this query.
+            return start
         if all(
             end <= begin.queues.get(queue, answer.begins[queue])
             for queue, end in answer.ends.items()
