@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,34 +46,59 @@ def test_java_consumers_get_every_message_of_their_tags(
         assert "Consume Diff Total: 0" in shown
 
 
+def at_once(cluster: Cluster, *commands: str) -> list[str]:
+    """Run several commands side by side: each spends its time waiting for itself."""
+    with ThreadPoolExecutor(len(commands)) as pool:
+        return list(pool.map(lambda command: cluster.mqadmin(*command.split()), commands))
+
+
 def test_mqadmin_creates_describes_and_deletes_topics(wire: JobWire, cluster_of: Cluster) -> None:
-    mqadmin = cluster_of.mqadmin
-    attribute = "+cleanup.policy=COMPACTION"
-    mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "t", "-r", "3", "-w", "3", "-a", attribute)
+    cluster_of.mqadmin(
+        *(
+            [
+                "updateTopic",
+                "-c",
+                "DefaultCluster",
+                "-t",
+                "t",
+                "-r",
+                "3",
+                "-w",
+                "3",
+                "-a",
+                "+cleanup.policy=COMPACTION",
+            ]
+        )
+    )
     wire.put("t", b"x", 2, i="KEYS\1k\2")
-    assert "t" in mqadmin("topicList").split()
-    assert '"readQueueNums":3' in mqadmin("topicRoute", "-t", "t")
-    assert mqadmin("topicStatus", "-t", "t").count("broker-a") == 3
-    assert "DefaultCluster" in mqadmin("topicClusterList", "-t", "t")
-    mqadmin("updateTopicPerm", "-c", "DefaultCluster", "-t", "t", "-p", "4")
+    names, route, status, where = at_once(
+        cluster_of, "topicList", "topicRoute -t t", "topicStatus -t t", "topicClusterList -t t"
+    )
+    assert "t" in names.split()
+    assert '"readQueueNums":3' in route
+    assert status.count("broker-a") == 3
+    assert "DefaultCluster" in where
+    cluster_of.mqadmin(*["updateTopicPerm", "-c", "DefaultCluster", "-t", "t", "-p", "4"])
     assert wire.put("t", b"y", i="KEYS\1k\2").code == 16
-    mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "t")
-    assert "t" not in mqadmin("topicList").split()
+    cluster_of.mqadmin(*["deleteTopic", "-c", "DefaultCluster", "-t", "t"])
+    assert wire.put("t", b"y", i="KEYS\1k\2").code == 17
 
 
 def test_mqadmin_shows_the_broker_and_messages(wire: JobWire, cluster_of: Cluster) -> None:
-    mqadmin = cluster_of.mqadmin
     wire.create("t", queues=1)
     sent = wire.put("t", b"to be", i="KEYS\1k1\2TAGS\1red\2")
-    assert "broker-a" in mqadmin("clusterList")
-    assert "brokerVersionDesc" in mqadmin("brokerStatus", "-b", cluster_of.namesrv)
-    assert "to be" in mqadmin("printMsg", "-t", "t", "-d", "true")
-    by_id = mqadmin("queryMsgById", "-t", "t", "-i", sent.ext["msgId"])
-    by_offset = mqadmin("queryMsgByOffset", "-t", "t", "-b", "broker-a", "-i", "0", "-o", "0")
-    for shown in (by_id, by_offset):
-        assert "[k1]" in shown
-        assert "[red]" in shown
-    assert sent.ext["transactionId"] in mqadmin("queryMsgByKey", "-t", "t", "-k", "k1")
+    shown = at_once(
+        cluster_of,
+        "clusterList",
+        f"brokerStatus -b {cluster_of.namesrv}",
+        "printMsg -t t -d true",
+        f"queryMsgById -t t -i {sent.ext['msgId']}",
+        "queryMsgByOffset -t t -b broker-a -i 0 -o 0",
+        "queryMsgByKey -t t -k k1",
+    )
+    wanted = ("broker-a", "brokerVersionDesc", "to be", "[k1]", "[red]", sent.ext["transactionId"])
+    for text, printed in zip(wanted, shown, strict=True):
+        assert text in printed
 
 
 def test_mqadmin_shows_the_progress_of_a_job(wire: JobWire, cluster_of: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -47,6 +48,8 @@ async def _serve(data: Path, port: int, settings: BrokerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with BrokerServer(data, port, settings) as broker:
+        # What is loaded now stays: the collector need not look at it again and again.
+        gc.freeze()
         line = READY_LINE.format(address=broker.address, data=data)
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
