@@ -16,13 +16,12 @@ from pathlib import Path
 import psutil
 
 from headrace.client import Admin, Client, PullConsumer
-from headrace.errors import HeadraceError
 from headrace.failpoints import ENVIRONMENT_VARIABLE
 from tests.faults import word_pipeline
 from tests.faults.broker import Broker, make_lines, send_lines
 from tests.faults.word_pipeline import LINES, topology
 
-PATIENCE = 150.0
+PATIENCE = 240.0
 """Seconds for anything on a busy machine; nothing takes nearly as long on an idle one."""
 
 _SETTINGS = {
@@ -31,13 +30,15 @@ _SETTINGS = {
     "--max-records-per-batch": "40",
 }
 
+_FENCED = ("was taken over", "Another driver runs this job now")
+
 
 def await_true(what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {patience:.0f} s"
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 class Driver:
@@ -93,9 +94,9 @@ class Driver:
             # The Python child of Java only starts the others.
             with contextlib.suppress(psutil.Error):
                 parent = child.parent()
-                if parent is not None and _name(child).startswith("python"):
-                    if parent.pid not in java and parent.pid != self.pid:
-                        found.append(child)
+                above = java | {self.pid}
+                if parent is not None and parent.pid not in above and _is_python(child):
+                    found.append(child)
         return found
 
     def is_stopped(self) -> bool:
@@ -136,6 +137,10 @@ class Driver:
         return children
 
 
+def _is_python(process: psutil.Process) -> bool:
+    return _name(process).startswith("python")
+
+
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
@@ -144,13 +149,19 @@ def _name(process: psutil.Process) -> str:
 
 
 class Feeder:
-    """Sends lines from a thread of its own, a few at a time, until it is told to stop."""
+    """Sends lines from a thread of its own, a few at a time, until it is told to stop.
 
-    def __init__(self, namesrv: str, *, per_second: int, most: int) -> None:
+    It keeps some batches ahead of the job, so that there is always work and never much to catch
+    up with.
+    """
+
+    _CHUNK = 12
+    _AHEAD = 240
+    _PAUSE = 0.1
+
+    def __init__(self, namesrv: str, most: int = 50_000) -> None:
         self._namesrv = namesrv
-        self._chunk = max(1, per_second // 5)
         self._lines = make_lines(most)
-        #: How many lines a broker has confirmed.
         self._confirmed = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
@@ -166,7 +177,7 @@ class Feeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the chunk that is being sent, and end."""
+        """Finish the lines that are being sent, and end."""
         self._over.set()
         self._thread.join()
         if self._failure is not None:
@@ -175,12 +186,18 @@ class Feeder:
     def _run(self) -> None:
         try:
             with Client(self._namesrv) as client:
-                while self._confirmed < len(self._lines) and not self._over.wait(0.2):
-                    end = self._confirmed + self._chunk
-                    send_lines(client, self._lines[self._confirmed : end])
-                    self._confirmed = end
+                while self._confirmed < len(self._lines) and not self._over.wait(self._PAUSE):
+                    if self._confirmed - _lines_read(client) < self._AHEAD:
+                        end = self._confirmed + self._CHUNK
+                        send_lines(client, self._lines[self._confirmed : end])
+                        self._confirmed = end
         except Exception as error:
             self._failure = error
+
+
+def _lines_read(client: Client) -> int:
+    consumer = PullConsumer(client, topology.name)
+    return sum(consumer.committed(queue) or 0 for queue in client.queues(LINES))
 
 
 @dataclass
@@ -189,6 +206,7 @@ class KillTest:
 
     folder: Path
     broker: Broker
+    client: Client
     drivers: list[Driver] = field(default_factory=list)
 
     @property
@@ -205,10 +223,9 @@ class KillTest:
 
     def standing(self) -> tuple[int, int]:
         """Epoch and batch of the newest commit record; zeros before the first."""
-        with Client(self.broker.address) as client:
-            for job in Admin(client).jobs():
-                if job.commit_topic == topology.commit_topic:
-                    return job.record.epoch, job.record.batch
+        for job in Admin(self.client).jobs():
+            if job.commit_topic == topology.commit_topic:
+                return job.record.epoch, job.record.batch
         return 0, 0
 
     def await_batches(self, count: int) -> None:
@@ -227,14 +244,12 @@ class KillTest:
 
     def await_caught_up(self) -> None:
         """Wait until the job has committed all that is in its source topic."""
+        consumer = PullConsumer(self.client, topology.name)
+        queues = self.client.queues(LINES)
 
         def done() -> bool:
             assert self.driver.runs(), f"the driver ended:\n{self.driver.said[-4000:]}"
-            with Client(self.broker.address) as client, contextlib.suppress(HeadraceError):
-                consumer = PullConsumer(client, topology.name)
-                queues = client.queues(LINES)
-                return all(consumer.committed(q) == consumer.end_offset(q) for q in queues)
-            return False
+            return all(consumer.committed(q) == consumer.end_offset(q) for q in queues)
 
         await_true("caught up", done)
 
@@ -256,6 +271,26 @@ class KillTest:
         assert "start the job again" in driver.said, driver.said
         self.start_driver()
 
+    def put_to_sleep(self) -> None:
+        """The driver stands still for longer than it takes another one to take over."""
+        sleeper = self.driver
+        sleeper.signal(signal.SIGSTOP)
+        self.take_over()
+        self.await_batches(2)
+        sleeper.signal(signal.SIGCONT)
+        assert self.is_fenced(sleeper), sleeper.said
+
+    def take_over(self, failpoints: str = "") -> Driver:
+        """Start a driver beside the one that runs, and wait until it has opened its epoch."""
+        epoch = self.standing()[0]
+        driver = self.start_driver(failpoints)
+        self.await_epoch(epoch + 1)
+        return driver
+
+    def is_fenced(self, driver: Driver) -> bool:
+        """Wait for the end of a driver, and tell whether it ended because another took over."""
+        return driver.wait() == 1 and any(text in driver.said for text in _FENCED)
+
     def kill_worker(self, pick: Callable[[list[psutil.Process]], psutil.Process]) -> None:
         """A Python worker dies: nothing is to be done."""
         driver = self.driver
@@ -276,8 +311,9 @@ class KillTest:
 @contextlib.contextmanager
 def kill_test(folder: Path, broker: Broker) -> Iterator[KillTest]:
     """A kill test for the time of a test."""
-    run = KillTest(folder, broker)
-    try:
-        yield run
-    finally:
-        run.clean_up()
+    with Client(broker.address) as client:
+        run = KillTest(folder, broker, client)
+        try:
+            yield run
+        finally:
+            run.clean_up()
