@@ -18,6 +18,7 @@ from headrace.errors import (
     PartitionCountError,
     StateError,
     TopicNotFoundError,
+    TopologyError,
 )
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.spark.worker import PlanHandle
@@ -49,9 +50,19 @@ def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> 
 
 def pickle_plan(plan: JobPlan) -> PlanHandle:
     """Pickle a plan, with the user's functions by value where workers cannot import them."""
-    for module in _user_modules(plan.topology):
+    modules = _user_modules(plan.topology)
+    for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    try:
+        payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        names = ", ".join(sorted(module.__name__ for module in modules)) or "none"
+        raise TopologyError(
+            f"job '{plan.job}' cannot be sent to Spark's workers: {type(error).__name__}: {error}",
+            hint="the program and the modules beside it travel by value"
+            f" ({names}): keep locks, connections and cached properties out of what the pipeline's"
+            " functions use, or install those modules where the workers find them",
+        ) from error
     return PlanHandle(hashlib.sha256(payload).hexdigest(), payload)
 
 
