@@ -133,9 +133,10 @@ class Core:
 
     def save_offsets(self) -> None:
         """Make consumer offsets durable if they changed."""
-        if self._saved_offsets != self.offsets.version:
-            self._saved_offsets = self.offsets.version
+        version = self.offsets.version
+        if self._saved_offsets != version:
             save_snapshot(self._offsets_file, self.offsets.table())
+            self._saved_offsets = version
 
     def sample_rates(self) -> None:
         """Note how much was done so far; called now and then."""

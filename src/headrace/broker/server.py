@@ -19,7 +19,7 @@ from headrace.broker.dispatch import Dispatcher
 from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.settings import BrokerSettings
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, StoreError
 from headrace.store import MessageStore, StoreSettings, StoreStatistics
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class BrokerServer:
             await asyncio.sleep(self._settings.save_interval.total_seconds())
             try:
                 core.save_offsets()
-            except OSError as error:
+            except StoreError as error:
                 _log.error("consumer offsets could not be saved: %s", error)
 
     async def _look_around_now_and_then(self) -> None:

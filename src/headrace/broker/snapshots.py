@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from headrace.errors import CorruptLogError
+from headrace.store.fileops import FileOps, replace_file, write_error
 
 __all__ = ["load_snapshot", "save_snapshot"]
 
@@ -19,20 +19,19 @@ def save_snapshot(path: Path, table: object) -> None:
     """Replace a file by the JSON of a table, durably.
 
     A reader, also one after a crash, finds the old content or the new, never a mixture.
+
+    Raises
+    ------
+    StoreError
+        When the disk is full or broken; the old content stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(path.suffix + ".new")
-    with fresh.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(table), indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    ops = FileOps()
     try:
-        # A rename is durable once the folder that holds the names is.
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        ops.make_directory(path.parent)
+        replace_file(ops, path, msgspec.json.format(msgspec.json.encode(table), indent=2))
+    except OSError as error:
+        # A failed write does not name its file.
+        raise write_error(ops, path, error) from error
 
 
 def load_snapshot(path: Path, kind: type[T]) -> T | None:

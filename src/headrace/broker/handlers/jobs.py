@@ -45,7 +45,10 @@ def restore_jobs(core: Core) -> None:
     """Find out where every job stands, from the commit topics. Caller: start of the broker."""
     for topic in core.topics:
         if topic.endswith(COMMIT_TOPIC_SUFFIX):
-            _take_note(core, topic)
+            state = _take_note(core, topic)
+            if state is not None:
+                # Offsets are saved now and then; the commits since are only here.
+                _update_offsets(core, state.record.job, state.record)
 
 
 def _take_note(core: Core, commit_topic: str) -> JobState | None:
