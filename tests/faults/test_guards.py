@@ -217,6 +217,16 @@ def test_commit_whose_answer_was_lost_counts_once(scene: Scene) -> None:
 
 
 @safe
+def test_offsets_of_the_group_survive_a_broker_that_dies_after_a_commit(scene: Scene) -> None:
+    scene.send(make_lines(60))
+    scene.driver().catch_up()
+    # Sooner than it saves them by itself.
+    scene.broker.kill()
+    scene.broker.restart()
+    assert scene.problems() == []
+
+
+@safe
 def test_batch_that_was_staged_twice_counts_once(scene: Scene) -> None:
     scene.send(make_lines(60))
     driver = scene.driver()
