@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -274,7 +275,7 @@ class StreamJob:
                     partitions=self.settings.partitions,
                     interval=self.settings.batch_interval,
                     checkpoint=folder,
-                    on_batch=self._on_batch,
+                    on_batch=partial(self._on_batch, self._epoch),
                     ended=self._ended,
                 )
             except Exception as error:
@@ -290,13 +291,14 @@ class StreamJob:
         ) as folder:
             yield folder
 
-    def _on_batch(self, frame: DataFrame, _: int) -> None:
+    def _on_batch(self, epoch: int, frame: DataFrame, _: int) -> None:
         """Collect what the tasks report (the batch's one action) and commit it.
 
         A failure is kept for the supervisor, which stops the query: raised here, it would come
         back as text inside two of Spark's own errors.
         """
-        if self._batch_failure is not None:
+        # A query of an older epoch may outlive the patience for its end.
+        if self._batch_failure is not None or epoch != self._epoch:
             return
         try:
             table = frame.toArrow()
@@ -305,7 +307,7 @@ class StreamJob:
                 return
             assert self._record is not None
             end, summaries = assemble(
-                self._record, self._epoch, blocks, self._stages, int(time.time() * 1000)
+                self._record, epoch, blocks, self._stages, int(time.time() * 1000)
             )
             transactions = self._running().transactions
             failpoint("job.before_commit")

@@ -138,7 +138,7 @@ class JobReader(DataSourceStreamReader):
         job = connection(self._launch.handle)
         if stop.fenced_by:
             return [SplitPartition(b"", None, _fenced(job.plan.job, self._launch.epoch, stop))]
-        if stop.batch not in self._planned:
+        if stop.batch == begin.batch:
             # Spark's first batch, when there is nothing to read yet.
             return []
         answer = self._planned[stop.batch]
