@@ -66,7 +66,7 @@ format: setup ## Put the code into shape
 test: setup ## Run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest $(ARGS)
 
-soak: setup ## Run the long fault tests: fifty kills of each kind
+soak: setup ## Run the long fault tests (SOAK_FAULTS=n, SOAK_SEED=n; fifty faults of random kinds)
 	$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 demo: setup ## Count the words of Python's standard library on Spark, exactly once
