@@ -40,11 +40,13 @@ def test_delayed_repeat_of_an_old_commit(tmp_path: Path, unsafe: str) -> None:
         for lines in (SILENCE, make_lines(40, first=40)):
             send(broker.address, lines)
             run.await_caught_up()
+        assert run.driver.stop() == 0, run.driver.said
         if unsafe:
             repeat_silent_commit(broker.address)
         else:
             with pytest.raises(PredecessorMismatchError):
                 repeat_silent_commit(broker.address)
+        run.start_driver()
         send(broker.address, make_lines(40, first=80))
         run.await_caught_up()
         assert run.driver.stop() == 0, run.driver.said
