@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -222,3 +223,45 @@ def test_wrong_names_are_refused_with_the_right_ones() -> None:
             driver.input("line", serdes.string)
         with pytest.raises(StateError, match="it has count-lines"):
             driver.state("count")
+
+
+def test_sums_of_decimals_are_exact_and_of_floats_are_floats() -> None:
+    builder = StreamBuilder("exact")
+    numbers = builder.source("in", serdes.plain)
+    numbers.key_by(lambda number: type(number).__name__).sum().to_stream().sink("out", serdes.plain)
+    with TopologyTestDriver(builder.build()) as driver:
+        with driver.batch():
+            for number in (Decimal("1e30"), 0.5, Decimal("1e-30"), 2.5, 1, 2):
+                driver.input("in", serdes.plain).send(number)
+        sums = {r.key: r.value for r in driver.output("out", serdes.plain).read_all()}
+    exact = Decimal("1000000000000000000000000000000.000000000000000000000000000001")
+    assert sums == {"Decimal": exact, "float": 3.0, "int": 3}
+
+
+class Picky(Accumulator[int, int]):
+    """Refuses to merge what it does not like."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, value: int) -> None:
+        self.total += value
+
+    def merge(self, other: Picky) -> None:
+        if other.total == 13:
+            message = "unlucky"
+            raise ValueError(message)
+        self.total += other.total
+
+    def result(self) -> int:
+        return self.total
+
+
+def test_accumulator_that_raises_is_named() -> None:
+    builder = StreamBuilder("picky")
+    numbers = builder.source("in", serdes.plain)
+    numbers.key_by(lambda _: "all").aggregate(Picky()).to_stream().sink("out", serdes.plain)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.input("in", serdes.plain).send(1)
+        with pytest.raises(UserCodeError, match=r"operator 'aggregate-in' .*ValueError: unlucky"):
+            driver.input("in", serdes.plain).send(13)

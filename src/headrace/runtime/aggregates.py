@@ -153,21 +153,24 @@ class AggregateProcessor(Processor[Aggregate]):
             return Chunk.empty()
         rows = parts[0] if len(parts) == 1 else _joined(parts)
         keys: list[bytes] = rows.keys.to_pylist()
-        merged = self._algebra.merge_all(keys, self._algebra.decode(rows.values))
         last = dict(zip(keys, range(len(keys)), strict=True))
         changed = list(last)
-        news = [merged[key] for key in changed]
         store = self.context.store(self.operator)
-        news = self._algebra.merge_olds(store.get_many(changed), news)
-        store.put_many(changed, self._algebra.encode(news).to_pylist())
+        olds = store.get_many(changed)
+        try:
+            merged = self._algebra.merge_all(keys, self._algebra.decode(rows.values))
+            news = self._algebra.merge_olds(olds, [merged[key] for key in changed])
+            encoded = self._algebra.encode(news).to_pylist()
+            results = self._algebra.results(news)
+        except Exception as error:
+            # Which record it was is lost in the partials; the last one stands for them.
+            raise self._function.failure(error, int(rows.marks[-1])) from error
+        store.put_many(changed, encoded)
         places = np.fromiter(last.values(), np.intp, len(last))
         order = np.argsort(places)
-        return Chunk(
-            decode_keys(changed),
-            self._algebra.results(news),
-            rows.times[places],
-            rows.marks[places],
-        ).take(order)
+        return Chunk(decode_keys(changed), results, rows.times[places], rows.marks[places]).take(
+            order
+        )
 
     def _fold_records(self, chunk: Chunk, *, each: bool) -> Chunk:
         if not len(chunk):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.topology import mergeable
+from headrace.topology import add_numbers, mergeable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["ALGEBRAS", "Algebra"]
 
 _ABSENT = object()
+#: Types whose ``+`` is exact, or as inexact as their user expects.
+_PLAIN_NUMBERS = {int, float}
 
 
 class Algebra(ABC):
@@ -130,11 +132,20 @@ class SumAlgebra(Algebra):
     def fold_one(self, accumulators: Mapping[Any, Any], key: Any, value: Any) -> Any:
         select = self.operator.function
         number = value if select is None else select(value)
-        before = accumulators.get(key, _ABSENT)
-        return 0 + number if before is _ABSENT else before + number
+        return add_numbers(accumulators.get(key, 0), number)
+
+    def fold(
+        self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk, function: UserFunction
+    ) -> None:
+        if self.operator.function is not None or not set(map(type, chunk.values)) <= _PLAIN_NUMBERS:
+            super().fold(accumulators, keys, chunk, function)
+            return
+        get = accumulators.get
+        for key, number in zip(keys, chunk.values, strict=True):
+            accumulators[key] = get(key, 0) + number
 
     def merge(self, left: Any, right: Any) -> Any:
-        return left + right
+        return add_numbers(left, right)
 
 
 class ReduceAlgebra(Algebra):
