@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from headrace import serdes
 from headrace.errors import DeserializationError, SerializationError
@@ -129,6 +133,51 @@ def test_typed_json_checks_what_it_reads() -> None:
     assert serde.deserialize(serde.serialize(Order("tea", 3))) == Order("tea", 3)
     with pytest.raises(ValueError, match="price"):
         serde.deserialize(b'{"item": "tea", "price": "much"}')
+
+
+@dataclass
+class Basket:
+    orders: list[Order]
+    best: Order | None = None
+
+
+class Coin(msgspec.Struct):
+    value: int
+
+
+WORKER = """
+import pickle, sys
+serde = pickle.load(sys.stdin.buffer)
+print(serde.deserialize(sys.argv[1].encode()))
+"""
+
+
+def read_in_a_worker(serde: serdes.Serde[Any], body: bytes) -> subprocess.CompletedProcess[str]:
+    """Read in a process that cannot import this module, so classes travel by value."""
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        payload = cloudpickle.dumps(serde)  # type: ignore[no-untyped-call]
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    command = [sys.executable, "-c", WORKER, body.decode()]
+    done = subprocess.run(command, input=payload, capture_output=True, check=False)
+    return subprocess.CompletedProcess(
+        command, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+def test_typed_json_of_the_programs_own_classes_travels_to_workers() -> None:
+    serde = serdes.json_of(Basket)
+    body = serde.serialize(Basket([Order("tea", 3)]))
+    assert serde.deserialize(body) == Basket([Order("tea", 3)])
+    assert read_in_a_worker(serde, body).stdout == f"{Basket([Order('tea', 3)])}\n"
+
+
+def test_struct_that_would_lose_its_fields_on_the_way_is_refused() -> None:
+    failed = read_in_a_worker(serdes.json_of(Coin), b'{"value": 3}')
+    assert failed.returncode != 0
+    assert "Coin is a msgspec Struct of the program itself" in failed.stderr
 
 
 def test_plain_data_keeps_its_types() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import typing
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -10,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.encoding import decode, encode_canonical, encode_exact
+from headrace.errors import SerializationError
 from headrace.keys import decode_keys, encode_keys
 from headrace.serdes.base import Serde
 
@@ -24,6 +27,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_CACHE = "__msgspec_cache__"
 
 
 class JsonSerde(Serde[Any]):
@@ -74,9 +79,11 @@ class TypedJsonSerde(Serde[T]):
         self._type = type
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(type)
+        _forget_caches(type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TypedJsonSerde, (self._type,)
+        hints = {kind: known for kind in _classes(self._type) if (known := _hints(kind))}
+        return _rebuild, (self._type, hints, getattr(self._type, "__struct_fields__", None))
 
     def __repr__(self) -> str:
         return f"json_of({getattr(self._type, '__qualname__', self._type)})"
@@ -90,6 +97,50 @@ class TypedJsonSerde(Serde[T]):
 
     def deserialize(self, data: bytes) -> T:
         return self._decoder.decode(data)
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """Give the classes that a type is made of."""
+    pending, seen = [hint], set[int]()
+    while pending:
+        kind = pending.pop()
+        if id(kind) in seen:
+            continue
+        seen.add(id(kind))
+        pending += [*typing.get_args(kind), typing.get_origin(kind)]
+        if isinstance(kind, type) and not typing.get_args(kind):
+            pending += _hints(kind).values()
+            yield kind
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind, include_extras=True)
+    except Exception:  # noqa: BLE001 - annotations are the user's code: any may fail
+        return {}
+
+
+def _forget_caches(hint: Any) -> None:
+    """Drop what msgspec keeps on classes: it cannot be pickled, and this decoder is made."""
+    for kind in _classes(hint):
+        if _CACHE in vars(kind):
+            delattr(kind, _CACHE)
+
+
+def _rebuild(
+    hint: Any, hints: Mapping[type, dict[str, Any]], fields: tuple[str, ...] | None
+) -> TypedJsonSerde[Any]:
+    if getattr(hint, "__struct_fields__", None) != fields:
+        raise SerializationError(
+            f"{hint.__qualname__} is a msgspec Struct of the program itself, and lost its fields on"
+            " the way to a worker",
+            hint="make it a dataclass, or define it in an installed package",
+        )
+    for kind, known in hints.items():
+        # A class that came without its module cannot look up the names in its annotations.
+        if _hints(kind) != known:
+            kind.__annotations__ = known
+    return TypedJsonSerde(hint)
 
 
 def json_of(type: type[T]) -> Serde[T]:  # noqa: A002 - the name that callers read
