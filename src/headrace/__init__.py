@@ -6,44 +6,60 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import serdes
+    from headrace import errors, serdes
     from headrace.errors import HeadraceError, TopologyError
-    from headrace.serdes import Keyed
+    from headrace.runtime import TopologyTestDriver
+    from headrace.serdes import Keyed, Serde
+    from headrace.settings import JobSettings
+    from headrace.spark import JobStatistics, StreamJob
     from headrace.streams import KeyedStream, Stream, StreamBuilder, Table
     from headrace.topology import Accumulator, Topology
 
 __all__ = [
     "Accumulator",
     "HeadraceError",
+    "JobSettings",
+    "JobStatistics",
     "Keyed",
     "KeyedStream",
+    "Serde",
     "Stream",
     "StreamBuilder",
+    "StreamJob",
     "Table",
     "Topology",
     "TopologyError",
+    "TopologyTestDriver",
+    "errors",
     "serdes",
 ]
 
-# Imported at first use: the broker and the command line start without what they do not need.
+# Imported at first use: the broker and the command line start without what they do not need,
+# and only the names of ``headrace.spark`` load PySpark.
 _HOMES = {
     "Accumulator": "headrace.topology",
     "HeadraceError": "headrace.errors",
+    "JobSettings": "headrace.settings",
+    "JobStatistics": "headrace.spark",
     "Keyed": "headrace.serdes",
     "KeyedStream": "headrace.streams",
+    "Serde": "headrace.serdes",
     "Stream": "headrace.streams",
     "StreamBuilder": "headrace.streams",
+    "StreamJob": "headrace.spark",
     "Table": "headrace.streams",
     "Topology": "headrace.topology",
     "TopologyError": "headrace.errors",
+    "TopologyTestDriver": "headrace.runtime",
 }
+_MODULES = frozenset({"errors", "serdes"})
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"headrace.{name}")
     home = _HOMES.get(name)
     if home is None:
-        if name == "serdes":
-            return importlib.import_module("headrace.serdes")
         message = f"module 'headrace' has no attribute {name!r}"
         raise AttributeError(message)
     return getattr(importlib.import_module(home), name)
