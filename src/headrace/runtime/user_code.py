@@ -92,8 +92,8 @@ def user_line(error: BaseException, function: Callable[..., Any]) -> str:
     """Name the line of the user's program that raised, with its text."""
     frames = traceback.extract_tb(error.__traceback__)
     code = getattr(function, "__code__", None)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
     foreign = [frame for frame in frames if not frame.filename.startswith(_OWN_FOLDER)]
+    own = [frame for frame in foreign if code is not None and frame.filename == code.co_filename]
     for candidates in (own, foreign):
         if candidates:
             frame = candidates[-1]
