@@ -7,7 +7,7 @@ body (4 and its bytes), properties (2 and their bytes).
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import ProtocolError
+from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.hosts import LOCALHOST, Host
-from headrace.protocol.layout import HEAD, Int64s, as_bytes, at_each, slices
+from headrace.protocol.layout import HEAD, Int64s, as_bytes, at_each, put_at_each, slices
+from headrace.protocol.properties import MAX_PROPERTIES
 from headrace.protocol.records import (
     RecordFields,
     Records,
@@ -36,10 +37,14 @@ _MINI_HEAD = np.dtype([("size", ">i4"), ("unused", "V8"), ("flag", ">i4"), ("bod
 #: What a mini message has in front of its body.
 MINI_HEAD_SIZE = _MINI.size
 _MIN_MINI = MINI_HEAD_SIZE + 2
-#: From so many messages on, columns are faster than a loop.
-_WORTH_COLUMNS = 48
+#: From here on, a mini message's bytes are a record's: the size of the body, the body.
+_KEPT_AT = MINI_HEAD_SIZE - 4
+_RECORD_START = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4")])
+_FLAG_AT = 16
+#: From so many bytes on, columns are faster than a loop.
+_WORTH_COLUMNS = 128 * 1024
 _size_at = struct.Struct(">i").unpack_from
-_short_at = struct.Struct(">h").unpack_from
+_sizes_at = struct.Struct(">i12xi").unpack_from
 
 
 def write_mini_message(body: Buffer, properties: bytes, flag: int = 0) -> list[Buffer]:
@@ -58,16 +63,24 @@ def batch_starts(batch: Buffer) -> list[int]:
         The batch is not a sequence of whole mini messages.
     """
     starts: list[int] = []
-    at, end = 0, len(batch)
-    while at + _MIN_MINI <= end:
+    at, last = 0, len(batch) - _MIN_MINI
+    while at <= last:
         starts.append(at)
         (size,) = _size_at(batch, at)
         if size < _MIN_MINI:
-            raise ProtocolError(f"message {len(starts) - 1} of a batch claims {size} bytes")
+            raise _too_small(starts, size)
         at += size
-    if at != end:
-        raise ProtocolError(f"a batch of {end} bytes does not end where its last message does")
+    if at != len(batch):
+        raise _torn(batch)
     return starts
+
+
+def _too_small(starts: list[int], size: int) -> ProtocolError:
+    return ProtocolError(f"message {len(starts) - 1} of a batch claims {size} bytes")
+
+
+def _torn(batch: Buffer) -> ProtocolError:
+    return ProtocolError(f"a batch of {len(batch)} bytes does not end where its last message does")
 
 
 def batch_to_records(
@@ -99,47 +112,101 @@ def batch_to_records(
     >>> b"TAGS\x01none\x02TAGS\x01red\x02" in records.data
     True
     """
-    starts = batch_starts(mini_batch)
     if extra_properties and not extra_properties.endswith(b"\x02"):
         extra_properties += b"\x02"
     fields = RecordFields(
         queue_id=queue_id, born=born, sys_flag=sys_flag, flag=flag, born_host=born_host
     )
-    make = _by_columns if len(starts) >= _WORTH_COLUMNS else _one_by_one
-    return make(mini_batch, starts, topic, extra_properties, fields)
+    make = _by_columns if len(mini_batch) >= _WORTH_COLUMNS else _spliced
+    return make(mini_batch, topic, extra_properties, fields)
+
+
+def _spliced(batch: Buffer, topic: str, extra: bytes, fields: RecordFields) -> Records:
+    """Cut the batch up, join it with what records have more, then fill in the numbers."""
+    data = bytes(batch)
+    before, host, after, _, tail = write_record(topic, b"", b"", fields)
+    head, name = b"".join((before, host, after[:-4])), bytes(tail[:-2])
+    pieces, starts, body_ends, crcs = _cut_up(data, head, name)
+    mini = _checked_parts(data, starts, body_ends)
+    if extra:
+        pieces[3::4] = [_with_extra(extra, properties) for properties in pieces[3::4]]
+    sizes = mini["size"] + (len(head) - _KEPT_AT + len(name) + len(extra))
+    places = np.cumsum(sizes, dtype=np.int64) - sizes
+    first = np.empty(len(starts), _RECORD_START)
+    first["size"], first["crc"] = sizes, crcs
+    (first["magic"],) = _size_at(head, 4)
+    records = bytearray().join(pieces)
+    put_at_each(as_bytes(records), places, first)
+    if mini["flag"].any():
+        flags = np.where(mini["flag"] == 0, fields.flag, mini["flag"]).astype(">i4")
+        put_at_each(as_bytes(records), places + _FLAG_AT, flags)
+    return Records(records, places)
+
+
+def _cut_up(data: bytes, head: bytes, name: bytes) -> tuple[list[bytes], Int64s, Int64s, Int64s]:
+    """Give the records' pieces, four each, and starts, ends of bodies and CRCs of the messages."""
+    pieces: list[bytes] = []
+    starts: list[int] = []
+    body_ends: list[int] = []
+    crcs: list[int] = []
+    note_start, note_body_end, note_crc = starts.append, body_ends.append, crcs.append
+    crc32 = zlib.crc32
+    at, last = 0, len(data) - _MIN_MINI
+    while at <= last:
+        note_start(at)
+        size, body_size = _sizes_at(data, at)
+        if size < _MIN_MINI:
+            raise _too_small(starts, size)
+        body_end = at + MINI_HEAD_SIZE + body_size
+        note_body_end(body_end)
+        note_crc(crc32(data[at + MINI_HEAD_SIZE : body_end]))
+        pieces += (head, data[at + _KEPT_AT : body_end], name, data[body_end : at + size])
+        at += size
+    if at != len(data):
+        raise _torn(data)
+    return pieces, np.array(starts, np.int64), np.array(body_ends, np.int64), _crcs(crcs)
+
+
+def _crcs(crcs: list[int]) -> Int64s:
+    return np.array(crcs, np.int64) & 0x7FFF_FFFF
+
+
+def _with_extra(extra: bytes, properties: bytes) -> bytes:
+    size = len(extra) + len(properties) - 2
+    if size > MAX_PROPERTIES:
+        raise MessageRejectedError(
+            f"a message's properties take {size} bytes, {MAX_PROPERTIES} are possible",
+            hint="put large values into the body",
+        )
+    return b"".join((size.to_bytes(2), extra, properties[2:]))
 
 
 def _misfit(number: int) -> ProtocolError:
     return ProtocolError(f"message {number} of a batch has parts that do not fill it")
 
 
-def _one_by_one(
-    batch: Buffer, starts: list[int], topic: str, extra: bytes, fields: RecordFields
-) -> Records:
-    view = memoryview(batch)
-    pieces: list[Buffer] = []
-    records: list[int] = []
-    total = 0
-    for number, at in enumerate(starts):
-        size, _, _, flag, body_size = _MINI.unpack_from(batch, at)
-        end = at + size
-        body_end = at + MINI_HEAD_SIZE + body_size
-        own = body_end + 2
-        if body_size < 0 or own > end or _short_at(batch, body_end) != (end - own,):
-            raise _misfit(number)
-        mine = replace(fields, flag=flag) if flag else fields
-        body = view[at + MINI_HEAD_SIZE : body_end]
-        written = write_record(topic, body, extra + view[own:end], mine)
-        pieces += written
-        records.append(total)
-        total += sum(map(len, written))
-    return Records(bytearray().join(pieces), np.array(records, np.int64))
+def _checked_parts(batch: Buffer, starts: Int64s, body_ends: Int64s) -> npt.NDArray[np.void]:
+    """Give the heads of the messages if body and properties fill each."""
+    cells = as_bytes(batch)
+    mini = at_each(cells, _MINI_HEAD, starts)
+    ends = starts + mini["size"]
+    fits = (mini["body_size"] >= 0) & (body_ends + 2 <= ends)
+    if not fits.all():
+        raise _misfit(int(np.argmin(fits)))
+    fits = at_each(cells, ">i2", body_ends) == ends - body_ends - 2
+    if not fits.all():
+        raise _misfit(int(np.argmin(fits)))
+    return mini
 
 
-def _by_columns(
-    batch: Buffer, starts: list[int], topic: str, extra: bytes, fields: RecordFields
-) -> Records:
-    mini, bodies, properties = _parts(batch, np.array(starts, np.int64))
+def _by_columns(batch: Buffer, topic: str, extra: bytes, fields: RecordFields) -> Records:
+    starts = np.array(batch_starts(batch), np.int64)
+    body_starts = starts + MINI_HEAD_SIZE
+    sizes = at_each(as_bytes(batch), ">i4", starts + _KEPT_AT).astype(np.int64)
+    body_ends = body_starts + sizes
+    mini = _checked_parts(batch, starts, body_ends)
+    bodies = slices(batch, body_starts, body_ends)
+    properties = slices(batch, body_ends + 2, starts + mini["size"])
     head = np.zeros(len(starts), HEAD)
     head["queue_id"] = fields.queue_id
     head["born"] = fields.born
@@ -149,21 +216,3 @@ def _by_columns(
     if extra:
         properties = pc.binary_join_element_wise(pa.scalar(extra, pa.binary()), properties, b"")
     return assemble(topic, head, bodies, properties, fields.born_host)
-
-
-def _parts(
-    batch: Buffer, starts: Int64s
-) -> tuple[npt.NDArray[np.void], pa.BinaryArray, pa.BinaryArray]:
-    cells = as_bytes(batch)
-    mini = at_each(cells, _MINI_HEAD, starts)
-    ends = starts + mini["size"]
-    body_starts = starts + MINI_HEAD_SIZE
-    body_ends = body_starts + mini["body_size"]
-    fits = (mini["body_size"] >= 0) & (body_ends + 2 <= ends)
-    if not fits.all():
-        raise _misfit(int(np.argmin(fits)))
-    fits = at_each(cells, ">i2", body_ends) == ends - body_ends - 2
-    if not fits.all():
-        raise _misfit(int(np.argmin(fits)))
-    bodies = slices(batch, body_starts, body_ends)
-    return mini, bodies, slices(batch, body_ends + 2, ends)

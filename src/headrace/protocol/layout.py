@@ -31,6 +31,7 @@ __all__ = [
     "as_bytes",
     "at_each",
     "locate",
+    "put_at_each",
     "record_parts",
     "record_starts",
     "slices",
@@ -112,6 +113,13 @@ def at_each(block: Bytes, kind: np.dtype[np.void] | str, at: Int64s) -> npt.NDAr
     # a structured type's fields one by one.
     everywhere = np.ndarray((max(0, len(block) - size + 1),), f"V{size}", block, strides=(1,))
     return everywhere[at].view(dtype)
+
+
+def put_at_each(block: Bytes, at: Int64s, values: npt.NDArray[Any]) -> None:
+    """Write a value at each place; all must lie within the block, which must be writable."""
+    size = values.itemsize
+    everywhere = np.ndarray((max(0, len(block) - size + 1),), f"V{size}", block, strides=(1,))
+    everywhere[at] = values.view(f"V{size}")
 
 
 def slices(block: Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:

@@ -11,7 +11,15 @@ from headrace.errors import ProtocolError
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.hashing import java_hash
 from headrace.protocol.hosts import Host, pack_host
-from headrace.protocol.layout import HEAD, Int64s, as_bytes, at_each, locate, record_parts, slices
+from headrace.protocol.layout import (
+    HEAD,
+    as_bytes,
+    at_each,
+    locate,
+    put_at_each,
+    record_parts,
+    slices,
+)
 from headrace.protocol.properties import TAGS, decode_properties
 from headrace.protocol.property_columns import property_column
 
@@ -55,7 +63,7 @@ def stamp_records(
     places = np.empty(len(starts), _PLACE)
     places["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + len(starts))
     places["position"] = starts + first_position
-    _write(cells, starts + _PLACE_AT, places)
+    put_at_each(cells, starts + _PLACE_AT, places)
     flags = at_each(cells, HEAD, starts)["sys_flag"]
     at = starts + _STORED_AT
     stamp = store_timestamp.to_bytes(8)
@@ -63,15 +71,9 @@ def stamp_records(
         at = at + np.where(flags & SysFlag.BORN_HOST_V6, 12, 0)
         wide = (flags & SysFlag.STORE_HOST_V6) != 0
         mapped = bytes(10) + b"\xff\xff" + host
-        _write(cells, at[wide], np.array(stamp + mapped, "V28"))
+        put_at_each(cells, at[wide], np.array(stamp + mapped, "V28"))
         at = at[~wide]
-    _write(cells, at, np.array(stamp + host, "V16"))
-
-
-def _write(cells: npt.NDArray[np.uint8], at: Int64s, values: npt.NDArray[np.void]) -> None:
-    size = values.itemsize
-    everywhere = np.ndarray((max(0, len(cells) - size + 1),), f"V{size}", cells, strides=(1,))
-    everywhere[at] = values.view(f"V{size}")
+    put_at_each(cells, at, np.array(stamp + host, "V16"))
 
 
 def tag_hashes(records: Records) -> npt.NDArray[np.int32]:
