@@ -35,10 +35,12 @@ Our exception hierarchy::
     │   ├── DeserializationError
     │   └── SerializationError
     ├── StateError
+    │   ├── StateLockedError
     │   ├── StateMismatchError
     │   └── PartitionCountError
     ├── OffsetExpiredError
     └── JobFailedError
+        └── TaskFailedError
 
 ``code`` is a stable word for programs, ``retriable`` says whether the same call may succeed
 later.  Retries read ``retriable``, never the text.
@@ -77,11 +79,13 @@ __all__ = [
     "SettingsError",
     "StagedPartMissingError",
     "StateError",
+    "StateLockedError",
     "StateMismatchError",
     "StoreError",
     "StoreFailedError",
     "StoreFullError",
     "StoreLockedError",
+    "TaskFailedError",
     "TopicNotFoundError",
     "TopologyError",
     "UnknownBrokerError",
@@ -373,6 +377,13 @@ class StateError(HeadraceError):
     code = "state"
 
 
+class StateLockedError(StateError):
+    """Another task still holds the local copy of a state store."""
+
+    code = "state_locked"
+    retriable = True
+
+
 class StateMismatchError(StateError):
     """A state store differs from what the commit record says of it."""
 
@@ -396,3 +407,10 @@ class JobFailedError(HeadraceError):
     """A job stopped because of a failure."""
 
     code = "job_failed"
+
+
+class TaskFailedError(JobFailedError):
+    """Spark gave up on a batch; another try may succeed."""
+
+    code = "task_failed"
+    retriable = True

@@ -204,7 +204,7 @@ def test_value_that_the_serializer_cannot_write_names_the_sink() -> None:
     builder.source("in", serdes.string).map_values(lambda text: {1, text}).sink("out", serdes.int)  # type: ignore[arg-type]
     with (
         TopologyTestDriver(builder.build()) as driver,
-        pytest.raises(SerializationError, match="sink 'sink-out'"),
+        pytest.raises(SerializationError, match="operator 'sink-out' cannot write a value"),
     ):
         driver.input("in", serdes.string).send("a")
 
@@ -265,3 +265,38 @@ def test_accumulator_that_raises_is_named() -> None:
         driver.input("in", serdes.plain).send(1)
         with pytest.raises(UserCodeError, match=r"ValueError: unlucky\n  at .*test_driver.py"):
             driver.input("in", serdes.plain).send(13)
+
+
+def test_value_that_does_not_fit_the_shuffle_names_the_operator() -> None:
+    def number(text: str) -> int:
+        return text  # type: ignore[return-value]
+
+    builder = StreamBuilder("shuffle")
+    keyed = builder.source("in", serdes.string).map_values(number).key_by(lambda _: "all")
+    keyed.reduce(lambda a, b: a + b).to_stream().sink("out", serdes.json)
+    with (
+        TopologyTestDriver(builder.build()) as driver,
+        pytest.raises(SerializationError, match="operator 'reduce-in' cannot write what it shuff"),
+    ):
+        driver.input("in", serdes.string).send("a")
+
+
+def test_key_that_is_not_plain_data_names_the_operator() -> None:
+    builder = StreamBuilder("key")
+    keyed = builder.source("in", serdes.string).key_by(lambda text: object())
+    keyed.count().to_stream().sink("out", serdes.json)
+    with (
+        TopologyTestDriver(builder.build()) as driver,
+        pytest.raises(SerializationError, match="operator 'count-in' cannot write a key"),
+    ):
+        driver.input("in", serdes.string).send("a")
+
+
+def test_error_without_a_line_of_the_user_names_none() -> None:
+    builder = StreamBuilder("texts")
+    keyed = builder.source("in", serdes.string).key_by(lambda _: "all")
+    keyed.sum().to_stream().sink("out", serdes.json)  # type: ignore[call-arg]
+    with TopologyTestDriver(builder.build()) as driver, pytest.raises(UserCodeError) as caught:
+        driver.input("in", serdes.string).send("a")
+    assert "operator 'sum-in' failed" in str(caught.value)
+    assert "algebras.py" not in str(caught.value)

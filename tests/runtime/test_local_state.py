@@ -53,8 +53,7 @@ class Job:
             assert dict(store.scan()) == self.model
             store.put_many(list(changes), list(changes.values()))
             change_set = store.change_set()
-            offset = base.end_offset if base else 0
-            self.copies.save("store", 0, (self.epoch, self.batch + 1, number), offset, change_set)
+            self.copies.save("store", 0, (self.epoch, self.batch + 1, number), base, change_set)
             return change_set
         finally:
             copy.close()

@@ -18,6 +18,7 @@ from headrace.runtime.blocks import Rows
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.user_code import Locator, UserFunction
+from headrace.runtime.writing import writing
 from headrace.topology.operators import Aggregate
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Combiner:
     """
 
     def __init__(self, operator: Aggregate, locator: Locator) -> None:
+        self._operator = operator
         self._algebra = _algebra(operator)
         self._function = UserFunction(operator, self._algebra.fold_one, locator)
         self._groups: dict[type | None, _Groups] = {}
@@ -69,7 +71,8 @@ class Combiner:
         """Fold records in."""
         if not len(chunk):
             return
-        kind, keys = _dict_keys(chunk.key_list())
+        with writing(self._operator, "a key"):
+            kind, keys = _dict_keys(chunk.key_list())
         groups = self._groups.setdefault(kind, _Groups())
         self._algebra.fold(groups.accumulators, keys, chunk, self._function)
         groups.last.update(zip(keys, range(self._seen, self._seen + len(chunk)), strict=False))
@@ -91,9 +94,11 @@ class Combiner:
         places = np.array(last, np.intp)
         order = np.argsort(places)
         times, marks = np.concatenate(self._times), np.concatenate(self._marks)
+        with writing(self._operator, "its partial results"):
+            encoded = self._algebra.encode(accumulators)
         rows = Rows(
             pa.array(keys, pa.binary()),
-            self._algebra.encode(accumulators),
+            encoded,
             times[places],
             marks[places],
         )
@@ -160,12 +165,12 @@ class AggregateProcessor(Processor[Aggregate]):
         try:
             merged = self._algebra.merge_all(keys, self._algebra.decode(rows.values))
             news = self._algebra.merge_olds(olds, [merged[key] for key in changed])
-            encoded = self._algebra.encode(news).to_pylist()
             results = self._algebra.results(news)
         except Exception as error:
             # Which record it was is lost in the partials; the last one stands for them.
             raise self._function.failure(error, int(rows.marks[-1])) from error
-        store.put_many(changed, encoded)
+        with writing(self.operator, "its state"):
+            store.put_many(changed, self._algebra.encode(news).to_pylist())
         places = np.fromiter(last.values(), np.intp, len(last))
         order = np.argsort(places)
         return Chunk(decode_keys(changed), results, rows.times[places], rows.marks[places]).take(
@@ -175,7 +180,8 @@ class AggregateProcessor(Processor[Aggregate]):
     def _fold_records(self, chunk: Chunk, *, each: bool) -> Chunk:
         if not len(chunk):
             return chunk
-        keys = encode_keys(chunk.key_list())
+        with writing(self.operator, "a key"):
+            keys = encode_keys(chunk.key_list())
         store = self.context.store(self.operator)
         distinct = list(dict.fromkeys(keys))
         accumulators = _present(distinct, self._algebra.decode_olds(store.get_many(distinct)))
@@ -185,7 +191,8 @@ class AggregateProcessor(Processor[Aggregate]):
             accumulators[key] = fold_one(mark, accumulators, key, value)
             if each:
                 results.append(result(accumulators[key]))
-        encoded = self._algebra.encode([accumulators[key] for key in distinct])
+        with writing(self.operator, "its state"):
+            encoded = self._algebra.encode([accumulators[key] for key in distinct])
         store.put_many(distinct, encoded.to_pylist())
         if each:
             return chunk.with_values(results)

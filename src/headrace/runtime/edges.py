@@ -10,13 +10,13 @@ from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.aggregates import Combiner, combines
 from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.chunk import Chunk
+from headrace.runtime.writing import writing
 from headrace.topology.operators import Aggregate, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.runtime.user_code import Locator
-    from headrace.serdes import Serde
 
 __all__ = ["Edge", "make_edge"]
 
@@ -38,8 +38,9 @@ class _RecordEdge:
 
     kind = BlockKind.RECORDS
 
-    def __init__(self, serde: Serde[object]) -> None:
-        self._serde = serde
+    def __init__(self, target: Operator, port: int) -> None:
+        self._target = target
+        self._serde = target.input_serde(port)
         self._chunks: list[Chunk] = []
 
     def add(self, chunk: Chunk) -> None:
@@ -50,10 +51,12 @@ class _RecordEdge:
         self._chunks = []
         if not len(chunk):
             return iter(())
-        keys = encode_keys(chunk.key_list())
+        with writing(self._target, f"what it shuffles (serde {self._serde!r})"):
+            keys = encode_keys(chunk.key_list())
+            values = self._serde.serialize_many(chunk.values)
         rows = Rows(
             pa.array(keys, pa.binary()),
-            self._serde.serialize_many(chunk.values),
+            values,
             chunk.times,
             chunk.marks,
             chunk.headers,
@@ -83,4 +86,4 @@ def make_edge(target: Operator, port: int, locator: Locator) -> Edge:
     """Make the edge to an operator from its parent number ``port``."""
     if isinstance(target, Aggregate) and combines(target):
         return _CombinedEdge(target, locator)
-    return _RecordEdge(target.input_serde(port))
+    return _RecordEdge(target, port)

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
 
-from headrace.errors import StateError, StateMismatchError
+from headrace.errors import StateError, StateLockedError, StateMismatchError
 from headrace.runtime.state import ChangeSet, EmptyBase, StateBase, encode_entries
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _MARK_KEY = b"\x00mark"
 _MODULUS = 1 << 64
 _LOCK_WAIT = 30.0
+_LOCK_POLL = 0.005
 _SCAN_ROWS = 20_000
 
 
@@ -104,11 +105,15 @@ class LocalCopies:
         Folder of the job's state; made when it is missing.
     topic
         Where a copy that cannot be brought up to date locally is read from.
+    exact
+        Whether the topic holds committed changes and nothing else.  A stock RocketMQ also holds
+        those of attempts that failed; then a content that differs is taken as it is.
     """
 
-    def __init__(self, root: Path, topic: StateTopic) -> None:
+    def __init__(self, root: Path, topic: StateTopic, *, exact: bool = True) -> None:
         self._root = root
         self._topic = topic
+        self._exact = exact
 
     def open(
         self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
@@ -144,7 +149,7 @@ class LocalCopies:
         store: str,
         partition: int,
         attempt: tuple[int, int, int],
-        base_offset: int,
+        base: StateSummary | None,
         changes: ChangeSet,
     ) -> None:
         """Leave the changes of an attempt (epoch, batch, number) where the next open finds them."""
@@ -155,7 +160,7 @@ class LocalCopies:
                 "key": pa.array(changes.keys, pa.binary()),
                 "value": pa.array(changes.values, pa.binary()),
             },
-            metadata={"base_offset": str(base_offset)},
+            metadata={b"base": _base_name(base)},
         )
         with (
             pa.OSFile(str(folder / _change_name(*attempt)), "wb") as file,
@@ -193,8 +198,7 @@ class LocalCopies:
         try:
             with pa.memory_map(str(path)) as file:
                 table = pa.ipc.open_file(file).read_all()
-                base_offset = int((table.schema.metadata or {})[b"base_offset"])
-                if base_offset != mark.end_offset:
+                if (table.schema.metadata or {}).get(b"base") != _base_name(mark):
                     return False
                 keys, values = (table.column(name).to_pylist() for name in ("key", "value"))
         except (OSError, pa.ArrowInvalid, KeyError):
@@ -234,7 +238,7 @@ class LocalCopies:
                 _write(database, block.keys, block.values, None)
                 progress.reached(block.next_offset)
         found = _content(database)
-        if found != (summary.count, summary.checksum):
+        if found != (summary.count, summary.checksum) and self._exact:
             raise StateMismatchError(
                 f"the state topic of store '{summary.store}', partition {summary.partition}, holds"
                 f" {found[0]} keys with checksum {found[1]:016x}, but the commit of batch"
@@ -299,8 +303,13 @@ def _open_database(path: Path) -> Rdict:
         try:
             return Rdict(str(path), _options())
         except Exception as error:
-            if "lock" in str(error).lower() and time.monotonic() < deadline:
-                time.sleep(0.02)
+            if "lock" in str(error).lower():
+                if time.monotonic() > deadline:
+                    raise StateLockedError(
+                        f"another task has held the state store in {path} for {_LOCK_WAIT:.0f} s",
+                        hint="a task of an earlier start may hang: the job tries again",
+                    ) from error
+                time.sleep(_LOCK_POLL)
             elif "corrupt" in str(error).lower():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -358,6 +367,12 @@ def _agrees(mark: _Mark, summary: StateSummary) -> bool:
         summary.count,
         summary.checksum,
     )
+
+
+def _base_name(base: _Mark | StateSummary | None) -> bytes:
+    """Name the content that changes were made on: a file fits no other."""
+    base = base or _FRESH
+    return f"{base.end_offset} {base.count} {base.checksum}".encode()
 
 
 def _on_lineage(mark: _Mark, lineage: list[list[int]]) -> bool:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import SerializationError
 from headrace.keys import EXACT_KEY, KEYS, encode_keys, hex_key, key_hashes, key_properties
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commits import QueueMessages
+from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,19 +63,12 @@ class SinkWriter:
     def _bodies(self, chunk: Chunk) -> pa.BinaryArray:
         serialize = self._sink.serializer
         live = [value is not None for value in chunk.values]
-        try:
+        with writing(self._sink, "a value"):
             if all(live):
                 return serialize.serialize_many(chunk.key_list(), chunk.values)
             kept = chunk.take(np.flatnonzero(live))
             encoded = iter(serialize.serialize_many(kept.key_list(), kept.values).to_pylist())
-            return pa.array([next(encoded) if keep else b"" for keep in live], pa.binary())
-        except Exception as error:
-            raise SerializationError(
-                f"the serializer of sink '{self._sink.name}' failed: {type(error).__name__}:"
-                f" {error}",
-                hint=f"the sink was made at {self._sink.origin}; check that its serializer fits"
-                " the values that reach it",
-            ) from error
+        return pa.array([next(encoded) if keep else b"" for keep in live], pa.binary())
 
     def _properties(self, chunk: Chunk) -> tuple[pa.BinaryArray, Int64s]:
         headers = chunk.headers
@@ -83,9 +76,11 @@ class SinkWriter:
             queues = np.full(len(chunk), self._spread, np.int64)
             encoded = [b""] * len(chunk)
         else:
-            keys = encode_keys(chunk.keys)
+            with writing(self._sink, "a key"):
+                keys = encode_keys(chunk.keys)
             queues = key_hashes(keys).astype(np.int64) % len(self._queues)
-            encoded = key_properties(chunk.keys, keys)
+            with writing(self._sink, "a key"):
+                encoded = key_properties(chunk.keys, keys)
         if headers is not None:
             encoded = [_with_headers(own, more) for own, more in zip(encoded, headers, strict=True)]
         return pa.array(encoded, pa.binary()), queues

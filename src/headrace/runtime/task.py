@@ -91,7 +91,7 @@ class StateCopies(Protocol):
         store: str,
         partition: int,
         attempt: tuple[int, int, int],
-        base_offset: int,
+        base: StateSummary | None,
         changes: ChangeSet,
     ) -> None:
         """Keep the changes of an attempt."""
@@ -167,7 +167,7 @@ class TaskContext:
             queue = self.queues(self.state_topics[name])[self.partition]
             sent_to = writer.stage(state_messages(queue, changes, self.control.clock))
             number = (attempt.epoch, attempt.batch, attempt.number)
-            self.copies.save(name, self.partition, number, base_offset, changes)
+            self.copies.save(name, self.partition, number, base, changes)
             summaries.append(
                 StateSummary(
                     store=name,

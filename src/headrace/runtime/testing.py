@@ -468,10 +468,10 @@ class _BatchCopies:
         store: str,
         partition: int,
         attempt: tuple[int, int, int],
-        base_offset: int,
+        base: StateSummary | None,
         changes: ChangeSet,
     ) -> None:
-        del attempt, base_offset
+        del attempt, base
         self.saved.changes[store, partition] = changes
 
 

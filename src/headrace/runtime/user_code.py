@@ -79,17 +79,21 @@ class UserFunction:
         """Make the error that names operator, record, function and the user's own line."""
         if isinstance(error, HeadraceError):
             return error
+        line = user_line(error, self._function)
         return UserCodeError(
             f"operator '{self._operator.name}' failed on the record at"
-            f" {self._locator.locate(mark)}: {type(error).__name__}: {error}\n"
-            f"  at {user_line(error, self._function)}",
+            f" {self._locator.locate(mark)}: {type(error).__name__}: {error}"
+            + ("" if line is None else f"\n  at {line}"),
             hint=f"the operator was made at {self._operator.origin};"
             " nothing of this batch was committed: correct the function and start again",
         )
 
 
-def user_line(error: BaseException, function: Callable[..., Any]) -> str:
-    """Name the line of the user's program that raised, with its text."""
+def user_line(error: BaseException, function: Callable[..., Any]) -> str | None:
+    """Name the line of the user's program that raised, with its text.
+
+    None where no code of the user's took part, as in a sum of texts.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     code = getattr(function, "__code__", None)
     foreign = [frame for frame in frames if not frame.filename.startswith(_OWN_FOLDER)]
@@ -98,6 +102,6 @@ def user_line(error: BaseException, function: Callable[..., Any]) -> str:
         if candidates:
             frame = candidates[-1]
             return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}".rstrip()
-    if code is not None:
+    if code is not None and not code.co_filename.startswith(_OWN_FOLDER):
         return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
-    return repr(function)
+    return None

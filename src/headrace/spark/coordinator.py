@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["assemble"]
 
+#: Epochs that are remembered; a local copy that is older is read from its topic again.
+_LINEAGE = 64
+
 
 def assemble(
     last: CommitRecord, epoch: int, blocks: Iterable[Block], stages: int, clock: int
@@ -57,7 +60,7 @@ def assemble(
     batch = last.batch + 1
     lineage = last.lineage
     if not lineage or lineage[-1][0] != epoch:
-        lineage = [*lineage, [epoch, batch]]
+        lineage = [*lineage, [epoch, batch]][-_LINEAGE:]
     record = msgspec.structs.replace(
         last,
         kind="commit",

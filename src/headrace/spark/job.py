@@ -86,6 +86,7 @@ class StreamJob:
         self._record: CommitRecord | None = None
         self._stages = 1
         self._epoch = 0
+        self._epoch_is_over = False
         self._opened = ExitStack()
 
     def start(self) -> Self:
@@ -215,6 +216,7 @@ class StreamJob:
     def _open(self, connection: JobConnection) -> None:
         answer = connection.transactions.open(f"{socket.gethostname()}:{os.getpid()}")
         self._epoch = answer.epoch
+        self._epoch_is_over = False
         record = checked_record(answer.record, connection.plan)
         if self._record is not None and not record.batch:
             # A job without a commit starts where it started first, also if that was the latest.
@@ -230,6 +232,8 @@ class StreamJob:
         try:
             while not self._stopping.is_set():
                 try:
+                    if self._epoch_is_over:
+                        self._open(self._running())
                     self._run(queues)
                     return
                 except HeadraceError as error:
@@ -243,7 +247,7 @@ class StreamJob:
                     logger.warning("job %s goes on after: %s", self.topology.name, error)
                     self._meter.restarts += 1
                     self._stopping.wait(pause)
-                    self._open(self._running())
+                    self._epoch_is_over = True
         except HeadraceError as error:
             if not self._stopping.is_set():
                 self._failure = error

@@ -41,6 +41,8 @@ def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> 
     ConnectionFailedError
         No name server answers at the address.
     """
+    # Workers may have another working folder than the driver.
+    settings = replace(settings, state_dir=settings.local_state.resolve())
     plan = JobPlan(topology, settings, namesrv, embedded=True)
     first = replace(plan.client_settings, connect_timeout=settings.connect_timeout)
     with Client(namesrv, first) as client:

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import col
 
-from headrace.errors import HeadraceError, JobFailedError
+from headrace.errors import HeadraceError, JobFailedError, TaskFailedError
 from headrace.spark.rows import ROW_SCHEMA
 from headrace.spark.source import JobSource, Launch
 from headrace.spark.stages import stage_function
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["failure_of", "run_query"]
 
 _LOOK_SECONDS = 0.2
-
-
-class TaskFailedError(JobFailedError):
-    """Spark gave up on a batch; another try may succeed."""
-
-    code = "task_failed"
-    retriable = True
 
 
 def run_query(

@@ -84,7 +84,7 @@ def make_task(
         control=control,
         partition=partition,
         locator=locator,
-        copies=LocalCopies(plan.state_root, topic),
+        copies=LocalCopies(plan.state_root, topic, exact=plan.embedded),
         plan=plan.stages,
         state_topics=plan.state_topics,
     )
