@@ -66,7 +66,7 @@ format: setup ## Put the code into shape
 test: setup ## Run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest $(ARGS)
 
-soak: setup ## Run the long fault tests (SOAK_FAULTS=n, SOAK_SEED=n; fifty faults of random kinds)
+soak: setup ## Run the long fault tests (FAULTS_KILLS=n, FAULTS_SEED=n; fifty kills of random kinds)
 	$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 demo: setup ## Count the words of Python's standard library on Spark, exactly once

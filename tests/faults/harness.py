@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -30,7 +31,16 @@ _SETTINGS = {
     "--max-records-per-batch": "40",
 }
 
+#: Modules that Spark's workers run: tasks, and the planning of batches.
+_WORKERS = {"pyspark.worker", "pyspark.sql.streaming.python_streaming_source_runner"}
 _FENCED = ("was taken over", "Another driver runs this job now")
+
+
+def seeded() -> random.Random:
+    """Chance that can be had again: its seed is printed, and FAULTS_SEED sets it."""
+    seed = int(os.environ.get("FAULTS_SEED") or random.randrange(1 << 32))
+    print(f"FAULTS_SEED={seed}", flush=True)
+    return random.Random(seed)
 
 
 def await_true(what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
@@ -87,17 +97,8 @@ class Driver:
         return [child for child in self._children() if _name(child) == "java"]
 
     def workers(self) -> list[psutil.Process]:
-        """The Python processes that run its tasks and plan its batches."""
-        java = {child.pid for child in self.java()}
-        found = []
-        for child in self._children():
-            # The Python child of Java only starts the others.
-            with contextlib.suppress(psutil.Error):
-                parent = child.parent()
-                above = java | {self.pid}
-                if parent is not None and parent.pid not in above and _is_python(child):
-                    found.append(child)
-        return found
+        """The Python processes that run its tasks, start others for them, or plan its batches."""
+        return [child for child in self._children() if _WORKERS & set(_command(child))]
 
     def is_stopped(self) -> bool:
         """Whether the process stands still (SIGSTOP)."""
@@ -137,15 +138,18 @@ class Driver:
         return children
 
 
-def _is_python(process: psutil.Process) -> bool:
-    return _name(process).startswith("python")
-
-
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
     except psutil.Error:
         return ""
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 class Feeder:
