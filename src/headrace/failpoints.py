@@ -80,4 +80,6 @@ def failpoint(name: str) -> None:
         armed.hits -= 1
         due = armed.hits == 0
     if due:
-        os.kill(os.getpid(), _SIGNALS[armed.action])
+        # To this thread: one sent to the process may be taken by another thread, and this one
+        # would run on until that one is scheduled.
+        signal.pthread_kill(threading.get_ident(), _SIGNALS[armed.action])
