@@ -251,7 +251,8 @@ def test_user_code_that_raises_is_named_with_its_own_line(embedded_rig: Rig) -> 
     rig = embedded_rig
     lines, counts = rig.topic(queues=1), rig.topic()
     builder = StreamBuilder(f"raises-{lines}")
-    (builder.source(lines, serdes.string).map_values(int).sink(counts, serdes.json))
+    numbers = builder.source(lines, serdes.string)
+    numbers.map_values(lambda line: 1 + int(line)).sink(counts, serdes.json)
     rig.send(lines, ["1", "2", "three"])
     with pytest.raises(UserCodeError) as caught:
         rig.run(builder.build())
@@ -259,7 +260,7 @@ def test_user_code_that_raises_is_named_with_its_own_line(embedded_rig: Rig) -> 
     assert f"operator 'map_values-{lines}'" in message
     assert f"topic '{lines}', queue 0, offset 2" in message
     assert "test_job.py" in message
-    assert "lambda line: int(line)" in message
+    assert "lambda line: 1 + int(line)" in message
     assert rig.read(counts) == []
 
 
