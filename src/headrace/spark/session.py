@@ -24,6 +24,8 @@ _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 #: What each setting is for stands beside it; all were measured (docs/performance.md).
 SPARK_CONFIG: Mapping[str, str] = {
     "spark.ui.enabled": "false",
+    # A loopback connection waits up to 40 ms for an acknowledgement, in every task.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     # Spark's own log of batches is scratch for us: no file manager that starts processes.
     "spark.sql.streaming.checkpointFileManagerClass": (
