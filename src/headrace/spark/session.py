@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.java import use_java
+from headrace.spark.gateway import launch_quietly
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,10 +59,11 @@ def get_session(settings: JobSettings) -> SparkSession:
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("headrace").master(settings.master)
-    for name, value in _config(settings).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    conf = SparkConf().setAppName("headrace").setMaster(settings.master)
+    conf.setAll(list(_config(settings).items()))
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
+        SparkContext(conf=conf, gateway=launch_quietly(conf))
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def _config(settings: JobSettings) -> dict[str, str]:

@@ -1,0 +1,79 @@
+"""Starts Spark's Java process, and keeps two kinds of noise off the terminal.
+
+Everything that Java and Spark's Python workers print comes through: a user's own ``print`` too.
+Left out are Java's remark on incubator modules, and the traceback that a worker prints when Spark
+closes its connection because it was idle for a minute.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import IO, TYPE_CHECKING
+
+from pyspark.java_gateway import launch_gateway
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+    from pyspark import SparkConf
+
+__all__ = ["NoiseFilter", "launch_quietly"]
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_INCUBATOR = "WARNING: Using incubator modules"
+_BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
+
+
+def launch_quietly(conf: SparkConf) -> JavaGateway:
+    """Start the Java process of a session."""
+    gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
+    threading.Thread(
+        target=_forward, args=(gateway.proc.stderr,), name="headrace-spark-stderr", daemon=True
+    ).start()
+    return gateway
+
+
+def _forward(stream: IO[bytes]) -> None:
+    noise = NoiseFilter()
+    for line in stream:
+        sys.stderr.write(noise.feed(line.decode(errors="replace")))
+        sys.stderr.flush()
+
+
+class NoiseFilter:
+    r"""Takes lines and gives what is worth showing.
+
+    Several workers may print at once, so their tracebacks come interleaved.
+
+    Examples
+    --------
+    >>> noise = NoiseFilter()
+    >>> noise.feed("Traceback (most recent call last):\\n")
+    ''
+    >>> noise.feed('  File "user.py", line 1, in <module>\\n')
+    'Traceback (most recent call last):\\n  File "user.py", line 1, in <module>\\n'
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._begun = 0
+
+    def feed(self, line: str) -> str:
+        """Give the line, with what was held back before it, or nothing."""
+        if line == _TRACEBACK:
+            self._held += line
+            self._begun += 1
+            return ""
+        if line.startswith(_INCUBATOR):
+            return ""
+        if self._begun and "pyspark/daemon.py" in line:
+            self._held += line
+            return ""
+        if self._begun and line == _BROKEN_PIPE:
+            self._begun -= 1
+            if not self._begun:
+                self._held = ""
+            return ""
+        shown, self._held, self._begun = self._held + line, "", 0
+        return shown
