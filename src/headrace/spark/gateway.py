@@ -49,10 +49,10 @@ class NoiseFilter:
     Examples
     --------
     >>> noise = NoiseFilter()
-    >>> noise.feed("Traceback (most recent call last):\\n")
+    >>> noise.feed("Traceback (most recent call last):\n")
     ''
-    >>> noise.feed('  File "user.py", line 1, in <module>\\n')
-    'Traceback (most recent call last):\\n  File "user.py", line 1, in <module>\\n'
+    >>> noise.feed('  File "user.py", line 1, in <module>\n')
+    'Traceback (most recent call last):\n  File "user.py", line 1, in <module>\n'
     """
 
     def __init__(self) -> None:
