@@ -24,7 +24,7 @@ from headrace.spark.coordinator import assemble
 from headrace.spark.launch import checked_record, make_connection, pickle_plan, prepare_topics
 from headrace.spark.query import failure_of, run_query
 from headrace.spark.rows import blocks_of
-from headrace.spark.session import get_session, scratch_folder
+from headrace.spark.session import get_session, scratch_folder, sweep_scratch
 from headrace.spark.source import Launch
 from headrace.spark.statistics import JobStatistics, Meter
 
@@ -290,8 +290,10 @@ class StreamJob:
 
     @contextmanager
     def _checkpoint(self) -> Iterator[str]:
+        root = scratch_folder()
+        sweep_scratch(root)
         with tempfile.TemporaryDirectory(
-            prefix="headrace-", dir=scratch_folder(), ignore_cleanup_errors=True
+            prefix=f"headrace-{os.getpid()}-", dir=root, ignore_cleanup_errors=True
         ) as folder:
             yield folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.settings import JobSettings
 
-__all__ = ["SPARK_CONFIG", "get_session"]
+__all__ = ["SPARK_CONFIG", "get_session", "scratch_folder", "sweep_scratch"]
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -83,6 +84,16 @@ def _logging(settings: JobSettings) -> dict[str, str]:
     given = settings.spark_config.get(_JAVA_OPTIONS, "")
     options = f"-Dlog4j2.configurationFile={rules} -Dheadrace.spark.log={log} {given}"
     return {_JAVA_OPTIONS: options.strip()}
+
+
+def sweep_scratch(root: Path) -> None:
+    """Remove what drivers left behind that were killed, where /proc tells who is alive."""
+    if not Path("/proc/self").exists():
+        return
+    for folder in root.glob("headrace-*-*"):
+        pid = folder.name.split("-")[1]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def scratch_folder() -> Path:
