@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,20 +38,6 @@ def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_pa
     return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
-@pytest.fixture
-def embedded_rig(embedded: Cluster, tmp_path: Path) -> Iterator[Rig]:
-    from headrace.client import Admin
-
-    with Client(embedded.namesrv) as client:
-
-        def make(queues: int = 4) -> str:
-            name = f"own-{len(Admin(client).topics())}"
-            Admin(client).create_topic(name, queues=queues)
-            return name
-
-        yield Rig(embedded.namesrv, client, tmp_path, make)
-
-
 def words(lines: list[str]) -> Counter[str]:
     return Counter(word for line in lines for word in line.lower().split())
 
@@ -77,18 +63,14 @@ def test_offsets_of_the_group_follow_the_commits(rig: Rig) -> None:
         assert consumer.committed(queue) == consumer.end_offset(queue) == 50
 
 
-def test_batches_of_any_size_give_the_same_counts(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_batches_of_any_size_give_the_same_counts(rig: Rig) -> None:
     lines, counts = rig.topic(), rig.topic()
     rig.send(lines, TEXT)
     rig.run(word_count(f"small-{lines}", lines, counts), max_records_per_batch=17)
     assert rig.latest(counts) == words(TEXT)
 
 
-def test_lost_local_state_is_restored_from_the_state_topic(
-    embedded_rig: Rig, tmp_path: Path
-) -> None:
-    rig = embedded_rig
+def test_lost_local_state_is_restored_from_the_state_topic(rig: Rig, tmp_path: Path) -> None:
     lines, counts = rig.topic(), rig.topic()
     topology = word_count(f"restore-{lines}", lines, counts)
     rig.send(lines, TEXT)
@@ -120,8 +102,7 @@ class Span(Accumulator[int, int]):
         return self.high - self.low
 
 
-def test_every_kind_of_aggregate_and_several_sinks_in_one_job(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_every_kind_of_aggregate_and_several_sinks_in_one_job(rig: Rig) -> None:
     numbers = rig.topic()
     sums, spans, products, evens, counts = (rig.topic() for _ in range(5))
     builder = StreamBuilder(f"kinds-{numbers}")
@@ -150,8 +131,7 @@ def test_every_kind_of_aggregate_and_several_sinks_in_one_job(embedded_rig: Rig)
     )
 
 
-def test_aggregate_of_an_aggregate_runs_in_three_stages(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_aggregate_of_an_aggregate_runs_in_three_stages(rig: Rig) -> None:
     lines, lengths = rig.topic(), rig.topic()
     builder = StreamBuilder(f"stages-{lines}")
     (
@@ -172,8 +152,7 @@ def test_aggregate_of_an_aggregate_runs_in_three_stages(embedded_rig: Rig) -> No
     assert rig.latest(lengths) == {1: 3, 2: 2, 3: 1}
 
 
-def test_keys_and_headers_of_a_stateless_job_reach_its_sink(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_keys_and_headers_of_a_stateless_job_reach_its_sink(rig: Rig) -> None:
     pairs, shouted = rig.topic(), rig.topic()
     builder = StreamBuilder(f"stateless-{pairs}")
 
@@ -198,8 +177,7 @@ def test_at_least_once_loses_nothing_and_counts_exactly_without_failures(rig: Ri
     assert rig.latest(counts) == words(TEXT)
 
 
-def test_new_windowed_operator_runs_on_the_same_machinery(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_new_windowed_operator_runs_on_the_same_machinery(rig: Rig) -> None:
     events, counts = rig.topic(queues=1), rig.topic()
     topology = Topology(
         f"windows-{events}",
@@ -233,8 +211,7 @@ def test_new_windowed_operator_runs_on_the_same_machinery(embedded_rig: Rig) -> 
     ]
 
 
-def test_job_waits_for_the_first_message_of_an_empty_topic(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_job_waits_for_the_first_message_of_an_empty_topic(rig: Rig) -> None:
     lines, counts = rig.topic(), rig.topic()
     job = StreamJob(word_count(f"empty-{lines}", lines, counts), rig.settings()).start()
     try:
@@ -247,8 +224,7 @@ def test_job_waits_for_the_first_message_of_an_empty_topic(embedded_rig: Rig) ->
     assert rig.latest(counts) == words(TEXT)
 
 
-def test_user_code_that_raises_is_named_with_its_own_line(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_user_code_that_raises_is_named_with_its_own_line(rig: Rig) -> None:
     lines, counts = rig.topic(queues=1), rig.topic()
     builder = StreamBuilder(f"raises-{lines}")
     numbers = builder.source(lines, serdes.string)
@@ -264,8 +240,7 @@ def test_user_code_that_raises_is_named_with_its_own_line(embedded_rig: Rig) -> 
     assert rig.read(counts) == []
 
 
-def test_message_that_cannot_be_read_follows_the_policy(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_message_that_cannot_be_read_follows_the_policy(rig: Rig) -> None:
     numbers, sums, dead = rig.topic(queues=1), rig.topic(), rig.topic()
     rig.send(numbers, ["1", "x", "2"])
 
@@ -290,8 +265,7 @@ def test_message_that_cannot_be_read_follows_the_policy(embedded_rig: Rig) -> No
     assert [body for _, body in rig.read(dead)] == [b"x"]
 
 
-def test_second_driver_takes_over_and_the_first_one_stops(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_second_driver_takes_over_and_the_first_one_stops(rig: Rig) -> None:
     lines, counts = rig.topic(), rig.topic()
     topology = word_count(f"fence-{lines}", lines, counts)
     rig.send(lines, TEXT)
@@ -310,8 +284,7 @@ def test_second_driver_takes_over_and_the_first_one_stops(embedded_rig: Rig) -> 
     assert rig.latest(counts) == words(TEXT * 2)
 
 
-def test_job_that_cannot_start_says_why(embedded_rig: Rig, tmp_path: Path) -> None:
-    rig = embedded_rig
+def test_job_that_cannot_start_says_why(rig: Rig, tmp_path: Path) -> None:
     lines, counts = rig.topic(), rig.topic()
     with pytest.raises(TopicNotFoundError, match="reads topic 'no-such-topic'"):
         rig.run(word_count("missing", "no-such-topic", counts))
@@ -325,8 +298,7 @@ def test_job_that_cannot_start_says_why(embedded_rig: Rig, tmp_path: Path) -> No
         )
 
 
-def test_start_with_another_shape_of_state_is_refused(embedded_rig: Rig) -> None:
-    rig = embedded_rig
+def test_start_with_another_shape_of_state_is_refused(rig: Rig) -> None:
     lines, counts = rig.topic(), rig.topic()
     name = f"shape-{lines}"
     rig.send(lines, TEXT)
