@@ -29,8 +29,8 @@ def embedded(*options: str) -> Iterator[tuple[str, Path]]:
 
 
 @contextmanager
-def real() -> Iterator[str]:
-    """Start a real RocketMQ and give its address.
+def real(*settings: str) -> Iterator[str]:
+    """Start a real RocketMQ with ``KEY=VALUE`` settings of its broker, and give its address.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def real() -> Iterator[str]:
     fetch_rocketmq()
     with (
         tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder,
-        running_rocketmq(Path(folder)) as cluster,
+        running_rocketmq(Path(folder), *settings) as cluster,
     ):
         yield cluster.namesrv
 

@@ -42,15 +42,15 @@ class Cluster:
 
 
 @contextmanager
-def running_rocketmq(folder: Path) -> Iterator[Cluster]:
-    """Start a real RocketMQ on free ports, and stop it in any case."""
+def running_rocketmq(folder: Path, *settings: str) -> Iterator[Cluster]:
+    """Start a real RocketMQ on free ports, with ``KEY=VALUE`` settings; stop it in any case."""
     require_rocketmq()
     port = _free_ports()
     try:
         # Its servers keep the streams they are given: a pipe would never end.
         with (folder / "start.out").open("w") as output:
             subprocess.run(
-                [SCRIPT, "start", folder, str(port)],
+                [SCRIPT, "start", folder, str(port), *settings],
                 check=True,
                 timeout=180,
                 stdin=subprocess.DEVNULL,
