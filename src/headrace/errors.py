@@ -336,7 +336,7 @@ class StoreFullError(StoreError, OSError):
 
 
 class StoreFailedError(StoreError):
-    """An earlier write or sync failed: the store takes no more until it is opened again."""
+    """A sync failed, or a write that could not be undone: nothing more until the next open."""
 
     code = "store_failed"
 

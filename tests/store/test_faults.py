@@ -134,14 +134,11 @@ def test_short_writes_are_finished(tmp_path: Path) -> None:
         assert bodies(store, "lines", 0) == expected
 
 
-@pytest.mark.parametrize("operation", ["write", "sync"])
-def test_an_input_output_error_stops_writing_for_good_while_reads_go_on(
-    tmp_path: Path, operation: str
-) -> None:
+def test_a_failed_sync_stops_writing_for_good_while_reads_go_on(tmp_path: Path) -> None:
     ops = FaultyOps()
     store = MessageStore.open(tmp_path, settings(), ops=ops)
     store.append([append_of("lines", 0, [b"kept"])]).result()
-    ops.plan = lambda name, number: errno.EIO if name == operation else 0
+    ops.plan = lambda name, number: errno.EIO if name == "sync" else 0
     with pytest.raises(StoreFailedError, match="Input/output error"):
         store.append([append_of("lines", 0, [b"lost"])]).result()
     ops.plan = lambda name, number: 0
@@ -160,6 +157,23 @@ def test_an_input_output_error_stops_writing_for_good_while_reads_go_on(
     with MessageStore.open(tmp_path, settings()) as store:
         assert bodies(store, "lines", 0)[0] == b"kept"
         store.append([append_of("lines", 0, [b"after"])]).result()
+
+
+def test_a_failed_write_is_cut_off_again_and_the_log_goes_on(tmp_path: Path) -> None:
+    ops = FaultyOps()
+    with MessageStore.open(tmp_path, settings(), ops=ops) as store:
+        store.append([append_of("lines", 0, [b"kept"])]).result()
+        ops.plan = lambda name, number: errno.EIO if name == "write" else 0
+        error = store.append([append_of("lines", 0, [b"lost"])]).exception()
+        assert type(error) is StoreError
+        assert "Input/output error" in str(error)
+        ops.plan = lambda name, number: 0
+        [result] = store.append([append_of("lines", 0, [b"next"])]).result()
+        assert result.first_offset == 1
+        assert store.statistics().failure is None
+    with MessageStore.open(tmp_path, settings()) as store:
+        assert bodies(store, "lines", 0) == [b"kept", b"next"]
+        assert store.statistics().recovery.cut_bytes == 0
 
 
 def test_a_failed_sync_in_the_background_stops_async_writing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from headrace.errors import (
     ProtocolError,
     StagedPartMissingError,
 )
+from headrace.protocol.transactions import StagedSection
 from headrace.store import MessageStore, StageKey
 from tests.store.samples import append_of, bodies, chunk_of, log_bytes, section_of, settings
 
@@ -119,6 +120,16 @@ def test_a_section_for_another_queue_is_refused(store: MessageStore) -> None:
     section = section_of("counts", 0, [b"a"])
     with pytest.raises(ProtocolError, match="names 1 records for queue"):
         store.stage(key(0), 0, chunk_of(type(section)("counts", 1, 1, section.records)))
+
+
+@pytest.mark.parametrize("other", [("counts", 1), ("others", 0), ("other", 0)])
+def test_a_section_that_mixes_queues_is_refused(
+    store: MessageStore, other: tuple[str, int]
+) -> None:
+    mixed = b"".join(section_of(*each, [b"x"]).records for each in (("counts", 0), other))
+    with pytest.raises(ProtocolError, match="or others"):
+        store.stage(key(0), 0, chunk_of(StagedSection("counts", 0, 2, mixed)))
+    assert store.staged(key(0)) == (0, 0)
 
 
 def test_a_staged_message_above_the_limit_is_refused(tmp_path: Path) -> None:

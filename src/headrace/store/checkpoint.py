@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import shutil
 import threading
 import zlib
 from collections.abc import Iterable
@@ -68,10 +67,10 @@ class Snapshot:
     dropped: list[Path]
 
 
-def read_checkpoint(path: Path) -> Checkpoint | None:
+def read_checkpoint(path: Path, ops: FileOps) -> Checkpoint | None:
     """Read a checkpoint; None when there is none or it is damaged."""
     try:
-        content = path.read_bytes()
+        content = ops.read_bytes(path)
         checksum, body = int(content[:8], 16), content[9:]
         if zlib.crc32(body) != checksum:
             raise ValueError("the checksum does not match")
@@ -96,13 +95,13 @@ def write_checkpoint(path: Path, snapshot: Snapshot, ops: FileOps) -> None:
     replace_file(ops, path, b"%08x\n%s" % (zlib.crc32(body), body))
 
 
-def remove_strangers(root: Path, indexes: Iterable[QueueIndex]) -> None:
+def remove_strangers(root: Path, indexes: Iterable[QueueIndex], ops: FileOps) -> None:
     """Remove index folders that belong to no queue: left by deleted topics."""
     known = {index.folder for index in indexes}
     for topic in root.iterdir() if root.is_dir() else ():
         for folder in topic.iterdir() if topic.is_dir() else ():
             if folder not in known:
-                shutil.rmtree(folder, ignore_errors=True)
+                ops.remove_tree(folder)
         with contextlib.suppress(OSError):
             topic.rmdir()
 
@@ -142,7 +141,7 @@ class Checkpointer:
                 write_checkpoint(self._path, snapshot, self._ops)
                 self.position = snapshot.position
                 for folder in snapshot.dropped:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    self._ops.remove_tree(folder)
             except Exception:  # noqa: BLE001 - logged; the log has everything
                 _log.exception("no checkpoint at position %d", snapshot.position)
             finally:

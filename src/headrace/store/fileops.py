@@ -5,12 +5,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.errors import StoreError, StoreFailedError, StoreFullError
+from headrace.errors import StoreError, StoreFullError
 
-__all__ = ["Buffer", "FileOps", "replace_file", "require_space", "write_all", "write_error"]
+__all__ = [
+    "Buffer",
+    "FileOps",
+    "read_all",
+    "read_error",
+    "replace_file",
+    "require_space",
+    "write_all",
+    "write_error",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -34,6 +44,14 @@ class FileOps:
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write buffers at an offset; may write less than asked."""
         return os.pwritev(fd, buffers, offset)
+
+    def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
+        """Read into buffers from an offset; may read less than asked, 0 is the end."""
+        return os.preadv(fd, buffers, offset)
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Read a whole file."""
+        return path.read_bytes()
 
     def fdatasync(self, fd: int) -> None:
         """Put a file's bytes and its length on the disk."""
@@ -59,14 +77,22 @@ class FileOps:
         finally:
             os.close(fd)
 
+    def mkdir(self, path: Path) -> None:
+        """Make one directory."""
+        path.mkdir(0o750)
+
     def make_directory(self, path: Path) -> None:
         """Make a directory and its parents; each new name is on the disk on return."""
         if path.is_dir():
             return
         self.make_directory(path.parent)
         with contextlib.suppress(FileExistsError):
-            path.mkdir(0o750)
+            self.mkdir(path)
         self.sync_directory(path.parent)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with all that is in it; what cannot be removed stays."""
+        shutil.rmtree(path, ignore_errors=True)
 
     def free_bytes(self, path: Path) -> int:
         """Bytes that an ordinary user may still write to the disk of a path."""
@@ -94,6 +120,21 @@ def _write_rest(ops: FileOps, fd: int, rest: memoryview, offset: int) -> None:
         offset += written
 
 
+def read_all(ops: FileOps, fd: int, size: int, offset: int) -> bytearray:
+    """Read bytes from an offset, however short the single reads are; fewer only at the end."""
+    content = bytearray(size)
+    view = memoryview(content)
+    filled = 0
+    while filled < size:
+        got = ops.preadv(fd, [view[filled:]], offset + filled)
+        if got == 0:
+            view.release()
+            del content[filled:]
+            break
+        filled += got
+    return content
+
+
 def require_space(ops: FileOps, folder: Path, size: int, reserve: int) -> None:
     """Raise as the system would when a write would leave less than a reserve free."""
     if ops.free_bytes(folder) - size < reserve:
@@ -101,12 +142,16 @@ def require_space(ops: FileOps, folder: Path, size: int, reserve: int) -> None:
 
 
 def write_error(ops: FileOps, path: Path, error: OSError) -> StoreError:
-    """Say what a failed write means: the disk is full, which may pass, or it is broken."""
+    """Say what a failed write means: the disk is full, which may pass, or it is broken.
+
+    Neither ends the log by itself: what was written in part is cut off again.  A sync that fails
+    does, see :meth:`CommitLog.sync`.
+    """
     reason = error.strerror or str(error)
     if error.errno not in _DISK_FULL:
-        return StoreFailedError(
+        return StoreError(
             f"could not write to {path}: {reason}",
-            hint="check the disk, then start again: what was answered before is kept",
+            hint="check the disk: nothing of this request was kept, what was answered before is",
         )
     try:
         free = f"{ops.free_bytes(path.parent)} bytes free"
@@ -115,6 +160,14 @@ def write_error(ops: FileOps, path: Path, error: OSError) -> StoreError:
     return StoreFullError(
         f"no space to write to {path} ({reason}; {free})",
         hint="make space on this disk: nothing of this request was kept, reads go on",
+    )
+
+
+def read_error(path: Path, error: OSError) -> StoreError:
+    """Say what a failed read means: nothing is known of the bytes, so nothing is concluded."""
+    return StoreError(
+        f"could not read {path}: {error.strerror or error}",
+        hint="check the disk; nothing was changed, and what reads without an error stays readable",
     )
 
 

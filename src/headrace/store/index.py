@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CorruptLogError
-from headrace.store.fileops import FileOps, write_all
+from headrace.store.fileops import FileOps, read_error, write_all
 
 __all__ = ["UNIT", "IndexView", "QueueIndex", "QueueKey", "Units"]
 
@@ -73,7 +73,7 @@ class IndexView:
             base = first // self.file_units * self.file_units
             stop = min(last, base + self.file_units)
             path = self.folder / f"{base:020d}{_SUFFIX}"
-            units = np.fromfile(path, UNIT, stop - first, offset=(first - base) * UNIT.itemsize)
+            units = _load_units(path, first - base, stop - first)
             if len(units) < stop - first:
                 raise CorruptLogError(
                     f"{path} ends before offset {stop} of queue {self.key}",
@@ -81,6 +81,15 @@ class IndexView:
                 )
             yield units
             first = stop
+
+
+def _load_units(path: Path, first: int, count: int) -> Units:
+    try:
+        return np.fromfile(path, UNIT, count, offset=first * UNIT.itemsize)
+    except FileNotFoundError:
+        raise  # the topic was deleted meanwhile: the reader looks again
+    except OSError as error:
+        raise read_error(path, error) from error
 
 
 class QueueIndex:

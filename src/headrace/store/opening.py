@@ -55,7 +55,7 @@ def open_parts(
     except BaseException:
         log.close()
         raise
-    remove_strangers(catalog.folder, (index for index, _ in catalog.indexes()))
+    remove_strangers(catalog.folder, (index for index, _ in catalog.indexes()), ops)
     checkpointer = Checkpointer(checkpoint, ops, -1 if report.rebuilt else report.checked_from)
     writer = Writer(
         log,

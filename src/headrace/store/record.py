@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CorruptLogError, MessageTooLargeError
+from headrace.protocol.layout import as_bytes, at_each, locate
 
 if TYPE_CHECKING:
     from headrace.store.fileops import Buffer
 
 __all__ = [
+    "are_of_one_queue",
     "check_sizes",
     "queue_of",
     "queue_offset_of",
@@ -82,6 +84,26 @@ def queue_of(record: Buffer) -> tuple[str, int]:
         return str(memoryview(record)[at : at + size], "utf-8"), int(queue_id)
     except (struct.error, IndexError, ValueError) as error:
         raise CorruptLogError(f"bytes in the log are no record: {error}") from error
+
+
+def are_of_one_queue(data: Buffer, starts: npt.ArrayLike) -> bool:
+    """Whether all records of a block name the topic and the queue id that the first one names.
+
+    >>> from headrace.protocol.columns import encode_records, join_records
+    >>> left, right = (encode_records("lines", queue, [b"x"], None, 0) for queue in (0, 1))
+    >>> both = join_records([left, right])
+    >>> are_of_one_queue(left.data, left.starts), are_of_one_queue(both.data, both.starts)
+    (True, False)
+    """
+    begins = np.asarray(starts, np.int64)
+    if len(begins) < 2:
+        return True
+    layout = locate(data, begins)
+    lengths = layout.topic_ends - layout.topic_starts
+    if (layout.head["queue_id"] != layout.head["queue_id"][0]).any() or np.ptp(lengths):
+        return False
+    names = at_each(as_bytes(data), f"V{max(int(lengths[0]), 1)}", layout.topic_starts)
+    return bool((names == names[0]).all())
 
 
 def check_sizes(starts: npt.NDArray[np.int64], size: int, max_message_size: int) -> None:

@@ -65,7 +65,7 @@ def recover(
         When bytes that were on disk before are now damaged.
     """
     started = time.perf_counter()
-    checkpoint = read_checkpoint(checkpoint_path)
+    checkpoint = read_checkpoint(checkpoint_path, ops)
     start = _adopt(log, catalog, checkpoint, file_units)
     try:
         end = _Replay(log, catalog, unit_marks).run(log.begin if start is None else start)

@@ -26,7 +26,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueAppend:
-    """Ready-made records for one queue; the store stamps them in place."""
+    """Ready-made records for one queue; the store stamps them in place.
+
+    Whoever makes them vouches that all are of this queue: the store looks at the first one.
+    Bytes that came over the network as records (staged ones) are checked one by one.
+    """
 
     topic: str
     queue_id: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,7 @@ _WINDOW = 16 * 1024 * 1024
 
 
 class _Window:
-    """A stretch of one segment in memory, read again further on when an entry needs it.
-
-    Reads, not a mapping: a disk error is then an exception, and a file that shrinks while it is
-    read is a short read instead of a signal that ends the process.
-    """
+    """A stretch of one segment in memory, read again further on when an entry needs it."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -52,16 +47,8 @@ class _Window:
 
     def _load(self, position: int, size: int) -> None:
         wanted = min(max(size, _WINDOW), self._segment.end - position)
-        content = bytearray(wanted)
-        view = memoryview(content)
-        filled = 0
-        while filled < wanted:
-            offset = position - self._segment.base + filled
-            got = os.preadv(self._segment.fd, [view[filled:]], offset)
-            if got == 0:
-                break
-            filled += got
-        self._start, self._content, self._bytes = position, content, view[:filled]
+        content = self._segment.read(position, wanted)
+        self._start, self._content, self._bytes = position, content, memoryview(content)
 
 
 def _entry_at(window: _Window, position: int) -> tuple[Entry, memoryview] | None:

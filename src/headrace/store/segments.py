@@ -8,12 +8,9 @@ import mmap
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptLogError
-
-if TYPE_CHECKING:
-    from headrace.store.fileops import FileOps
+from headrace.store.fileops import FileOps, read_all, read_error
 
 __all__ = ["Segment", "load_segments", "make_segment"]
 
@@ -30,6 +27,7 @@ class Segment:
     fd: int
     #: Bytes of the file that belong to the log.
     size: int
+    ops: FileOps
     _mapping: memoryview = field(default_factory=lambda: memoryview(b""))
 
     @property
@@ -46,6 +44,22 @@ class Segment:
             mapping = memoryview(mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ))
             self._mapping = mapping
         return mapping[start - self.base : end - self.base]
+
+    def read(self, position: int, size: int) -> bytearray:
+        """Read bytes from a position on, as many as there are.
+
+        A read, not a mapping: a disk error is then an exception, and a file that shrinks while
+        it is read is a short read instead of a signal that ends the process.
+
+        Raises
+        ------
+        StoreError
+            When the disk does not give them.
+        """
+        try:
+            return read_all(self.ops, self.fd, size, position - self.base)
+        except OSError as error:
+            raise read_error(self.path, error) from error
 
     def close(self, ops: FileOps) -> None:
         """Close the file; views given out stay valid."""
@@ -64,7 +78,7 @@ def make_segment(folder: Path, base: int, ops: FileOps) -> Segment:
         with contextlib.suppress(OSError):
             ops.unlink(path)
         raise
-    return Segment(path, base, fd, 0)
+    return Segment(path, base, fd, 0, ops)
 
 
 def load_segments(folder: Path, ops: FileOps) -> list[Segment]:
@@ -84,7 +98,7 @@ def load_segments(folder: Path, ops: FileOps) -> list[Segment]:
     try:
         for path in paths:
             fd = ops.open(path, os.O_RDWR)
-            segments.append(Segment(path, int(path.stem), fd, os.fstat(fd).st_size))
+            segments.append(Segment(path, int(path.stem), fd, os.fstat(fd).st_size, ops))
         _check_order(segments)
     except BaseException:
         for segment in segments:

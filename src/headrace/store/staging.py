@@ -7,6 +7,7 @@ a part that a power cut damaged is missing afterwards, and its batch is planned 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import struct
 import threading
@@ -24,8 +25,15 @@ from headrace.errors import (
 )
 from headrace.protocol.columns import Records, record_starts, tag_hashes
 from headrace.protocol.transactions import StagedSection, decode_sections, encode_sections
-from headrace.store.fileops import Buffer, FileOps, require_space, write_all, write_error
-from headrace.store.record import check_sizes, queue_of
+from headrace.store.fileops import (
+    Buffer,
+    FileOps,
+    read_error,
+    require_space,
+    write_all,
+    write_error,
+)
+from headrace.store.record import are_of_one_queue, check_sizes, queue_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
     from headrace.store.settings import StoreSettings
 
 __all__ = ["StageKey", "StagedRun", "Staging"]
+
+_logger = logging.getLogger(__name__)
 
 _SUFFIX = ".part"
 _MAGIC = b"HRSC"
@@ -192,7 +202,13 @@ class Staging:
         except (ValueError, TypeError):
             return
         part = _Part(path)
-        for number, body in _chunks(path.read_bytes()):
+        try:
+            content = self._ops.read_bytes(path)
+        except OSError as error:
+            # Its batch is planned anew, as after a part that a power cut damaged.
+            _logger.warning("%s", read_error(path, error))
+            return
+        for number, body in _chunks(content):
             _, chunk = _make_chunk(part, number, body)
             part.chunks[number] = chunk
             part.size += _HEADER_SIZE + len(body)
@@ -217,7 +233,7 @@ def _runs(path: Path, at: int, body: Buffer) -> Iterator[StagedRun]:
             head = StagedSection(section.topic, section.queue_id, section.count, b"")
             at += len(encode_sections([head]))
             starts = record_starts(section.records)
-            _check_section(section, len(starts))
+            _check_section(section, starts)
             tags = tag_hashes(Records(memoryview(section.records), starts))
             size = len(section.records)
             yield StagedRun(path, section.topic, section.queue_id, at, size, starts, tags)
@@ -228,9 +244,12 @@ def _runs(path: Path, at: int, body: Buffer) -> Iterator[StagedRun]:
         raise ProtocolError(f"a staged chunk ends {at - end} bytes beyond its body")
 
 
-def _check_section(section: StagedSection, count: int) -> None:
-    wanted = (section.topic, section.queue_id)
-    if count != section.count or (count and queue_of(section.records) != wanted):
+def _check_section(section: StagedSection, starts: npt.NDArray[np.int64]) -> None:
+    wanted, count = (section.topic, section.queue_id), len(starts)
+    mixed = count and (
+        queue_of(section.records) != wanted or not are_of_one_queue(section.records, starts)
+    )
+    if count != section.count or mixed:
         raise ProtocolError(
             f"a staged section names {section.count} records for queue {wanted}, "
             f"but holds {count} or others"

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from headrace.errors import StagedPartMissingError
 from headrace.protocol.columns import Records, tag_hashes
+from headrace.store.fileops import FileOps, read_all
 from headrace.store.record import queue_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ class UnitPlan:
     Parts keep the order in which they are named, and so do the records in each.
     """
 
-    def __init__(self, runs: Sequence[StagedRun], extra: Sequence[QueueAppend]) -> None:
+    def __init__(
+        self, runs: Sequence[StagedRun], extra: Sequence[QueueAppend], ops: FileOps
+    ) -> None:
+        self._ops = ops
         queues: dict[QueueKey, list[StagedRun]] = {}
         for run in runs:
             if len(run.starts):
@@ -58,7 +62,7 @@ class UnitPlan:
         return len(self._groups) + len(self._extra)
 
     def __iter__(self) -> Iterator[Piece]:
-        files = _Files()
+        files = _Files(self._ops)
         try:
             for key, group in self._groups:
                 yield _copy(key, group, files)
@@ -116,20 +120,22 @@ def _copy(key: QueueKey, group: list[StagedRun], files: _Files) -> Piece:
 class _Files:
     """Staged files, each opened once for a unit."""
 
-    def __init__(self) -> None:
+    def __init__(self, ops: FileOps) -> None:
+        self._ops = ops
         self._fds: dict[Path, int] = {}
 
     def read(self, path: Path, offset: int, target: memoryview) -> None:
         try:
             if path not in self._fds:
-                self._fds[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            got = os.preadv(self._fds[path], [target], offset)
+                self._fds[path] = self._ops.open(path, os.O_RDONLY)
+            content = read_all(self._ops, self._fds[path], len(target), offset)
         except OSError as error:
             raise StagedPartMissingError(f"cannot read staged file {path}: {error}") from error
-        if got < len(target):
+        if len(content) < len(target):
             raise StagedPartMissingError(f"staged file {path} is shorter than what was staged")
+        target[:] = content
 
     def close(self) -> None:
         for fd in self._fds.values():
-            os.close(fd)
+            self._ops.close(fd)
         self._fds = {}

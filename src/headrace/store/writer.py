@@ -252,7 +252,7 @@ class Writer:
 
     def _write_unit(self, group: Group, request: UnitRequest) -> UnitResult:
         runs = [run for key in request.keys for run in self._staging.runs(key)]
-        plan = UnitPlan(runs, request.extra)
+        plan = UnitPlan(runs, request.extra, self._ops)
         unit = self._mark(EntryKind.BEGIN, 0, NO_UNIT)
         first_offsets: dict[QueueKey, int] = {}
         for number, piece in enumerate(plan):
