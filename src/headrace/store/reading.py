@@ -119,6 +119,10 @@ class Reader:
         window = max_count if tags is None else max(max_count, _FILTER_WINDOW)
         stop = min(view.max_offset, offset + max(window, 1))
         units, stop = _choose(view.units(offset, stop), offset, max_count, max_bytes, tags)
+        while not len(units) and tags is None and stop < view.max_offset:
+            # All of them were lost: the next larger offset is wanted.
+            first, stop = stop, min(view.max_offset, stop + _FILTER_WINDOW)
+            units, stop = _choose(view.units(first, stop), first, max_count, max_bytes, tags)
         if not len(units):
             return _nothing(ReadStatus.NO_MATCH, view, stop)
         return ReadResult(
@@ -180,6 +184,8 @@ class Reader:
 
     def _store_time(self, view: IndexView, offset: int) -> int:
         unit = view.units(offset, offset + 1)
+        if not unit["size"][0]:
+            unit = _nearest(view, offset)
         position, size = int(unit["position"][0]), int(unit["size"][0])
         return store_time_of(self._log.view(position, position + size))
 
@@ -216,16 +222,34 @@ def _nothing(status: ReadStatus, view: IndexView, offset: int) -> ReadResult:
 def _choose(
     units: Units, offset: int, max_count: int, max_bytes: int, tags: frozenset[int] | None
 ) -> tuple[Units, int]:
-    """Pick what one read gives, and the offset where the next one goes on."""
-    chosen = np.arange(len(units))
+    """Pick what one read gives, and the offset where the next one goes on.
+
+    A unit without a size is an offset that was lost.
+    """
+    chosen = np.flatnonzero(units["size"])
     if tags is not None:
-        chosen = np.flatnonzero(np.isin(units["tag"], np.fromiter(tags, np.int32, len(tags))))
+        wanted = np.isin(units["tag"][chosen], np.fromiter(tags, np.int32, len(tags)))
+        chosen = chosen[wanted]
     sizes = np.cumsum(units["size"][chosen], dtype=np.int64)
     # One message is given however large it is, or a reader could never get past it.
     fitting = max(int(np.searchsorted(sizes, max_bytes, side="right")), 1)
     count = min(fitting, max(max_count, 1), len(chosen))
     seen = len(units) if count == len(chosen) else int(chosen[count])
-    return units[chosen[:count]] if tags is not None else units[:count], offset + seen
+    in_a_row = count and int(chosen[count - 1]) == count - 1
+    return units[:count] if in_a_row else units[chosen[:count]], offset + seen
+
+
+def _nearest(view: IndexView, offset: int) -> Units:
+    """Find the unit next to a lost one: the time of what was lost is between its neighbours'."""
+    for begin in range(offset, view.max_offset, _FILTER_WINDOW):
+        units = view.units(begin, min(begin + _FILTER_WINDOW, view.max_offset))
+        if units["size"].any():
+            return units[np.flatnonzero(units["size"])[:1]]
+    for end in range(offset, view.min_offset, -_FILTER_WINDOW):
+        units = view.units(max(end - _FILTER_WINDOW, view.min_offset), end)
+        if units["size"].any():
+            return units[np.flatnonzero(units["size"])[-1:]]
+    raise NotFoundError(f"all messages of queue {view.key} were lost")
 
 
 def _position_after(

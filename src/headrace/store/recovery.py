@@ -18,6 +18,7 @@ from headrace.errors import CorruptLogError, HeadraceError
 from headrace.protocol.columns import Records, record_sizes, record_starts, tag_hashes
 from headrace.store.checkpoint import Checkpoint, read_checkpoint
 from headrace.store.entries import NO_UNIT, Entry, EntryKind
+from headrace.store.fences import parse_losses
 from headrace.store.index import QueueIndex, QueueKey
 from headrace.store.record import queue_of, queue_offset_of
 from headrace.store.scanner import scan, witness_behind
@@ -122,7 +123,12 @@ class _Replay:
     unit_marks: bool
     #: Position of the BEGIN of the unit that is being read.
     _unit: int = NO_UNIT
-    _unit_records: int = 0
+    #: Records of it so far; None when some of it is behind a fence.
+    _unit_records: int | None = 0
+    #: Whether a fence came last: what it replaced may have begun or ended a unit.
+    _in_doubt: bool = False
+    #: Where the first entry of that unit stands: its BEGIN, or what is left behind a fence.
+    _unit_from: int = 0
     _touched: dict[QueueKey, QueueIndex] = field(default_factory=dict)
 
     def run(self, start: int) -> int:
@@ -133,24 +139,29 @@ class _Replay:
             position = entry.end
         if position < self.log.end:
             self._refuse_damage(position)
-        if self._unit != NO_UNIT:
-            position = self._unit
+        if self._unit != NO_UNIT and not self._in_doubt:
+            position = self._unit_from
             self.catalog.retract(self._touched.values())
         else:
             self.catalog.publish(self._touched.values(), position)
         return position
 
     def _handle(self, entry: Entry, payload: memoryview) -> None:
+        if self._in_doubt and entry.kind is not EntryKind.VOID:
+            self._leave_fence(entry)
+        if entry.kind is EntryKind.VOID:
+            self._pass_fence(entry, payload)
+            return
         if entry.kind is EntryKind.DATA:
             self._index(entry, payload)
         elif not self.unit_marks and entry.kind is not EntryKind.DROP_TOPIC:
             return
         elif entry.kind is EntryKind.BEGIN:
             self._check(entry, "begins inside another unit", holds=self._unit == NO_UNIT)
-            self._unit, self._unit_records = entry.position, 0
+            self._unit, self._unit_from, self._unit_records = entry.position, entry.position, 0
             return
         elif entry.kind is EntryKind.END:
-            whole = self._unit == entry.unit and self._unit_records == entry.count
+            whole = self._unit == entry.unit and self._unit_records in (entry.count, None)
             self._check(entry, "ends a unit that is not whole", holds=whole)
             self._unit = NO_UNIT
         else:
@@ -159,6 +170,38 @@ class _Replay:
         if self._unit == NO_UNIT:
             self.catalog.publish(self._touched.values(), entry.end)
             self._touched = {}
+
+    def _pass_fence(self, entry: Entry, payload: memoryview) -> None:
+        """Take the offsets that were lost out of use; readers go on behind them."""
+        taken = 0
+        for loss in parse_losses(payload):
+            if loss.is_delete:
+                self.catalog.publish(self._touched.values(), entry.position)
+                self.catalog.drop_topic(loss.topic, entry.position)
+                self._touched = {}
+                continue
+            key = (loss.topic, loss.queue_id)
+            index = self.catalog.index_to_extend(key, entry.position)
+            self._check(
+                entry, f"fences other offsets of {key}", holds=loss.first == index.next_offset
+            )
+            # Positions that rise like those of records, or a cut in between would make no headway.
+            places = entry.payload_position + taken + np.arange(loss.count)
+            index.extend(places, np.zeros(loss.count, np.int32), np.zeros(loss.count, np.int32))
+            self._touched[key] = index
+            taken += loss.count
+        self._in_doubt = True
+
+    def _leave_fence(self, entry: Entry) -> None:
+        """Find out from the first entry behind a fence which unit goes on, if any."""
+        self._in_doubt = False
+        unit = entry.unit if entry.kind in (EntryKind.DATA, EntryKind.END) else NO_UNIT
+        if unit != self._unit or unit == NO_UNIT:
+            # The one before it had ended: nothing else is written inside a unit.
+            self.catalog.publish(self._touched.values(), entry.position)
+            self._touched = {}
+            self._unit, self._unit_from = unit, entry.position
+        self._unit_records = None
 
     def _index(self, entry: Entry, payload: memoryview) -> None:
         mine = entry.unit == self._unit or not self.unit_marks
@@ -174,7 +217,8 @@ class _Replay:
         starts = np.asarray(records.starts) + entry.payload_position
         index.extend(starts, record_sizes(records), tag_hashes(records))
         self._touched[key] = index
-        self._unit_records += entry.count
+        if self._unit_records is not None:
+            self._unit_records += entry.count
 
     def _check(self, entry: Entry, complaint: str, *, holds: bool) -> None:
         if not holds:
