@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.client import Admin, Client
-from tests.clusters import Cluster, fetch_rocketmq, running_rocketmq
+from tests.clusters import Cluster, fetch_rocketmq, require_rocketmq, running_rocketmq
+from tests.java.clients import Java
+from tests.java.process import running_java
 
 _numbers = itertools.count(1)
 
@@ -38,6 +40,15 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster("embedded", broker.address)
     finally:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
+    """RocketMQ's Java clients and tools, in one process for all tests."""
+    require_rocketmq()
+    home = tmp_path_factory.mktemp("java")
+    with running_java(home) as process:
+        yield Java(process, home)
 
 
 @pytest.fixture(

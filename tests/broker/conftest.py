@@ -7,7 +7,6 @@ import pytest
 
 from headrace.broker import EmbeddedBroker
 from tests.broker.wire import JobWire
-from tests.clusters import Cluster, require_rocketmq
 
 
 @pytest.fixture
@@ -20,10 +19,3 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 def wire(broker: EmbeddedBroker) -> Iterator[JobWire]:
     with JobWire(broker.address) as connected:
         yield connected
-
-
-@pytest.fixture
-def cluster_of(broker: EmbeddedBroker) -> Cluster:
-    """The broker as RocketMQ's tools see it."""
-    require_rocketmq()
-    return Cluster("embedded", broker.address)
