@@ -35,6 +35,9 @@ class Sizes:
     #: Lines of the Java producer, and lines in each of its batches.
     produced_lines: int
     produced_batch: int
+    #: Requests of waiting senders, and how long they go on at most, seconds.
+    sent_messages: int
+    sent_seconds: int
     #: Messages to pull, and bytes of each.
     pulled_messages: int
     pulled_size: int
@@ -58,6 +61,8 @@ FULL = Sizes(
     peer_start=timedelta(seconds=25),
     produced_lines=1_000_000,
     produced_batch=200,
+    sent_messages=300_000,
+    sent_seconds=8,
     pulled_messages=10_000_000,
     pulled_size=100,
     restored_keys=1_000_000,
@@ -78,6 +83,8 @@ SMALL = Sizes(
     peer_start=timedelta(seconds=25),
     produced_lines=10_000,
     produced_batch=200,
+    sent_messages=2_000,
+    sent_seconds=2,
     pulled_messages=50_000,
     pulled_size=100,
     restored_keys=10_000,

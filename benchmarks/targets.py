@@ -41,8 +41,11 @@ _FLOOR = Ratio("word_count_1k", "word_count_floor_1k")
 _STREAMS = Ratio("word_count_1k", "rocketmq_streams_1k")
 _PRODUCE = Ratio("produce_java_ours", "produce_java_real")
 _PULL = Ratio("pull_ours", "pull_real")
+_SEND = Ratio("send_async_java_ours", "send_async_java_real")
+_DURABLE = Ratio("durable_ours", "durable_real")
+_DURABLE_BATCH = Ratio("durable_batch_ours", "durable_batch_real")
 
-RATIOS = [_FLOOR, _STREAMS, _PRODUCE, _PULL]
+RATIOS = [_FLOOR, _STREAMS, _PRODUCE, _SEND, _DURABLE, _DURABLE_BATCH, _PULL]
 
 #: Every measure; None: it is there for a ratio, or to be known.
 TARGETS: dict[str, Target | None] = {
@@ -58,6 +61,15 @@ TARGETS: dict[str, Target | None] = {
     "produce_java_ours_sync": None,
     "produce_java_real": None,
     _PRODUCE.name: Target("at least", 1.0),
+    "send_async_java_ours": None,
+    "send_async_java_real": None,
+    _SEND.name: Target("at least", 0.5),
+    "durable_ours": Target("at least", 15_000),
+    "durable_real": None,
+    _DURABLE.name: Target("at least", 1.0),
+    "durable_batch_ours": Target("at least", 50_000),
+    "durable_batch_real": None,
+    _DURABLE_BATCH.name: Target("at least", 1.0),
     "pull_ours": None,
     "pull_real": None,
     _PULL.name: Target("at least", 1.0),
