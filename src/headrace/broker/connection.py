@@ -60,6 +60,8 @@ class Connection(asyncio.Protocol):
         self.address = (str(peer[0]), int(peer[1])) if peer else ("", 0)
         own: socket.socket = transport.get_extra_info("socket")
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        # asyncio sets this on sockets that name their protocol only, which accepted ones do not.
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: called by the loop."""

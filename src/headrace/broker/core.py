@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from headrace.broker.appends import Appends, OnAppended
 from headrace.broker.clients import ClientRegistry, Notify
 from headrace.broker.jobs import JobBook
 from headrace.broker.locks import QueueLocks
@@ -29,7 +30,7 @@ from headrace.protocol.routes import TopicConfig
 if TYPE_CHECKING:
     from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
-    from headrace.store import AppendResult, MessageStore, QueueAppend
+    from headrace.store import MessageStore, QueueAppend
 
 __all__ = ["BROKER", "CLUSTER", "Core"]
 
@@ -72,6 +73,7 @@ class Core:
         self.started = self.now()
         self.loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self.loop)
+        self._appends = Appends(store, self.mailbox, self.loop)
         self.pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-broker")
         self.peers: dict[int, Peer] = {}
         self.polls = LongPolls()
@@ -227,15 +229,9 @@ class Core:
                 )
                 peer.send(command)
 
-    def append(
-        self, appends: list[QueueAppend], done: Callable[[Future[list[AppendResult]]], None]
-    ) -> None:
+    def append(self, appends: list[QueueAppend], done: OnAppended) -> None:
         """Append messages and call back, on the loop, when they are stored or were refused."""
-        future = self.store.append(appends)
-        if future.done():
-            done(future)
-        else:
-            future.add_done_callback(lambda ended: self.mailbox.post(partial(done, ended)))
+        self._appends.add(appends, done)
 
     @staticmethod
     async def stored(future: Future[T]) -> T:
@@ -254,6 +250,7 @@ class Core:
 
     async def close(self) -> None:
         """End what goes on by itself, save the tables and close the store."""
+        self._appends.submit()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +37,11 @@ _HOST_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _PLACE = np.dtype([("queue_offset", ">i8"), ("position", ">i8")])
 _PLACE_AT = 20
 _STORED_AT = 56
+_FLAGS_AT = 36
+_FLAGS = struct.Struct(">i")
+_PLACES = struct.Struct(">qq")
+_STORED = struct.Struct(">q8s")
+_TAGS_BEGIN = f"{TAGS}\x01".encode()
 
 
 def stamp_records(
@@ -57,7 +64,12 @@ def stamp_records(
     host = pack_host(store_host)
     if len(host) != 8:
         raise ProtocolError(f"store host {store_host[0]} does not fit: it must be IPv4")
-    starts, cells = records.starts, as_bytes(records.data)
+    starts = records.starts
+    if len(starts) == 1 and _stamp_one(
+        records.data, first_queue_offset, first_position, store_timestamp, host
+    ):
+        return
+    cells = as_bytes(records.data)
     if not len(starts):
         return
     places = np.empty(len(starts), _PLACE)
@@ -76,6 +88,16 @@ def stamp_records(
     put_at_each(cells, at, np.array(stamp + host, "V16"))
 
 
+def _stamp_one(data: Buffer, queue_offset: int, position: int, stamp: int, host: bytes) -> bool:
+    """Stamp a record that comes alone, a tenth of what columns cost; False if it has wide hosts."""
+    (flags,) = _FLAGS.unpack_from(data, _FLAGS_AT)
+    if flags & _HOST_FLAGS:
+        return False
+    _PLACES.pack_into(data, _PLACE_AT, queue_offset, position)
+    _STORED.pack_into(data, _STORED_AT, stamp, host)
+    return True
+
+
 def tag_hashes(records: Records) -> npt.NDArray[np.int32]:
     r"""Java hashes of the records' tags, 0 for those without a tag.
 
@@ -86,10 +108,10 @@ def tag_hashes(records: Records) -> npt.NDArray[np.int32]:
     hashes = np.zeros(len(records), np.int32)
     data = records.data if isinstance(records.data, bytearray) else bytes(records.data)
     # Searching the bytes once is far cheaper than finding every record's properties.
-    if data.find(f"{TAGS}\x01".encode()) < 0:
+    if data.find(_TAGS_BEGIN) < 0:
         return hashes
     if len(records) < _WORTH_COLUMNS:
-        hashes[:] = _hashes_one_by_one(data, records)
+        hashes[:] = _hashes_one_by_one(data, records.starts.tolist())
         return hashes
     layout = locate(data, records.starts)
     properties = slices(data, layout.property_starts, layout.property_ends)
@@ -100,11 +122,11 @@ def tag_hashes(records: Records) -> npt.NDArray[np.int32]:
     return hashes
 
 
-def _hashes_one_by_one(data: Buffer, records: Records) -> list[int]:
+def _hashes_one_by_one(data: Buffer, starts: Sequence[int]) -> list[int]:
     view = memoryview(data)
     hashes: list[int] = []
-    ends = [*records.starts[1:].tolist(), len(view)]
-    for start, end in zip(records.starts.tolist(), ends, strict=True):
+    ends = [*starts[1:], len(view)]
+    for start, end in zip(starts, ends, strict=True):
         _, _, topic_end = record_parts(view[start:end], start)
         tag = decode_properties(view[start + topic_end + 2 : end]).get(TAGS)
         hashes.append(0 if tag is None else java_hash(tag))

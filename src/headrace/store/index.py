@@ -157,6 +157,15 @@ class QueueIndex:
         target["tag"] = tags
         self.next_offset += len(positions)
 
+    def add(self, position: int, size: int, tag: int) -> None:
+        """Lay down one unit, as :meth:`extend` does for many. Caller: the writer thread."""
+        first = self.next_offset - self.memory_offset
+        if first == len(self.memory):
+            self.extend([position], [size], [tag])
+            return
+        self.memory[first] = (position, size, tag)
+        self.next_offset += 1
+
     def release_saved(self) -> None:
         """Drop whole files from memory. Caller: the writer thread, with the catalog's lock."""
         first = self.saved // self.file_units * self.file_units

@@ -41,6 +41,11 @@ class QueueAppend:
         """Topic and queue id."""
         return self.topic, self.queue_id
 
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        return len(self.records.data)
+
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:

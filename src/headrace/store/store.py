@@ -115,12 +115,14 @@ class MessageStore:
     def store_host(self, host: tuple[str, int]) -> None:
         self._writer.store_host = host
 
-    def append(self, appends: Sequence[QueueAppend]) -> Future[list[AppendResult]]:
+    def append(
+        self, appends: Sequence[QueueAppend], *, checked: bool = False
+    ) -> Future[list[AppendResult]]:
         """Append records to queues; a queue that does not exist is made.
 
         The records of one :class:`QueueAppend` survive a crash together or not at all; all of
         them become visible together.  The records are stamped in place, and must be left alone
-        until the future is done.
+        until the future is done.  With ``checked`` each one went through :meth:`check` before.
 
         Raises
         ------
@@ -131,7 +133,10 @@ class MessageStore:
         StoreFullError, StoreFailedError
             Through the future: nothing of the request was kept.
         """
-        request = AppendRequest(list(appends), sum(map(self._checked_size, appends)))
+        if not checked:
+            for append in appends:
+                self.check(append)
+        request = AppendRequest(list(appends), sum(append.size for append in appends))
         self._writer.submit(request)
         return request.future
 
@@ -241,7 +246,7 @@ class MessageStore:
             Through the future: nothing of the request was kept.
         """
         for append in extra:
-            self._checked_size(append)
+            self.check(append)
         request = UnitRequest(list(keys), list(extra))
         self._writer.submit(request)
         return request.future
@@ -306,17 +311,16 @@ class MessageStore:
     ) -> None:
         self.close()
 
-    def _checked_size(self, append: QueueAppend) -> int:
+    def check(self, append: QueueAppend) -> None:
+        """Look at an append without doing it; raises as :meth:`append` does at once."""
         records = append.records
-        size = len(memoryview(records.data))
         if not len(records.starts):
             raise InvalidParameterError(f"no records for queue {append.key}")
         if queue_of(records.data) != append.key:
             raise InvalidParameterError(
                 f"records of queue {queue_of(records.data)} were given for queue {append.key}"
             )
-        check_sizes(records.starts, size, self._settings.max_message_size)
-        return size
+        check_sizes(records.starts, append.size, self._settings.max_message_size)
 
 
 def _now() -> int:

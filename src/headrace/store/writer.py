@@ -287,15 +287,18 @@ class Writer:
     def _write(self, group: Group, piece: Piece, unit: int) -> tuple[int, int]:
         """Stamp a piece and add it as an entry; its first offset and its position."""
         records = piece.records
-        payload = memoryview(records.data)
+        payload, count = records.data, len(records.starts)
         position = self._log.place(len(payload))
         index = self._catalog.index_to_extend(piece.key, position - HEADER_SIZE)
         offset = index.next_offset
         stamp_records(records, offset, position, group.timestamp, self.store_host)
         group.touched.add(index)
-        group.records += len(records.starts)
-        self._log.add(EntryKind.DATA, payload, len(records.starts), unit)
-        index.extend(np.add(records.starts, position), record_sizes(records), piece.tags)
+        group.records += count
+        self._log.add(EntryKind.DATA, payload, count, unit)
+        if count == 1:
+            index.add(position, len(payload), int(piece.tags[0]))
+        else:
+            index.extend(np.add(records.starts, position), record_sizes(records), piece.tags)
         return offset, position
 
     def _sync(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,9 +29,10 @@ from headrace.protocol.properties import (
     WAIT,
 )
 from headrace.protocol.records import RecordFields, Records, encode_record
-from headrace.store import AppendResult, QueueAppend
+from headrace.store import QueueAppend
 
 if TYPE_CHECKING:
+    from headrace.broker.appends import AppendOutcome
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Buffer
@@ -122,15 +122,14 @@ def _stored(
     append: QueueAppend,
     uniq_key: str,
     size: int,
-    done: Future[list[AppendResult]],
+    outcome: AppendOutcome,
 ) -> None:
     request.peer.release(size)
-    error = done.exception()
-    if error is not None:
-        assert isinstance(error, Exception)
-        request.answer(failure(request, error))
+    if outcome.error is not None:
+        assert isinstance(outcome.error, Exception)
+        request.answer(failure(request, outcome.error))
         return
-    (result,) = done.result()
+    (result,) = outcome.results
     positions = np.asarray(append.records.starts) + result.first_position
     ext = {
         "msgId": _offset_ids(core, positions),
