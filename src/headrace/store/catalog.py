@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.store.index import UNIT, IndexView, QueueIndex, QueueKey
+from headrace.store.replication.epochs import EpochTable
 
 __all__ = ["Catalog", "CatalogView"]
 
@@ -37,6 +38,8 @@ class Catalog:
         #: Queues that get their first message from the group now being written.
         self._unborn: dict[QueueKey, QueueIndex] = {}
         self._position = 0
+        #: Who wrote which part of the log, up to its end.
+        self.epochs = EpochTable()
 
     @property
     def position(self) -> int:

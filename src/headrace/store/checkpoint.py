@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.store.fileops import FileOps, replace_file
+from headrace.store.replication.epochs import EpochTable
 
 if TYPE_CHECKING:
     from headrace.store.index import IndexView, QueueIndex
@@ -54,6 +55,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     position: int
     file_units: int
     queues: list[SavedQueue]
+    #: Number, start and mark of each epoch that begins before the position.
+    epochs: list[tuple[int, int, int]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Snapshot:
     indexes: list[tuple[QueueIndex, IndexView]]
     #: Index folders of deleted topics, to be removed once no checkpoint names them.
     dropped: list[Path]
+    epochs: EpochTable
 
 
 def read_checkpoint(path: Path, ops: FileOps) -> Checkpoint | None:
@@ -91,7 +95,9 @@ def write_checkpoint(path: Path, snapshot: Snapshot, ops: FileOps) -> None:
         SavedQueue(*index.key, index.birth, index.saved, index.checksums)
         for index, _ in snapshot.indexes
     ]
-    body = msgspec.json.encode(Checkpoint(snapshot.position, snapshot.file_units, queues))
+    epochs = [(each.number, each.start, each.mark) for each in snapshot.epochs.epochs]
+    saved = Checkpoint(snapshot.position, snapshot.file_units, queues, epochs)
+    body = msgspec.json.encode(saved)
     replace_file(ops, path, b"%08x\n%s" % (zlib.crc32(body), body))
 
 

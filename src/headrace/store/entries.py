@@ -47,6 +47,8 @@ class EntryKind(IntEnum):
     END = 3
     #: A topic was deleted; the payload is its name.
     DROP_TOPIC = 4
+    #: Another primary writes from here on; the payload is the table of epochs.
+    EPOCH = 7
     #: A fence around damage: what stood here is lost, see :mod:`headrace.store.fences`.
     VOID = 8
 

@@ -6,7 +6,7 @@ import contextlib
 from bisect import bisect_right
 from pathlib import Path
 
-from headrace.errors import StoreFailedError
+from headrace.errors import CorruptLogError, StoreFailedError
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, pack_header
 from headrace.store.fileops import Buffer, FileOps, require_space, write_all
 from headrace.store.segments import Segment, load_segments, make_segment
@@ -84,6 +84,40 @@ class CommitLog:
         self.end += size
         if self._pending_bytes >= _PENDING_BYTES:
             self.flush()
+
+    def copy(self, base: int, content: Buffer) -> None:
+        """Append whole entries of another copy of this log, into a segment that begins alike.
+
+        Raises
+        ------
+        CorruptLogError
+            When the other copy's segment begins where this log cannot begin one.
+        """
+        current = self._files[1][-1]
+        if base != current.base:
+            if base != self.end:
+                raise CorruptLogError(
+                    f"{current.path} ends at position {self.end} of the log, but the copied "
+                    f"segment begins at {base}",
+                    hint="empty this data folder, and follow again",
+                )
+            self._roll()
+        self._pending.append(content)
+        self._pending_bytes += len(content)
+        self.end += len(content)
+        self.flush()
+
+    def begin_at(self, position: int) -> None:
+        """Let an empty log begin at a position, as the copy of one that lost its oldest bytes."""
+        (first,) = self._files[1]
+        if position == first.base:
+            return
+        segment = make_segment(self._folder, position, self._ops)
+        self._files = ((position,), (segment,))
+        self._ops.unlink(first.path)
+        self._ops.sync_directory(self._folder)
+        first.close(self._ops)
+        self.end = self.synced = position
 
     def flush(self) -> None:
         """Hand what waits to the operating system."""

@@ -11,6 +11,7 @@ from headrace.store.catalog import Catalog
 from headrace.store.checkpoint import Checkpointer, remove_strangers
 from headrace.store.log import CommitLog
 from headrace.store.recovery import RecoveryReport, recover
+from headrace.store.replication.port import read_mark
 from headrace.store.staging import Staging
 from headrace.store.writer import OnAppend, Writer
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from headrace.store.fileops import FileOps
     from headrace.store.settings import StoreSettings
 
-__all__ = ["StoreParts", "open_parts"]
+__all__ = ["COPIED", "StoreParts", "open_parts"]
+
+COPIED = "copied"
+"""Name of the file that makes a store the copy of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,15 @@ def open_parts(
     file_units, marks = settings.index_file_units, settings.unit_marks
     checkpoint = path / "checkpoint"
     try:
-        report = recover(log, catalog, checkpoint, ops, file_units=file_units, unit_marks=marks)
+        report = recover(
+            log,
+            catalog,
+            checkpoint,
+            ops,
+            file_units=file_units,
+            unit_marks=marks,
+            certain_to=read_mark(path / COPIED),
+        )
         staging = Staging(path / "staging", ops, settings)
     except BaseException:
         log.close()

@@ -21,6 +21,7 @@ from headrace.store.entries import NO_UNIT, Entry, EntryKind
 from headrace.store.fences import parse_losses
 from headrace.store.index import QueueIndex, QueueKey
 from headrace.store.record import queue_of, queue_offset_of
+from headrace.store.replication.epochs import Epoch, EpochTable
 from headrace.store.scanner import scan, witness_behind
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.store.fileops import FileOps
     from headrace.store.log import CommitLog
 
-__all__ = ["RecoveryReport", "recover"]
+__all__ = ["RecoveryReport", "Replay", "recover"]
 
 _logger = logging.getLogger(__name__)
 
@@ -57,8 +58,15 @@ def recover(
     *,
     file_units: int,
     unit_marks: bool,
+    certain_to: int | None = None,
 ) -> RecoveryReport:
     """Bring log and indexes to the same, whole state.
+
+    Parameters
+    ----------
+    certain_to
+        In the copy of another log: what lies behind was maybe never on this disk, whatever its
+        entries say, as they speak of the other's.
 
     Raises
     ------
@@ -69,14 +77,16 @@ def recover(
     checkpoint = read_checkpoint(checkpoint_path, ops)
     start = _adopt(log, catalog, checkpoint, file_units)
     try:
-        end = _Replay(log, catalog, unit_marks).run(log.begin if start is None else start)
+        end = Replay(log, catalog, unit_marks, certain_to).run(
+            log.begin if start is None else start
+        )
     except CorruptLogError:
         if start is None:
             raise
         # The checkpoint may belong to another log: then the log alone tells the truth.
         _logger.warning("%s does not fit the log: indexes are made again", checkpoint_path)
         start = _adopt(log, catalog, None, file_units)
-        end = _Replay(log, catalog, unit_marks).run(log.begin)
+        end = Replay(log, catalog, unit_marks, certain_to).run(log.begin)
     if start is None:
         # It must not come back when the log has grown past its position with other entries.
         _forget(checkpoint_path, ops)
@@ -111,16 +121,25 @@ def _adopt(
         else:
             if log.begin <= checkpoint.position <= log.end:
                 catalog.adopt(indexes, checkpoint.position)
+                catalog.epochs = EpochTable(tuple(Epoch(*row) for row in checkpoint.epochs))
                 return checkpoint.position
     catalog.adopt((), log.begin)
+    catalog.epochs = EpochTable()
     return None
 
 
 @dataclass(slots=True)
-class _Replay:
+class Replay:
+    """Turns entries of the log into what the catalog holds."""
+
     log: CommitLog
     catalog: Catalog
     unit_marks: bool
+    certain_to: int | None = None
+    #: Queues that got records.
+    arrived: set[QueueKey] = field(default_factory=set)
+    #: Index folders of topics that were deleted.
+    dropped: list[Path] = field(default_factory=list)
     #: Position of the BEGIN of the unit that is being read.
     _unit: int = NO_UNIT
     #: Records of it so far; None when some of it is behind a fence.
@@ -131,11 +150,17 @@ class _Replay:
     _unit_from: int = 0
     _touched: dict[QueueKey, QueueIndex] = field(default_factory=dict)
 
+    def reset(self) -> set[QueueIndex]:
+        """Forget an unfinished unit; the queues that it touched."""
+        touched, self._touched = set(self._touched.values()), {}
+        self._unit, self._unit_records, self._in_doubt = NO_UNIT, 0, False
+        return touched
+
     def run(self, start: int) -> int:
         """Index the entries from a position on; one past the last byte that may stay."""
         position = start
         for entry, payload in scan(self.log, start):
-            self._handle(entry, payload)
+            self.handle(entry, payload)
             position = entry.end
         if position < self.log.end:
             self._refuse_damage(position)
@@ -146,7 +171,8 @@ class _Replay:
             self.catalog.publish(self._touched.values(), position)
         return position
 
-    def _handle(self, entry: Entry, payload: memoryview) -> None:
+    def handle(self, entry: Entry, payload: memoryview) -> None:
+        """Take the next entry."""
         if self._in_doubt and entry.kind is not EntryKind.VOID:
             self._leave_fence(entry)
         if entry.kind is EntryKind.VOID:
@@ -154,6 +180,9 @@ class _Replay:
             return
         if entry.kind is EntryKind.DATA:
             self._index(entry, payload)
+        elif entry.kind is EntryKind.EPOCH:
+            self._check(entry, "begins an epoch inside a unit", holds=self._unit == NO_UNIT)
+            self.catalog.epochs = EpochTable.unpack(payload)
         elif not self.unit_marks and entry.kind is not EntryKind.DROP_TOPIC:
             return
         elif entry.kind is EntryKind.BEGIN:
@@ -166,7 +195,8 @@ class _Replay:
             self._unit = NO_UNIT
         else:
             self._check(entry, "drops a topic inside a unit", holds=self._unit == NO_UNIT)
-            self.catalog.drop_topic(str(payload, "utf-8"), entry.end)
+            dropped = self.catalog.drop_topic(str(payload, "utf-8"), entry.end)
+            self.dropped += [index.folder for index in dropped]
         if self._unit == NO_UNIT:
             self.catalog.publish(self._touched.values(), entry.end)
             self._touched = {}
@@ -217,6 +247,7 @@ class _Replay:
         starts = np.asarray(records.starts) + entry.payload_position
         index.extend(starts, record_sizes(records), tag_hashes(records))
         self._touched[key] = index
+        self.arrived.add(key)
         if self._unit_records is not None:
             self._unit_records += entry.count
 
@@ -233,6 +264,8 @@ class _Replay:
 
     def _refuse_damage(self, position: int) -> None:
         """Raise unless what lies behind a position can be the rest of an unfinished write."""
+        if self.certain_to is not None and position >= self.certain_to:
+            return
         witness = witness_behind(self.log, position)
         if witness is None:
             return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.protocol.columns import Records
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.store.staging import StageKey
 
 __all__ = [
+    "AloneRequest",
     "AppendRequest",
     "AppendResult",
     "DropRequest",
@@ -98,6 +100,15 @@ class DropRequest:
 
 
 @dataclass(slots=True, eq=False)
+class AloneRequest:
+    """Do some work on the writer's thread, between two groups."""
+
+    work: Callable[[], Any]
+    size: int = 0
+    future: Future[Any] = field(default_factory=Future)
+
+
+@dataclass(slots=True, eq=False)
 class WakeRequest:
     """Have the writer look at what is due."""
 
@@ -111,4 +122,4 @@ class StopRequest:
     size: int = 0
 
 
-Request = AppendRequest | UnitRequest | DropRequest | WakeRequest | StopRequest
+Request = AppendRequest | UnitRequest | DropRequest | AloneRequest | WakeRequest | StopRequest

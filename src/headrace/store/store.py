@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Self
 from headrace.errors import InvalidParameterError
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.folder_lock import FolderLock
-from headrace.store.opening import StoreParts, open_parts
+from headrace.store.opening import COPIED, StoreParts, open_parts
 from headrace.store.reading import Bounds, Cut, Reader, ReadResult
 from headrace.store.record import check_sizes, queue_of
+from headrace.store.replication.port import LogPort
 from headrace.store.requests import (
     AppendRequest,
     AppendResult,
@@ -53,7 +54,9 @@ class MessageStore:
     (0, 2, 2)
     """
 
-    def __init__(self, lock: FolderLock, parts: StoreParts, settings: StoreSettings) -> None:
+    def __init__(
+        self, path: Path, lock: FolderLock, parts: StoreParts, settings: StoreSettings, ops: FileOps
+    ) -> None:
         self._lock = lock
         self._log = parts.log
         self._catalog = parts.catalog
@@ -64,6 +67,15 @@ class MessageStore:
         self._settings = settings
         verification = Verification(parts.log, parts.recovery.checked_from)
         self._reader = Reader(parts.log, parts.catalog, verification)
+        #: The log as followers and their primary need it.
+        self.replication = LogPort(
+            path / COPIED,
+            parts.log,
+            parts.catalog,
+            parts.writer,
+            ops,
+            unit_marks=settings.unit_marks,
+        )
 
     @classmethod
     def open(
@@ -104,7 +116,7 @@ class MessageStore:
             lock.release()
             raise
         parts.writer.start()
-        return cls(lock, parts, settings)
+        return cls(path, lock, parts, settings, ops)
 
     @property
     def store_host(self) -> tuple[str, int]:
@@ -297,6 +309,7 @@ class MessageStore:
         """
         if self._writer.close():
             self._checkpointer.close()
+            self.replication.close()
             self._log.close()
             self._lock.release()
 

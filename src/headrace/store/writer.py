@@ -26,6 +26,7 @@ from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind
 from headrace.store.fileops import FileOps, write_error
 from headrace.store.index import QueueKey
 from headrace.store.requests import (
+    AloneRequest,
     AppendRequest,
     AppendResult,
     DropRequest,
@@ -49,6 +50,8 @@ _logger = logging.getLogger(__name__)
 
 OnAppend = Callable[[Collection[QueueKey]], None]
 
+#: What a store that is a copy of another refuses.
+_WRITES = (AppendRequest, UnitRequest, DropRequest)
 #: One group takes no further request beyond this many bytes.
 _GROUP_BYTES = 16 * 1024 * 1024
 _GROUP_REQUESTS = 4096
@@ -81,7 +84,8 @@ class Writer:
         self._on_append = on_append
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._last_timestamp = 0
-        self._dropped: list[Path] = []
+        #: Index folders of deleted topics that the next checkpoint may remove.
+        self.dropped: list[Path] = []
         self._checkpoint_position = checkpointer.position
         self._checkpoint_time = self._sync_time = time.monotonic()
         self.counters = WriterCounters()
@@ -89,6 +93,10 @@ class Writer:
         self.store_host = ("127.0.0.1", 0)
         #: Why the store takes no more, None while it does.
         self.failure: StoreError | None = None
+        #: Why the store takes nothing from its callers for now: it is a copy of another.
+        self.refusal: StoreError | None = None
+        #: Told of each new end that readers see, if anybody wants to know.
+        self.on_publish: Callable[[int], None] | None = None
         self._closing = threading.Lock()
         self._closed = False
         #: Held by whoever writes; taken before any change to log or catalog.
@@ -108,6 +116,8 @@ class Writer:
         with self._closing:
             if self._closed:
                 raise StoreError("the store is closed")
+            if self.refusal is not None and isinstance(request, _WRITES):
+                raise type(self.refusal)(self.refusal.message, hint=self.refusal.hint)
             if not self._may_write_here(request):
                 self._waiting += 1
                 self._requests.put(request)
@@ -171,11 +181,15 @@ class Writer:
         self._commit_appends(appends)
         return running
 
-    def _handle(self, request: UnitRequest | DropRequest | WakeRequest | StopRequest) -> bool:
+    def _handle(
+        self, request: UnitRequest | DropRequest | AloneRequest | WakeRequest | StopRequest
+    ) -> bool:
         if isinstance(request, UnitRequest):
             self._commit(request.future, lambda group: self._write_unit(group, request))
         elif isinstance(request, DropRequest):
             self._commit(request.future, lambda _: self._write_drop(request))
+        elif isinstance(request, AloneRequest):
+            self._do_alone(request)
         return not isinstance(request, StopRequest)
 
     def _take(self) -> list[Request]:
@@ -205,10 +219,10 @@ class Writer:
             self._log.flush()
             failpoint("store.append.written")
             if self._settings.flush == "sync":
-                self._sync()
+                self.sync()
                 failpoint("store.append.synced")
         except Exception as error:  # noqa: BLE001 - every caller hears of it
-            failure = self._undo(group, error)
+            failure = self.undo(group, error)
             for request in requests:
                 request.future.set_exception(failure)
             return
@@ -225,14 +239,25 @@ class Writer:
         try:
             self._require_working()
             result = write(group)
-            self._sync()
+            self.sync()
             failpoint("store.unit.synced")
         except Exception as error:  # noqa: BLE001 - the caller hears of it
-            future.set_exception(self._undo(group, error))
+            future.set_exception(self.undo(group, error))
             return
         self._publish(group)
         future.set_result(result)
         self._notify(group)
+
+    def _do_alone(self, request: AloneRequest) -> None:
+        if not request.future.set_running_or_notify_cancel():
+            return
+        try:
+            self._require_working()
+            result = request.work()
+        except Exception as error:  # noqa: BLE001 - the caller hears of it
+            request.future.set_exception(error)
+            return
+        request.future.set_result(result)
 
     def _begin(self) -> Group:
         # Store times never fall, so that a search by time finds its way.
@@ -279,9 +304,9 @@ class Writer:
         name = request.topic.encode()
         self._log.place(len(name))
         self._log.add(EntryKind.DROP_TOPIC, name)
-        self._sync()
+        self.sync()
         dropped = self._catalog.drop_topic(request.topic, self._log.end)
-        self._dropped += [index.folder for index in dropped]
+        self.dropped += [index.folder for index in dropped]
         return len(dropped)
 
     def _write(self, group: Group, piece: Piece, unit: int) -> tuple[int, int]:
@@ -301,7 +326,8 @@ class Writer:
             index.extend(np.add(records.starts, position), record_sizes(records), piece.tags)
         return offset, position
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
+        """Put everything on the disk. Caller: holds the turn."""
         self._log.sync()
         self._sync_time = time.monotonic()
         self.counters.syncs += 1
@@ -310,19 +336,26 @@ class Writer:
         if not self._is_dirty():
             self._checkpoint_time = time.monotonic()
         self._catalog.publish(group.touched, self._log.end)
+        if self.on_publish is not None:
+            self.on_publish(self._log.end)
         self.counters.groups += 1
         self.counters.records += group.records
         self.counters.bytes += self._log.end - group.begin
 
     def _notify(self, group: Group) -> None:
-        if self._on_append is None or not group.touched:
+        if self._on_append is not None and group.touched:
+            self.tell([index.key for index in group.touched])
+
+    def tell(self, keys: Collection[QueueKey]) -> None:
+        """Tell of queues that have new messages."""
+        if self._on_append is None or not keys:
             return
         try:
-            self._on_append([index.key for index in group.touched])
+            self._on_append(keys)
         except Exception:
             _logger.exception("the callback for new messages raised")
 
-    def _undo(self, group: Group, error: Exception) -> Exception:
+    def undo(self, group: Group, error: Exception) -> Exception:
         """Take back everything of a group; what to tell its callers."""
         self._catalog.retract(group.touched)
         if isinstance(error, OSError) and not isinstance(error, StoreError):
@@ -372,7 +405,7 @@ class Writer:
         save = self._is_dirty() and (final or soon or self._checkpoint_due() <= now)
         try:
             if self._log.synced < self._log.end and (late or save or final):
-                self._sync()
+                self.sync()
         except StoreFailedError as error:
             self._fail(error)
             return
@@ -381,9 +414,10 @@ class Writer:
 
     def _save(self) -> None:
         position = self._catalog.position
-        dropped, self._dropped = self._dropped, []
+        dropped, self.dropped = self.dropped, []
         indexes = self._catalog.indexes()
         units = self._settings.index_file_units
-        self._checkpointer.submit(Snapshot(position, units, indexes, dropped))
+        epochs = self._catalog.epochs
+        self._checkpointer.submit(Snapshot(position, units, indexes, dropped, epochs))
         self._checkpoint_position = position
         self._checkpoint_time = time.monotonic()

@@ -1,0 +1,98 @@
+"""What a follower does to its own store: append, cut, start over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.store.replication.cutting import cut_log, empty_store
+from headrace.store.replication.following import (
+    Copied,
+    Copy,
+    Cut,
+    CutDone,
+    LogHead,
+    Restart,
+)
+
+if TYPE_CHECKING:
+    from headrace.store.fileops import FileOps
+    from headrace.store.store import MessageStore
+
+__all__ = ["Copyist"]
+
+_log = logging.getLogger(__name__)
+
+
+class Copyist:
+    """Carries out a follower's instructions on its own store, waiting for the disk.
+
+    Parameters
+    ----------
+    path
+        The store's folder.
+    store
+        The store; it is closed and opened again when its log is cut.
+    open_store
+        Opens the store in the folder.
+    ops
+        File operations, for tests.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        store: MessageStore,
+        open_store: Callable[[], MessageStore],
+        ops: FileOps | None = None,
+    ) -> None:
+        self._path = path
+        self.store = store
+        self._open_store = open_store
+        self._ops = ops
+
+    def head(self, log: str) -> LogHead:
+        """Say where the own log begins and ends."""
+        return self.store.replication.head(log)
+
+    def copy(self, instruction: Copy, *, sync: bool) -> Copied:
+        """Append bytes; raises what the store raises."""
+        port = self.store.replication
+        return port.copy(
+            instruction.base, instruction.position, instruction.content, sync=sync
+        ).result()
+
+    def cut(self, instruction: Cut, log: str) -> CutDone:
+        """Remove what the primary does not have."""
+        end = self.head(log).end
+        _log.warning(
+            "%s: the log goes up to %d, but is the primary's only up to %d: %d bytes are cut",
+            self._path,
+            end,
+            instruction.position,
+            end - instruction.position,
+        )
+        self.store.close()
+        cut_log(self._path, instruction.position, self._ops)
+        return self._reopened(log)
+
+    def restart(self, instruction: Restart, log: str) -> CutDone:
+        """Empty the store, and begin at a position."""
+        held = self.head(log)
+        level = logging.WARNING if held.end > held.begin else logging.INFO
+        _log.log(
+            level,
+            "%s: starts over at position %d of the primary's log: %s",
+            self._path,
+            instruction.position,
+            instruction.why,
+        )
+        self.store.close()
+        empty_store(self._path, instruction.position, self._ops)
+        return self._reopened(log)
+
+    def _reopened(self, log: str) -> CutDone:
+        self.store = self._open_store()
+        return CutDone(self.head(log))
