@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.store.fileops import FileOps, replace_file
-from headrace.store.replication.epochs import EpochTable
 
 if TYPE_CHECKING:
     from headrace.store.index import IndexView, QueueIndex
+    from headrace.store.replication.epochs import EpochTable
 
 __all__ = [
     "Checkpoint",
