@@ -297,6 +297,8 @@ _BY_RESPONSE_CODE: dict[int | None, type[BrokerError]] = {
     **{kind.response_code: kind for kind in _NUMBERED},
     14: BrokerBusyError,
     215: BrokerBusyError,
+    # A queue of a static topic has moved: the next try asks where to.
+    501: BrokerBusyError,
 }
 
 

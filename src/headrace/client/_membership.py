@@ -7,38 +7,78 @@ import itertools
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from headrace.errors import BrokerError
+from headrace.errors import BrokerError, TopicNotFoundError
 from headrace.protocol.allocation import average_rule
 from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
-from headrace.protocol.groups import ConsumerData, ConsumerIds, Heartbeat, SubscriptionData
+from headrace.protocol.groups import (
+    ConsumerData,
+    ConsumerIds,
+    Heartbeat,
+    SubscriptionData,
+    retry_topic,
+)
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
     from headrace.client.queues import MessageQueue
 
-__all__ = ["Membership"]
+__all__ = ["Membership", "Role", "host_name", "new_client_id"]
 
 _numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a member tells the brokers about itself."""
+
+    group: str
+    #: Tags by topic; all members must have the same.
+    subscriptions: Mapping[str, str]
+    client_id: str
+    kind: Literal["CONSUME_ACTIVELY", "CONSUME_PASSIVELY"] = "CONSUME_ACTIVELY"
+    model: Literal["CLUSTERING", "BROADCASTING"] = "CLUSTERING"
+    start: str = "CONSUME_FROM_LAST_OFFSET"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """What the group reads."""
+        return tuple(self.subscriptions)
+
+    def heartbeat(self) -> bytes:
+        """Body of the member's heartbeats."""
+        version = time.time_ns() // 1_000_000
+        consumer = ConsumerData(
+            group_name=self.group,
+            consume_type=self.kind,
+            message_model=self.model,
+            consume_from_where=self.start,
+            subscription_data_set=[
+                SubscriptionData.of(topic, tags, version)
+                for topic, tags in self.subscriptions.items()
+            ],
+        )
+        return dumps(Heartbeat(client_id=self.client_id, consumer_data_set=[consumer]))
 
 
 class Membership:
     """What brokers know of one member of a group, and what it learns from them.
 
-    Caller: AsyncGroupConsumer.
+    Caller: Sharing.
     """
 
-    def __init__(self, client: AsyncClient, group: str, topics: tuple[str, ...], tags: str) -> None:
-        self.client_id = _client_id()
+    def __init__(self, client: AsyncClient, role: Role) -> None:
+        self.role = role
         #: Set when a broker says that the members have changed.
         self.changed = asyncio.Event()
         self._client = client
-        self._group = group
-        self._topics = topics
-        self._body = dumps(self._heartbeat(tags))
+        self._body = role.heartbeat()
+        self._retry_topic = retry_topic(role.group)
         self._stop_listening = client.on_request(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._notified
         )
@@ -49,25 +89,33 @@ class Membership:
         await asyncio.gather(*(self._beat(broker) for broker in brokers))
 
     async def share(self, topic: str) -> list[MessageQueue] | None:
-        """Work out this member's queues of a topic; None: the members cannot be told now."""
-        queues = await self._client.queues(topic)
-        if not queues:
-            return []
-        members = await self._members(queues[0].broker)
+        """Work out this member's queues of a topic; None: they cannot be told now."""
+        try:
+            queues = await self._client.queues(topic)
+        except TopicNotFoundError:
+            # Brokers make a group's retry topic at its first heartbeat; the route follows later.
+            if topic == self._retry_topic:
+                return None
+            raise
+        if not queues or self.role.model == "BROADCASTING":
+            return queues
+        members = await self._members(await self._client.broker_of(queues[0]))
         if members is None:
             return None
-        return list(average_rule(queues, members, self.client_id))
+        return list(average_rule(queues, members, self.role.client_id))
 
     async def leave(self) -> None:
         """Tell the brokers that this member goes."""
         self._stop_listening()
-        ext = {"clientID": self.client_id, "consumerGroup": self._group}
+        ext = {"clientID": self.role.client_id, "consumerGroup": self.role.group}
         for broker in await self._brokers():
             await self._client.ask_broker_once(broker, Command(RequestCode.UNREGISTER_CLIENT, ext))
 
     async def _brokers(self) -> list[str]:
         names: set[str] = set()
-        for topic in self._topics:
+        for topic in self.role.topics:
+            if topic == self._retry_topic:
+                continue
             route = await self._client.route(topic)
             names.update(part.broker_name for part in route.queue_datas)
         return sorted(names)
@@ -78,7 +126,7 @@ class Membership:
         )
 
     async def _members(self, broker: str) -> list[str] | None:
-        ext = {"consumerGroup": self._group}
+        ext = {"consumerGroup": self.role.group}
         try:
             answer = await self._client.ask_broker(
                 broker, lambda: Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
@@ -89,25 +137,17 @@ class Membership:
             return None
         return loads(answer.payload, ConsumerIds).consumer_id_list
 
-    def _heartbeat(self, tags: str) -> Heartbeat:
-        version = time.time_ns() // 1_000_000
-        subscriptions = [SubscriptionData.of(topic, tags, version) for topic in self._topics]
-        consumer = ConsumerData(
-            group_name=self._group,
-            consume_type="CONSUME_ACTIVELY",
-            message_model="CLUSTERING",
-            consume_from_where="CONSUME_FROM_LAST_OFFSET",
-            subscription_data_set=subscriptions,
-        )
-        return Heartbeat(client_id=self.client_id, consumer_data_set=[consumer])
-
     def _notified(self, command: Command) -> Command | None:
-        if command.ext.get("consumerGroup") == self._group:
+        if command.ext.get("consumerGroup") == self.role.group:
             self.changed.set()
         return None
 
 
-def _client_id() -> str:
-    # Java's lite pull consumers end theirs alike.
-    name = socket.gethostname().replace("@", "-")
-    return f"{name}@{os.getpid()}#{time.time_ns()}-{next(_numbers)}@STREAM"
+def new_client_id(suffix: str = "") -> str:
+    """Make an id that no other member has."""
+    return f"{host_name()}@{os.getpid()}#{time.time_ns()}-{next(_numbers)}{suffix}"
+
+
+def host_name() -> str:
+    """Name of this machine, as client ids begin."""
+    return socket.gethostname().replace("@", "-")

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
+#: Bit of a command's flag: no answer is wanted.
+_ONEWAY = 2
+
 # Sessions of a parent process: to finalise one would close descriptors that its loop still polls.
 _abandoned: list[Session] = []
 
@@ -69,6 +72,7 @@ class Session:
         if connection is None or connection.closed:
             connection = await self._connect(address)
         self.requests += 1
+        command.flag |= _ONEWAY
         connection.send_oneway(command)
 
     def learn(self, brokers: Iterable[BrokerData]) -> None:

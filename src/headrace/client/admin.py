@@ -251,7 +251,7 @@ class AsyncAdmin:
             If the queue does not hold this offset.
         """
         result = await AsyncPullConsumer(self.client).pull(queue, offset, max_messages=1)
-        for message in decode_messages(result.block) if result.block else ():
+        for message in result.messages():
             if message.queue_offset == offset:
                 return message
         raise NotFoundError(

@@ -80,8 +80,10 @@ class Producer(Twin[AsyncProducer]):
         super().__init__(AsyncProducer(client.asynchronous, group))
 
     send = blocking(AsyncProducer.send)
+    send_oneway = blocking(AsyncProducer.send_oneway)
     send_batch = blocking(AsyncProducer.send_batch)
     send_columns = blocking(AsyncProducer.send_columns)
+    queue_for = blocking(AsyncProducer.queue_for)
     statistics = same(AsyncProducer.statistics)
 
 

@@ -13,6 +13,7 @@ from headrace.client._session import Session
 from headrace.client.queues import MessageQueue
 from headrace.client.settings import ClientSettings, parse_addresses
 from headrace.errors import (
+    BrokerError,
     ConnectionFailedError,
     HeadraceError,
     NotFoundError,
@@ -22,7 +23,7 @@ from headrace.errors import (
 )
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
-from headrace.protocol.routes import ClusterInfo, TopicRoute, loads
+from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute, loads
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -228,6 +229,36 @@ class AsyncClient:
             self._own_session().stale.add(broker)
             raise
 
+    async def ask_queue(
+        self,
+        queue: MessageQueue,
+        make: Callable[[], Command],
+        *,
+        expect: Collection[int] = (0,),
+        timeout: timedelta | None = None,
+    ) -> Command:
+        """Send a request about a queue to the broker that holds it, again while that may help."""
+        return await self.retry(
+            lambda: self.ask_queue_once(queue, make(), expect=expect, timeout=timeout)
+        )
+
+    async def ask_queue_once(
+        self,
+        queue: MessageQueue,
+        command: Command,
+        *,
+        expect: Collection[int] = (0,),
+        timeout: timedelta | None = None,
+    ) -> Command:
+        """Send a request about a queue to the broker that holds it, once."""
+        broker = await self.broker_of(queue)
+        try:
+            return await self.ask_broker_once(broker, command, expect=expect, timeout=timeout)
+        except BrokerError as error:
+            if error.number == ResponseCode.NOT_LEADER_FOR_QUEUE:
+                self.forget_route(queue.topic)
+            raise
+
     # Where things are
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
@@ -260,6 +291,24 @@ class AsyncClient:
         route = await self.route(topic, refresh=refresh)
         found = route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic)
         return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in found]
+
+    async def broker_of(self, queue: MessageQueue) -> str:
+        """Name of the broker that holds a queue; where a static topic's is, the route tells.
+
+        Raises
+        ------
+        NotFoundError
+            If no broker holds the queue of a static topic now.
+        """
+        if queue.broker != LOGICAL_BROKER:
+            return queue.broker
+        holder = (await self.route(queue.topic)).holders().get(queue.queue_id)
+        if holder is None:
+            raise NotFoundError(
+                f"no broker holds queue {queue.queue_id} of the static topic {queue.topic!r} now",
+                hint="look whether its brokers are registered: `mqadmin clusterList`",
+            )
+        return holder
 
     async def cluster_info(self) -> ClusterInfo:
         """Ask the name server for all brokers and clusters."""

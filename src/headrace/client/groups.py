@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, Self
+from datetime import timedelta
+from typing import TYPE_CHECKING, Self
 
-from headrace.client._membership import Membership
+from headrace.client._following import PullSize, follow
+from headrace.client._membership import Membership, Role, new_client_id
+from headrace.client._sharing import Sharing, Start, start_offset
 from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatus
 from headrace.errors import ConfigurationError, HeadraceError
 
@@ -30,7 +33,7 @@ class GroupOptions:
     """How a group consumer reads."""
 
     #: Where to begin in a queue of which the group has no offset.
-    start: Literal["first", "last"] | datetime = "last"
+    start: Start = "last"
     #: Whether offsets are committed by themselves, of what ``poll`` returned before its last call.
     auto_commit: bool = True
     #: Tags to read, joined by ``||``; ``*`` is all messages.
@@ -99,7 +102,7 @@ class AsyncGroupConsumer:
         self.topics = tuple(topics)
         self.options = options or GroupOptions()
         self._puller = AsyncPullConsumer(self.client, group)
-        self._membership: Membership | None = None
+        self._sharing: Sharing | None = None
         self._fetchers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._buffer: asyncio.Queue[PullResult | HeadraceError] = asyncio.Queue(
             self.options.buffered
@@ -107,8 +110,7 @@ class AsyncGroupConsumer:
         self._positions: dict[MessageQueue, int] = {}
         self._processed: dict[MessageQueue, int] = {}
         self._committed: dict[MessageQueue, int] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._rebalances = 0
+        self._committing: asyncio.Task[None] | None = None
         self._blocks = 0
         self._commits = 0
 
@@ -129,7 +131,8 @@ class AsyncGroupConsumer:
 
     def statistics(self) -> GroupStatistics:
         """Tell what this member holds and has done."""
-        return GroupStatistics(dict(self._positions), self._rebalances, self._blocks, self._commits)
+        rebalances = self._sharing.rebalances if self._sharing is not None else 0
+        return GroupStatistics(dict(self._positions), rebalances, self._blocks, self._commits)
 
     def assignment(self) -> list[MessageQueue]:
         """List the queues that this member reads now."""
@@ -138,32 +141,35 @@ class AsyncGroupConsumer:
     async def start(self) -> None:
         """Join the group, and begin to read."""
         settings = self.client.settings
-        membership = Membership(self.client, self.group, self.topics, self.options.tags)
-        self._membership = membership
-        await membership.heartbeat()
-        await self._rebalance(membership)
-        self._tasks = [
-            asyncio.create_task(self._keep_alive(membership, settings.heartbeat_interval)),
-            asyncio.create_task(self._keep_balanced(membership, settings.rebalance_interval)),
-        ]
+        role = Role(
+            group=self.group,
+            subscriptions=dict.fromkeys(self.topics, self.options.tags),
+            # Java's lite pull consumers end their ids alike.
+            client_id=new_client_id("@STREAM"),
+        )
+        self._sharing = Sharing(Membership(self.client, role), self, settings)
+        await self._sharing.start()
         if self.options.auto_commit:
-            self._tasks.append(asyncio.create_task(self._keep_committed(settings.commit_interval)))
+            self._committing = asyncio.create_task(self._keep_committed(settings.commit_interval))
 
     async def close(self) -> None:
         """Stop reading, commit, and leave the group."""
-        membership, self._membership = self._membership, None
-        if membership is None:
+        sharing, self._sharing = self._sharing, None
+        if sharing is None:
             return
-        tasks = self._tasks + list(self._fetchers.values())
+        await sharing.stop()
+        tasks = list(self._fetchers.values())
+        if self._committing is not None:
+            tasks.append(self._committing)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        try:
-            if self.options.auto_commit:
+        if self.options.auto_commit:
+            try:
                 await self._commit_processed()
-            await membership.leave()
-        except HeadraceError as error:
-            _log.warning("group %r: leaving it failed: %s", self.group, error)
+            except HeadraceError as error:
+                _log.warning("group %r: the last commit failed: %s", self.group, error)
+        await sharing.leave()
         await self.client.close()
         self._fetchers.clear()
         self._positions.clear()
@@ -217,27 +223,22 @@ class AsyncGroupConsumer:
             self._committed.update(due)
             self._commits += len(due)
 
-    # The assignment
+    # The assignment, as Sharing works it out
 
-    async def _rebalance(self, membership: Membership) -> None:
-        wanted: set[MessageQueue] = set()
-        for topic in self.topics:
-            share = await membership.share(topic)
-            if share is None:
-                wanted.update(queue for queue in self._fetchers if queue.topic == topic)
-            else:
-                wanted.update(share)
-        lost = set(self._fetchers) - wanted
-        gained = sorted(wanted - set(self._fetchers))
-        if lost:
-            await self._give_up(lost)
-        for queue in gained:
-            start = await self._start_of(queue)
+    def held(self) -> list[MessageQueue]:
+        """List the queues that this member reads now.  Caller: Sharing."""
+        return list(self._fetchers)
+
+    async def take(self, queues: list[MessageQueue]) -> bool:
+        """Begin to read queues.  Caller: Sharing."""
+        for queue in queues:
+            start = await start_offset(self._puller, queue, self.options.start)
             self._positions[queue] = self._processed[queue] = self._committed[queue] = start
             self._fetchers[queue] = asyncio.create_task(self._fetch(queue, start))
-        self._rebalances += bool(lost or gained)
+        return True
 
-    async def _give_up(self, queues: set[MessageQueue]) -> None:
+    async def give_up(self, queues: set[MessageQueue]) -> None:
+        """Stop reading queues.  Caller: Sharing."""
         for queue in queues:
             self._fetchers.pop(queue).cancel()
         if self.options.auto_commit:
@@ -246,64 +247,25 @@ class AsyncGroupConsumer:
             for table in (self._positions, self._processed, self._committed):
                 table.pop(queue, None)
 
-    async def _start_of(self, queue: MessageQueue) -> int:
-        committed = await self._puller.committed(queue)
-        if committed is not None:
-            return committed
-        start = self.options.start
-        if start == "first":
-            return await self._puller.begin_offset(queue)
-        if start == "last":
-            return await self._puller.end_offset(queue)
-        return await self._puller.offset_for_time(queue, start)
-
     # Background tasks
 
     async def _fetch(self, queue: MessageQueue, offset: int) -> None:
         options = self.options
-        while True:
-            try:
-                result = await self._puller.pull(
-                    queue,
-                    offset,
-                    max_messages=options.max_messages,
-                    max_bytes=options.max_bytes,
-                    wait=options.wait,
-                    tags=options.tags,
-                )
-            except HeadraceError as error:
-                await self._buffer.put(error)
-                await asyncio.sleep(self.client.settings.retry_backoff_limit.total_seconds())
-                continue
-            if result.status is PullStatus.OFFSET_MOVED:
-                _log.warning(
-                    "group %r: queue %s has no offset %d, going on at %d",
-                    self.group, queue, offset, result.next_offset,
-                )  # fmt: skip
-            if result.status is PullStatus.FOUND:
-                await self._buffer.put(result)
-            offset = result.next_offset
-
-    async def _keep_alive(self, membership: Membership, interval: timedelta) -> None:
-        while True:
-            await asyncio.sleep(interval.total_seconds())
-            try:
-                await membership.heartbeat()
-            except HeadraceError as error:
-                _log.warning("group %r: heartbeat failed: %s", self.group, error)
-
-    async def _keep_balanced(self, membership: Membership, interval: timedelta) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(interval.total_seconds()):
-                    await membership.changed.wait()
-            except TimeoutError:
-                pass
-            membership.changed.clear()
-            try:
-                await self._rebalance(membership)
-            except HeadraceError as error:
-                _log.warning("group %r: rebalance failed: %s", self.group, error)
+        size = PullSize(
+            max_messages=options.max_messages,
+            max_bytes=options.max_bytes,
+            wait=options.wait,
+            tags=options.tags,
+        )
+        async with aclosing(follow(self._puller, queue, offset, size)) as results:
+            async for result in results:
+                if isinstance(result, HeadraceError) or result.status is PullStatus.FOUND:
+                    await self._buffer.put(result)
+                elif result.status is PullStatus.OFFSET_MOVED:
+                    _log.warning(
+                        "group %r: queue %s has not the offset asked for, going on at %d",
+                        self.group, queue, result.next_offset,
+                    )  # fmt: skip
 
     async def _keep_committed(self, interval: timedelta) -> None:
         while True:

@@ -1,12 +1,12 @@
-"""Sending messages: one, a batch, by key, to a queue, or whole Arrow columns."""
+"""Sending messages: one, a batch, by key, delayed, to a queue, or whole Arrow columns."""
 
 from __future__ import annotations
 
 import itertools
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.client.queues import MessageQueue
@@ -55,6 +55,10 @@ class SendResult:
     count: int
     #: The broker's id of the message (of a batch: the ids, joined by commas), or empty.
     offset_id: str
+    #: Id that the producer gave the message, the same in all tries; empty for a batch.
+    message_id: str = ""
+    #: Id of the transaction that the message belongs to, or empty.
+    transaction_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,8 @@ class AsyncProducer:
         Parameters
         ----------
         queue
-            Where to; by default the queue that belongs to the message's key, or with
-            ``by_key=False`` or without a key all queues in turn.
+            Where to; by default the queue that belongs to the message's sharding key, else to its
+            key, or with ``by_key=False`` or without a key all queues in turn.
 
         Raises
         ------
@@ -114,16 +118,33 @@ class AsyncProducer:
         TopicNotFoundError
             If the topic does not exist.
         """
-        body, flag = self._compressed(message.body)
-        # All tries carry the same id, by which a message that arrived twice can be told.
-        encoded = message.encoded_properties({UNIQ_KEY: self._unique_keys.take()})
-        self._check_size(message.topic, len(body) + len(encoded))
-        fields = self._fields(message.topic, flag, message.born, encoded.decode())
-        fields["h"] = str(message.flag)
-        choose = self._chooser(message.topic, queue, _key_of(message) if by_key else None)
-        return await self._send(
-            choose, RequestCode.SEND_MESSAGE_V2, fields, body, 1, len(body) + len(encoded)
+        return await self._send_one(message, queue, by_key=by_key)
+
+    async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
+        """Send one message without an answer: fast, once, and nobody tells whether it arrived.
+
+        Raises
+        ------
+        MessageTooLargeError
+            If it is larger than ``ClientSettings.max_message_size``.
+        TopicNotFoundError
+            If the topic does not exist.
+        """
+        fields, body, _ = self._encoded(message, {UNIQ_KEY: self._unique_keys.take()})
+        chosen = await self._chooser(message.topic, queue, _key_of(message))()
+        broker = await self.client.broker_of(chosen)
+        command = Command(
+            RequestCode.SEND_MESSAGE_V2, fields | {"e": str(chosen.queue_id), "n": broker}, body
         )
+        await self.client.send_oneway(await self.client.broker_address(broker), command)
+
+    async def queue_for(self, topic: str, key: object) -> MessageQueue:
+        """Tell to which queue of a topic messages of a key go.
+
+        It depends on nothing but the key and the topic's number of queues: every process and
+        every release chooses alike, see ``headrace.keys``.
+        """
+        return await self._chooser(topic, None, encode_key(key))()
 
     async def send_batch(
         self, messages: Sequence[Message], queue: MessageQueue | None = None
@@ -144,6 +165,11 @@ class AsyncProducer:
                 hint="send one batch per topic",
             )
         (topic,) = topics
+        if any(message.is_delayed for message in messages):
+            raise ConfigurationError(
+                f"a batch for topic {topic!r} holds a delayed message",
+                hint="send delayed messages one by one: brokers refuse them in batches",
+            )
         body = encode_batch(messages)
         self._check_size(topic, len(body))
         choose = self._chooser(topic, queue, None)
@@ -190,6 +216,34 @@ class AsyncProducer:
             )
         return results
 
+    async def _send_one(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        extra: Mapping[str, str] | None = None,
+        *,
+        by_key: bool = True,
+        flag: int = 0,
+    ) -> SendResult:
+        # All tries carry the same id, by which a message that arrived twice can be told.
+        unique_key = self._unique_keys.take()
+        fields, body, size = self._encoded(message, {**(extra or {}), UNIQ_KEY: unique_key}, flag)
+        choose = self._chooser(message.topic, queue, _key_of(message) if by_key else None)
+        result = await self._send(choose, RequestCode.SEND_MESSAGE_V2, fields, body, 1, size)
+        return replace(result, message_id=unique_key)
+
+    def _encoded(
+        self, message: Message, extra: Mapping[str, str], flag: int = 0
+    ) -> tuple[dict[str, str], bytes, int]:
+        """Fields and body of the request that sends a message, and the message's size."""
+        body, compressed = self._compressed(message.body)
+        encoded = message.encoded_properties(extra)
+        size = len(body) + len(encoded)
+        self._check_size(message.topic, size)
+        fields = self._fields(message.topic, flag | compressed, message.born, encoded.decode())
+        fields["h"] = str(message.flag)
+        return fields, body, size
+
     async def _send_batch(
         self,
         topic: str,
@@ -215,9 +269,10 @@ class AsyncProducer:
     ) -> SendResult:
         async def attempt() -> SendResult:
             queue = await choose()
-            ext = fields | {"e": str(queue.queue_id), "n": queue.broker}
-            answer = await self.client.ask_broker_once(
-                queue.broker, Command(code, ext, body), expect=_STORED
+            broker = await self.client.broker_of(queue)
+            ext = fields | {"e": str(queue.queue_id), "n": broker}
+            answer = await self.client.ask_queue_once(
+                queue, Command(code, ext, body), expect=_STORED
             )
             return _result(queue, answer, count)
 
@@ -282,6 +337,8 @@ class AsyncProducer:
 
 
 def _key_of(message: Message) -> bytes | None:
+    if message.sharding_key:
+        return encode_key(message.sharding_key)
     keys = {KEYS: message.keys} if message.keys else {}
     key = key_from_properties({**message.properties, **keys})
     return None if key is None else encode_key(key)
@@ -302,4 +359,10 @@ def _result(queue: MessageQueue, answer: Command, count: int) -> SendResult:
             f"the answer to a send names no queue and offset: {answer.ext}"
         ) from None
     stored = MessageQueue(queue.topic, queue.broker, queue_id)
-    return SendResult(stored, offset, count, answer.ext.get("msgId", ""))
+    return SendResult(
+        stored,
+        offset,
+        count,
+        answer.ext.get("msgId", ""),
+        transaction_id=answer.ext.get("transactionId", ""),
+    )

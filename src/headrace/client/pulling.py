@@ -191,7 +191,7 @@ class AsyncPullConsumer:
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Set the group's offset of queues: the next offset to read of each."""
         if not self._group_exists:
-            brokers = {queue.broker for queue in offsets}
+            brokers = {await self.client.broker_of(queue) for queue in offsets}
             await ensure_group(self.client, self.group, brokers)
             self._group_exists = True
         await _for_each(lambda queue: self._commit(queue, offsets[queue]), offsets)
@@ -211,15 +211,14 @@ class AsyncPullConsumer:
             "subscription": tags,
             "subVersion": "0",
             "expressionType": "TAG",
-            "bname": queue.broker,
         }
 
     async def _pull(
         self, queue: MessageQueue, fields: dict[str, str], offset: int, wait: timedelta = _NO_WAIT
     ) -> PullResult:
         ext = fields | {"queueOffset": str(offset)}
-        answer = await self.client.ask_broker(
-            queue.broker,
+        answer = await self.client.ask_queue(
+            queue,
             lambda: Command(RequestCode.PULL_MESSAGE, ext),
             expect=PULL_CODES,
             timeout=self.client.settings.request_timeout + wait,
@@ -231,12 +230,8 @@ class AsyncPullConsumer:
         return result
 
     async def _ask_offset(self, queue: MessageQueue, code: RequestCode, **fields: str) -> int:
-        ext = fields | {
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "bname": queue.broker,
-        }
-        answer = await self.client.ask_broker(queue.broker, lambda: Command(code, ext))
+        ext = fields | {"topic": queue.topic, "queueId": str(queue.queue_id)}
+        answer = await self.client.ask_queue(queue, lambda: Command(code, ext))
         return answer_number(answer, "offset")
 
     async def _commit(self, queue: MessageQueue, offset: int) -> None:
@@ -245,11 +240,8 @@ class AsyncPullConsumer:
             "topic": queue.topic,
             "queueId": str(queue.queue_id),
             "commitOffset": str(offset),
-            "bname": queue.broker,
         }
-        await self.client.ask_broker(
-            queue.broker, lambda: Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-        )
+        await self.client.ask_queue(queue, lambda: Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext))
 
 
 async def _joined(
@@ -258,7 +250,8 @@ async def _joined(
     pending: list[PullResult] = []
     size = 0
     async for result in results:
-        if pending and size + len(result.block) > max_bytes:
+        moved = pending and pending[-1].offset_delta != result.offset_delta
+        if moved or (pending and size + len(result.block) > max_bytes):
             yield join_results(pending)
             pending, size = [], 0
         pending.append(result)

@@ -6,10 +6,13 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from headrace.errors import ProtocolError
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.columns import MessageColumns, decode_columns
 from headrace.protocol.messages import StoredMessage, decode_messages
+from headrace.protocol.routes import LOGICAL_BROKER
 
 if TYPE_CHECKING:
     from headrace.client.queues import MessageQueue
@@ -55,14 +58,38 @@ class PullResult:
     min_offset: int
     #: One past its last offset.
     max_offset: int
+    #: What the queue's offsets are ahead of those in the block: only in static topics, whose
+    #: queues may have moved from one broker to another.
+    offset_delta: int = 0
 
     def columns(self) -> MessageColumns:
         """Decode the block into Arrow columns, without an object per message."""
-        return decode_columns(self.block)
+        columns = decode_columns(self.block)
+        if not self._is_logical:
+            return columns
+        return replace(
+            columns,
+            queue_offset=columns.queue_offset + self.offset_delta,
+            queue_id=np.full_like(columns.queue_id, self.queue.queue_id),
+        )
 
     def messages(self) -> list[StoredMessage]:
         """Decode the block into one object per message."""
-        return decode_messages(self.block)
+        messages = decode_messages(self.block)
+        if not self._is_logical:
+            return messages
+        return [
+            replace(
+                message,
+                queue_offset=message.queue_offset + self.offset_delta,
+                queue_id=self.queue.queue_id,
+            )
+            for message in messages
+        ]
+
+    @property
+    def _is_logical(self) -> bool:
+        return self.queue.broker == LOGICAL_BROKER
 
 
 def join_results(results: list[PullResult]) -> PullResult:
@@ -82,6 +109,7 @@ def read_pull_answer(queue: MessageQueue, answer: Command) -> PullResult:
         next_offset=answer_number(answer, "nextBeginOffset"),
         min_offset=answer_number(answer, "minOffset"),
         max_offset=answer_number(answer, "maxOffset"),
+        offset_delta=answer_number(answer, "offsetDelta") if "offsetDelta" in answer.ext else 0,
     )
 
 

@@ -20,11 +20,31 @@ __all__ = [
     "SubscriptionData",
     "SubscriptionGroupConfig",
     "SubscriptionGroupTable",
+    "dead_letter_topic",
+    "retry_topic",
     "split_tags",
 ]
 
 #: The expression for all messages.
 ALL_TAGS = "*"
+
+
+def retry_topic(group: str) -> str:
+    """Topic in which a group's failed messages come again.
+
+    >>> retry_topic("readers")
+    '%RETRY%readers'
+    """
+    return f"%RETRY%{group}"
+
+
+def dead_letter_topic(group: str) -> str:
+    """Topic for messages that a group could not process for good.
+
+    >>> dead_letter_topic("readers")
+    '%DLQ%readers'
+    """
+    return f"%DLQ%{group}"
 
 
 def split_tags(expression: str | None) -> list[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import ProtocolError
+from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.batches import write_mini_message
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.compression import decompress
@@ -20,7 +21,10 @@ from headrace.protocol.layout import MAGIC_V2, MIN_RECORD, record_parts
 from headrace.protocol.properties import (
     DELAY,
     KEYS,
+    SHARDING_KEY,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     UNIQ_KEY,
     decode_properties,
     encode_properties,
@@ -61,6 +65,17 @@ class Message:
     flag: int = 0
     #: 1 to 18: the broker shows the message 1 s to 2 h later; 0: at once.
     delay_level: int = 0
+    #: The broker shows the message so much later; RocketMQ rounds to seconds.
+    delay: timedelta | None = None
+    #: The broker shows the message at this time, or at once if it has passed.
+    deliver_at: datetime | None = None
+    #: Messages of one sharding key go to one queue, and so stay in order.
+    sharding_key: str | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether the broker holds the message back for a time."""
+        return bool(self.delay_level or self.delay is not None or self.deliver_at is not None)
 
     def encoded_properties(self, extra: Mapping[str, str] | None = None) -> bytes:
         """Write the message's properties with its keys, tags and delay among them.
@@ -68,18 +83,36 @@ class Message:
         Raises
         ------
         MessageRejectedError
-            A name or value is empty or holds a separator, or all are too long.
+            A name or value is empty or holds a separator, all are too long, or the message has
+            two delays.
         """
         properties = dict(self.properties)
         if self.keys:
             properties[KEYS] = self.keys
         if self.tags:
             properties[TAGS] = self.tags
-        if self.delay_level:
-            properties[DELAY] = str(self.delay_level)
+        if self.sharding_key:
+            properties[SHARDING_KEY] = self.sharding_key
+        if self.is_delayed:
+            properties.update(self._delay_properties())
         if extra:
             properties.update(extra)
         return encode_properties(properties)
+
+    def _delay_properties(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if self.delay_level:
+            found[DELAY] = str(self.delay_level)
+        if self.delay is not None:
+            found[TIMER_DELAY_MS] = str(max(0, self.delay // timedelta(milliseconds=1)))
+        if self.deliver_at is not None:
+            found[TIMER_DELIVER_MS] = str(round(self.deliver_at.timestamp() * 1000))
+        if len(found) > 1:
+            raise MessageRejectedError(
+                f"a message for topic {self.topic!r} has two delays: {', '.join(sorted(found))}",
+                hint="give one of delay_level, delay and deliver_at",
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +151,11 @@ class StoredMessage:
     def tags(self) -> str | None:
         """Tag of the message."""
         return self.properties.get(TAGS)
+
+    @property
+    def sharding_key(self) -> str | None:
+        """Key whose messages are kept in order."""
+        return self.properties.get(SHARDING_KEY)
 
     @property
     def unique_key(self) -> str | None:

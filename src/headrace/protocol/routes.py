@@ -10,6 +10,7 @@ from headrace.protocol.bodies import JsonBody, QueueRef, dumps, loads
 from headrace.protocol.codes import Perm
 
 __all__ = [
+    "LOGICAL_BROKER",
     "BrokerData",
     "ClusterInfo",
     "DataVersion",
@@ -28,6 +29,8 @@ __all__ = [
     "loads",
 ]
 
+#: Name that stands for the broker of a static topic's queue, wherever that is held now.
+LOGICAL_BROKER = "__syslo__global__"
 _MASTER = "0"
 
 
@@ -119,8 +122,25 @@ QueueRef(topic='t', broker_name='b', queue_id=1)], '127.0.0.1:1')
         """Address of a broker's master, None when the route has none."""
         return next((b.master for b in self.broker_datas if b.broker_name == broker_name), None)
 
+    @property
+    def is_static(self) -> bool:
+        """Whether the topic's queues have numbers of their own, apart from their brokers."""
+        return bool(self.topic_queue_mapping_by_broker)
+
+    def holders(self) -> dict[int, str]:
+        """Name of the broker that holds each queue of a static topic now, by queue number."""
+        found: dict[int, tuple[int, str]] = {}
+        for name, mapping in (self.topic_queue_mapping_by_broker or {}).items():
+            for queue_id in map(int, mapping.curr_id_map):
+                # While a queue moves, two brokers name it: the later word counts.
+                found[queue_id] = max(found.get(queue_id, (-1, "")), (mapping.epoch, name))
+        return {queue_id: name for queue_id, (_, name) in sorted(found.items())}
+
     def readable_queues(self, topic: str) -> Iterator[QueueRef]:
         """Queues that may be read, in the order of their brokers' names."""
+        if self.is_static:
+            yield from self._static_queues(topic)
+            return
         for part in sorted(self.queue_datas, key=lambda data: data.broker_name):
             if part.perm & Perm.READ:
                 for queue_id in range(part.read_queue_nums):
@@ -128,10 +148,16 @@ QueueRef(topic='t', broker_name='b', queue_id=1)], '127.0.0.1:1')
 
     def writable_queues(self, topic: str) -> Iterator[QueueRef]:
         """Queues that take messages: their broker must have a master."""
+        if self.is_static:
+            yield from self._static_queues(topic)
+            return
         for part in sorted(self.queue_datas, key=lambda data: data.broker_name):
             if part.perm & Perm.WRITE and self.address_of(part.broker_name):
                 for queue_id in range(part.write_queue_nums):
                     yield QueueRef(topic, part.broker_name, queue_id)
+
+    def _static_queues(self, topic: str) -> Iterator[QueueRef]:
+        return (QueueRef(topic, LOGICAL_BROKER, queue_id) for queue_id in self.holders())
 
 
 class DataVersion(JsonBody):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError, UserCodeError
+from headrace.user_lines import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
     from headrace.topology.operators import Operator
 
-__all__ = ["Locator", "UserFunction", "user_line"]
-
-_OWN_FOLDER = str(Path(__file__).parents[1])
+__all__ = ["Locator", "UserFunction"]
 
 
 class Locator(Protocol):
@@ -87,21 +84,3 @@ class UserFunction:
             hint=f"the operator was made at {self._operator.origin};"
             " nothing of this batch was committed: correct the function and start again",
         )
-
-
-def user_line(error: BaseException, function: Callable[..., Any]) -> str | None:
-    """Name the line of the user's program that raised, with its text.
-
-    None where no code of the user's took part, as in a sum of texts.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    code = getattr(function, "__code__", None)
-    foreign = [frame for frame in frames if not frame.filename.startswith(_OWN_FOLDER)]
-    own = [frame for frame in foreign if code is not None and frame.filename == code.co_filename]
-    for candidates in (own, foreign):
-        if candidates:
-            frame = candidates[-1]
-            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}".rstrip()
-    if code is not None and not code.co_filename.startswith(_OWN_FOLDER):
-        return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
-    return None

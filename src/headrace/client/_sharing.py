@@ -1,0 +1,138 @@
+"""Keeping a member's share of a group's queues up to date, whatever it does with them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.client._membership import Membership
+    from headrace.client.pulling import AsyncPullConsumer
+    from headrace.client.queues import MessageQueue
+    from headrace.client.settings import ClientSettings
+
+__all__ = ["Owner", "Sharing", "Start", "first_offset", "start_offset"]
+
+_log = logging.getLogger("headrace.client")
+
+#: Pause before the next look while not all of the share could be taken, in seconds.
+_SOON = 1.0
+
+Start = Literal["first", "last"] | datetime
+
+
+class Owner(Protocol):
+    """A consumer that reads its share of the queues."""
+
+    def held(self) -> Collection[MessageQueue]:
+        """List the queues that it reads now."""
+        ...
+
+    async def take(self, queues: list[MessageQueue]) -> bool:
+        """Begin to read queues; False: some of them can only be had later."""
+        ...
+
+    async def give_up(self, queues: set[MessageQueue]) -> None:
+        """Stop reading queues: other members read them from now on."""
+        ...
+
+
+class Sharing:
+    """Sends a member's heartbeats, and hands its owner the queues that it shall read.
+
+    Caller: AsyncGroupConsumer, AsyncPushConsumer.
+    """
+
+    def __init__(self, membership: Membership, owner: Owner, settings: ClientSettings) -> None:
+        #: Times that the share changed.
+        self.rebalances = 0
+        self._membership = membership
+        self._owner = owner
+        self._settings = settings
+        self._group = membership.role.group
+        self._settled = True
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Join the group and take a share."""
+        await self._membership.heartbeat()
+        await self.rebalance()
+        self._tasks = [
+            asyncio.create_task(self._keep_alive(self._settings.heartbeat_interval)),
+            asyncio.create_task(self._keep_balanced(self._settings.rebalance_interval)),
+        ]
+
+    async def stop(self) -> None:
+        """Take and give up no more queues; heartbeats end, too."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Tell the brokers that this member goes."""
+        try:
+            await self._membership.leave()
+        except HeadraceError as error:
+            _log.warning("group %r: leaving it failed: %s", self._group, error)
+
+    async def rebalance(self) -> None:
+        """Work out the share anew, and take and give up what differs."""
+        held = set(self._owner.held())
+        wanted: set[MessageQueue] = set()
+        self._settled = True
+        for topic in self._membership.role.topics:
+            share = await self._membership.share(topic)
+            if share is None:
+                self._settled = False
+                wanted.update(queue for queue in held if queue.topic == topic)
+            else:
+                wanted.update(share)
+        lost, gained = held - wanted, sorted(wanted - held)
+        if lost:
+            await self._owner.give_up(lost)
+        if gained and not await self._owner.take(gained):
+            self._settled = False
+        self.rebalances += bool(lost or gained)
+
+    async def _keep_alive(self, interval: timedelta) -> None:
+        while True:
+            await asyncio.sleep(interval.total_seconds())
+            try:
+                await self._membership.heartbeat()
+            except HeadraceError as error:
+                _log.warning("group %r: heartbeat failed: %s", self._group, error)
+
+    async def _keep_balanced(self, interval: timedelta) -> None:
+        changed = self._membership.changed
+        while True:
+            pause = interval.total_seconds()
+            try:
+                async with asyncio.timeout(pause if self._settled else min(pause, _SOON)):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+            changed.clear()
+            try:
+                await self.rebalance()
+            except HeadraceError as error:
+                _log.warning("group %r: rebalance failed: %s", self._group, error)
+
+
+async def start_offset(puller: AsyncPullConsumer, queue: MessageQueue, start: Start) -> int:
+    """Where a group begins in a queue: where it left off, else where ``start`` says."""
+    committed = await puller.committed(queue)
+    return await first_offset(puller, queue, start) if committed is None else committed
+
+
+async def first_offset(puller: AsyncPullConsumer, queue: MessageQueue, start: Start) -> int:
+    """Where a reader begins in a queue that it has not read before."""
+    if start == "first":
+        return await puller.begin_offset(queue)
+    if start == "last":
+        return await puller.end_offset(queue)
+    return await puller.offset_for_time(queue, start)
