@@ -3,13 +3,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
 from headrace.client import Client, ClientSettings, Message, MessageQueue, Producer, PullConsumer
-from headrace.errors import ConfigurationError, MessageTooLargeError, TopicNotFoundError
+from headrace.errors import (
+    ConfigurationError,
+    MessageRejectedError,
+    MessageTooLargeError,
+    TopicNotFoundError,
+)
 from headrace.keys import encode_key, partition_of
 from tests.clusters import Cluster, await_messages
 
@@ -63,6 +68,68 @@ def test_one_key_goes_to_one_queue_by_the_documented_hash(
             assert (
                 producer.send(Message(topic=topic, body=b"x", keys=key)).queue.queue_id == expected
             )
+
+
+def test_a_sharding_key_chooses_the_queue_before_the_key_does(
+    client: Client, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=4)
+    producer = Producer(client)
+    expected = client.queues(topic)[partition_of(encode_key("customer-7"), 4)]
+    assert producer.queue_for(topic, "customer-7") == expected
+    for number in range(4):
+        message = Message(topic=topic, body=b"x", keys=f"order-{number}", sharding_key="customer-7")
+        result = producer.send(message)
+        assert (result.queue, result.offset) == (expected, number)
+    await_messages(client, expected, 4)
+    found = PullConsumer(client).pull(expected, 0).messages()
+    assert {message.sharding_key for message in found} == {"customer-7"}
+    assert [message.keys for message in found] == [f"order-{number}" for number in range(4)]
+
+
+def test_one_way_messages_arrive(client: Client, make_topic: MakeTopic) -> None:
+    topic = make_topic(queues=1)
+    (queue,) = client.queues(topic)
+    producer = Producer(client)
+    pending = client.statistics().pending
+    for number in range(20):
+        producer.send_oneway(Message(topic=topic, body=b"%d" % number))
+    assert client.statistics().pending == pending
+    await_messages(client, queue, 20)
+    found = PullConsumer(client).pull(queue, 0).messages()
+    assert [message.body for message in found] == [b"%d" % number for number in range(20)]
+
+
+def test_delayed_messages_come_late_by_level_delay_and_time(
+    client: Client, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=1)
+    (queue,) = client.queues(topic)
+    producer = Producer(client)
+    begin = datetime.now(UTC)
+    second = timedelta(seconds=1)
+    producer.send(Message(topic=topic, body=b"level", delay_level=1))
+    producer.send(Message(topic=topic, body=b"delay", delay=second))
+    producer.send(Message(topic=topic, body=b"time", deliver_at=begin + second))
+    producer.send(Message(topic=topic, body=b"past", deliver_at=begin - second))
+    await_messages(client, queue, 4)
+    found = PullConsumer(client).pull(queue, 0).messages()
+    assert found[0].body == b"past"
+    assert {message.body for message in found} == {b"level", b"delay", b"time", b"past"}
+    # Timers of RocketMQ tick by the second.
+    earliest = begin.timestamp() + 0.9
+    assert all(message.stored / 1000 > earliest for message in found[1:])
+
+
+def test_a_delayed_message_is_refused_in_a_batch_and_with_two_delays(
+    client: Client, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=1)
+    producer = Producer(client)
+    with pytest.raises(ConfigurationError, match="holds a delayed message"):
+        producer.send_batch([Message(topic=topic, delay_level=1)])
+    with pytest.raises(MessageRejectedError, match="two delays: DELAY, TIMER_DELAY_MS"):
+        producer.send(Message(topic=topic, delay_level=1, delay=timedelta(seconds=1)))
 
 
 def test_a_batch_keeps_its_order_and_each_message_its_own_properties(
