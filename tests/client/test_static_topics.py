@@ -79,6 +79,8 @@ def test_a_route_names_the_holder_of_each_queue() -> None:
 def test_sends_reads_and_groups_use_the_numbers_of_a_static_topic(
     cluster: Cluster, client: Client
 ) -> None:
+    if cluster.kind == "embedded":
+        pytest.skip("notyet: the embedded broker has no static topics")
     topic = f"static-{os.getpid()}-{next(_numbers)}"
     # Crosswise: number 0 is the broker's queue 1.
     map_topic(client, topic, {"0": [item(1)], "1": [item(0)]}, epoch=1)
