@@ -30,8 +30,8 @@ from headrace.protocol.routes import (
     QueueData,
     TopicRoute,
 )
-from tests.clusters import Cluster, await_messages
 from tests.client.test_groups import bodies
+from tests.clusters import Cluster, await_messages
 
 BROKER = "broker-a"
 _numbers = itertools.count(1)
