@@ -97,7 +97,8 @@ def test_one_way_messages_arrive(client: Client, make_topic: MakeTopic) -> None:
     assert client.statistics().pending == pending
     await_messages(client, queue, 20)
     found = PullConsumer(client).pull(queue, 0).messages()
-    assert [message.body for message in found] == [b"%d" % number for number in range(20)]
+    # RocketMQ handles requests on many threads.
+    assert {message.body for message in found} == {b"%d" % number for number in range(20)}
 
 
 def test_delayed_messages_come_late_by_level_delay_and_time(
