@@ -41,6 +41,9 @@ class Sizes:
     #: Messages to pull, and bytes of each.
     pulled_messages: int
     pulled_size: int
+    #: Messages that a broker held before it was started, and bytes of each.
+    old_messages: int
+    old_size: int
     #: Keys of the state to restore.
     restored_keys: int
     #: Longest wait for any one step; a step that takes longer has failed.
@@ -65,6 +68,8 @@ FULL = Sizes(
     sent_seconds=8,
     pulled_messages=10_000_000,
     pulled_size=100,
+    old_messages=1_000_000,
+    old_size=1024,
     restored_keys=1_000_000,
     patience=timedelta(minutes=15),
 )
@@ -87,6 +92,8 @@ SMALL = Sizes(
     sent_seconds=2,
     pulled_messages=50_000,
     pulled_size=100,
+    old_messages=20_000,
+    old_size=1024,
     restored_keys=10_000,
     patience=timedelta(minutes=2),
 )

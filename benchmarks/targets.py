@@ -73,5 +73,7 @@ TARGETS: dict[str, Target | None] = {
     "pull_ours": None,
     "pull_real": None,
     _PULL.name: Target("at least", 1.0),
+    "pull_bytes": Target("at least", 300),
+    "pull_columns": Target("at least", 1_000_000),
     "restore": Target("at least", 200_000),
 }
