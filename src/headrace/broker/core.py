@@ -21,24 +21,19 @@ from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.polls import LongPolls, Queue
 from headrace.broker.rates import Rate
 from headrace.broker.snapshots import load_snapshot, save_snapshot
+from headrace.broker.static_topics import StaticTopics
 from headrace.broker.topics import RETRY_PREFIX, TopicTable
 from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
-from headrace.protocol.routes import TopicConfig
+from headrace.protocol.routes import MappingDetail, TopicConfig
 
 if TYPE_CHECKING:
     from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
     from headrace.store import MessageStore, QueueAppend
 
-__all__ = ["BROKER", "CLUSTER", "Core"]
-
-BROKER = "broker-a"
-"""Name of the embedded broker in routes and queue names."""
-
-CLUSTER = "DefaultCluster"
-"""Name of the cluster that it makes up."""
+__all__ = ["Core"]
 
 _log = logging.getLogger(__name__)
 
@@ -81,9 +76,15 @@ class Core:
         self.clients = ClientRegistry(settings.client_expiry.total_seconds())
         self.jobs = JobBook(settings.guards)
         self._turns: dict[str, asyncio.Lock] = {}
+        self.name = settings.broker_name
+        self.cluster = settings.cluster
         self.topics = self._load_topics()
+        self.static_topics = StaticTopics(
+            self.name, load_snapshot(self._mappings_file, list[MappingDetail]) or ()
+        )
         self.offsets = ConsumerOffsets(load_snapshot(self._offsets_file, _OffsetTable))
         self._saved_topics = self.topics.version
+        self._saved_mappings = self.static_topics.version
         self._saved_offsets = self.offsets.version
         self._opaque = 0
         #: Messages given to consumers so far.
@@ -104,6 +105,10 @@ class Core:
         return self.folder / "topics.json"
 
     @property
+    def _mappings_file(self) -> Path:
+        return self.folder / "static_topics.json"
+
+    @property
     def _offsets_file(self) -> Path:
         return self.folder / "offsets.json"
 
@@ -114,7 +119,7 @@ class Core:
 
     def _load_topics(self) -> TopicTable:
         saved = load_snapshot(self._topics_file, list[TopicConfig]) or []
-        topics = TopicTable(CLUSTER, BROKER, self.settings.default_queues, saved)
+        topics = TopicTable(self.cluster, self.name, self.settings.default_queues, saved)
         # A topic is saved before its first message; only a lost file makes these differ.
         queues: dict[str, int] = {}
         for topic, queue_id in self.store.queues():
@@ -125,6 +130,10 @@ class Core:
 
     def save_topics(self) -> None:
         """Make the table of topics durable."""
+        # Mappings first: a topic without its mapping would take messages by the wrong numbers.
+        if self._saved_mappings != (version := self.static_topics.version):
+            save_snapshot(self._mappings_file, list(self.static_topics.details().values()))
+            self._saved_mappings = version
         if self._saved_topics == self.topics.version:
             return
         system = set(self.topics.system)
@@ -171,6 +180,7 @@ class Core:
         """Delete a topic with all that is known about it; None when there is none."""
         if not self.topics.delete(name):
             return None
+        self.static_topics.forget(name)
         self.save_topics()
         self.offsets.forget_topic(name)
         self.jobs.forget(name)

@@ -53,6 +53,10 @@ class Guards:
 class BrokerSettings:
     """How an embedded broker behaves."""
 
+    #: Name of the broker, in routes and queue names; unique in its cluster.
+    broker_name: str = "broker-a"
+    #: Name of the cluster that it belongs to.
+    cluster: str = "DefaultCluster"
     #: Address to listen on.
     host: str = "127.0.0.1"
     #: Address that clients are told to use; None: the address that the broker listens on.

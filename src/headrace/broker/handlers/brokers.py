@@ -7,11 +7,11 @@ import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headrace.broker.core import BROKER, CLUSTER, Core
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.routes import dumps
 
 if TYPE_CHECKING:
+    from headrace.broker.core import Core
     from headrace.broker.rates import Rate
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
@@ -63,8 +63,8 @@ def _age(core: Core) -> str:
 def get_broker_config(core: Core, request: Request) -> Command:
     """List the broker's settings, as properties."""
     lines = {
-        "brokerName": BROKER,
-        "brokerClusterName": CLUSTER,
+        "brokerName": core.name,
+        "brokerClusterName": core.cluster,
         "brokerId": "0",
         "brokerIP1": core.host,
         "listenPort": str(core.port),

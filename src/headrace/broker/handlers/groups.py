@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headrace.broker.core import BROKER, Core
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.routes import QueueRef, dumps
 
 if TYPE_CHECKING:
     from headrace.broker.clients import Member
+    from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
@@ -83,7 +83,7 @@ def get_consume_stats(core: Core, request: Request) -> Command:
     for topic in _topics(core, name, request.text("topic", "")):
         config = core.topics.find(topic)
         for queue_id in range(config.read_queue_nums if config else 0):
-            table[QueueRef(topic, BROKER, queue_id).key] = _progress(core, name, topic, queue_id)
+            table[QueueRef(topic, core.name, queue_id).key] = _progress(core, name, topic, queue_id)
     return request.reply(body=dumps({"consumeTps": 0.0, "offsetTable": table}))
 
 
@@ -128,7 +128,7 @@ def reset_offsets(core: Core, request: Request) -> Command:
         if not request.flag("isForce", default=True) and before is not None:
             moved[queue_id] = min(before, moved[queue_id])
     core.offsets.reset(group, topic, moved)
-    table = {QueueRef(topic, BROKER, queue_id).key: to for queue_id, to in moved.items()}
+    table = {QueueRef(topic, core.name, queue_id).key: to for queue_id, to in moved.items()}
     return request.reply(body=dumps({"offsetTable": table}))
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.core import BROKER, Core
 from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX, JobState, check_parts
 from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode
@@ -29,6 +28,7 @@ from headrace.protocol.transactions import (
 from headrace.store import QueueAppend, StageKey
 
 if TYPE_CHECKING:
+    from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
@@ -189,7 +189,7 @@ async def plan_batch(core: Core, request: Request) -> Command:
 
 def _queues(core: Core, asked: PlanRequest) -> dict[tuple[str, int], str]:
     return {
-        (topic, queue_id): f"{topic}@{BROKER}@{queue_id}"
+        (topic, queue_id): f"{topic}@{core.name}@{queue_id}"
         for topic in asked.topics
         for queue_id in range(core.topics.get(topic).read_queue_nums)
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.static_topics import LogicalQueue
 from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode
 
@@ -15,62 +16,70 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS"]
 
 
-def _queue(request: Request) -> tuple[str, int]:
-    return request.text("topic"), request.number("queueId")
+def _queue(core: Core, request: Request) -> tuple[str, LogicalQueue]:
+    """Read topic and queue; of a static topic, where the queue is here."""
+    topic, queue_id = request.text("topic"), request.number("queueId")
+    found = core.static_topics.locate(topic, queue_id) if request.flag("lo", default=True) else None
+    return topic, found or LogicalQueue(queue_id, queue_id)
 
 
 def query_consumer_offset(core: Core, request: Request) -> Command:
     """Tell how far a group has come in a queue."""
     group = request.text("consumerGroup")
-    topic, queue_id = _queue(request)
-    offset = core.offsets.get(group, topic, queue_id)
+    topic, queue = _queue(core, request)
+    offset = core.offsets.get(group, topic, queue.queue_id)
     if offset is None:
-        young = core.store.bounds(topic, queue_id).min_offset <= 0
+        young = queue.logical(core.store.bounds(topic, queue.queue_id).min_offset) <= 0
         # RocketMQ lets a new group begin a young queue at its start, unless it insists.
         if not young or not request.flag("setZeroIfNotFound", default=True):
-            remark = f"group {group!r} has no offset in queue {queue_id} of topic {topic!r}"
+            remark = f"group {group!r} has no offset in queue {queue.global_id} of topic {topic!r}"
             return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
         offset = 0
-    return request.reply(ext={"offset": str(offset)})
+    return request.reply(ext={"offset": str(queue.logical(offset))})
 
 
 def update_consumer_offset(core: Core, request: Request) -> Command:
     """Note how far a group has come in a queue."""
-    topic, queue_id = _queue(request)
+    topic, queue = _queue(core, request)
     core.topics.get(topic)
-    offset = request.number("commitOffset")
+    offset, queue_id = request.number("commitOffset"), queue.queue_id
     if offset < 0 or queue_id < 0:
         message = f"offset {offset} of queue {queue_id} of topic {topic!r} cannot be"
         raise InvalidParameterError(message)
     group = request.text("consumerGroup")
     if core.offsets.get(group, topic, queue_id) is None:
         core.show_group(group)
-    core.offsets.update(group, topic, queue_id, offset)
+    core.offsets.update(group, topic, queue_id, queue.physical(offset))
     return request.reply()
 
 
 def get_max_offset(core: Core, request: Request) -> Command:
     """Tell the offset that the next message of a queue gets."""
-    return request.reply(ext={"offset": str(core.store.bounds(*_queue(request)).max_offset)})
+    topic, queue = _queue(core, request)
+    offset = core.store.bounds(topic, queue.queue_id).max_offset
+    return request.reply(ext={"offset": str(queue.logical(offset))})
 
 
 def get_min_offset(core: Core, request: Request) -> Command:
     """Tell the first offset that a queue still holds."""
-    return request.reply(ext={"offset": str(core.store.bounds(*_queue(request)).min_offset)})
+    topic, queue = _queue(core, request)
+    offset = core.store.bounds(topic, queue.queue_id).min_offset
+    return request.reply(ext={"offset": str(queue.logical(offset))})
 
 
 def search_offset_by_timestamp(core: Core, request: Request) -> Command:
     """Find a queue's first message that was stored at a time or later, or the last before."""
-    topic, queue_id = _queue(request)
+    topic, queue = _queue(core, request)
     upper = request.text("boundaryType", "LOWER").upper() == "UPPER"
     timestamp = request.number("timestamp")
-    offset = core.store.offset_at(topic, queue_id, timestamp, upper=upper)
-    return request.reply(ext={"offset": str(offset)})
+    offset = core.store.offset_at(topic, queue.queue_id, timestamp, upper=upper)
+    return request.reply(ext={"offset": str(queue.logical(offset))})
 
 
 def get_earliest_store_time(core: Core, request: Request) -> Command:
     """Tell when the first message of a queue was stored."""
-    topic, queue_id = _queue(request)
+    topic, queue = _queue(core, request)
+    queue_id = queue.queue_id
     bounds = core.store.bounds(topic, queue_id)
     empty = bounds.min_offset == bounds.max_offset
     timestamp = -1 if empty else core.store.store_time(topic, queue_id, bounds.min_offset)

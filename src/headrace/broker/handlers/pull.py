@@ -16,6 +16,7 @@ from headrace.store import ReadResult, ReadStatus
 if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
+    from headrace.broker.static_topics import LogicalQueue
     from headrace.protocol.frames import Command
 
 __all__ = ["HANDLERS"]
@@ -45,6 +46,8 @@ class _Pull:
     max_count: int
     max_bytes: int
     tags: frozenset[int] | None
+    #: The queue as clients of a static topic name it, None for other topics.
+    static: LogicalQueue | None = None
 
 
 def pull_message(core: Core, request: Request) -> Command | None:
@@ -56,6 +59,7 @@ def pull_message(core: Core, request: Request) -> Command | None:
         return _moved_by_reset(core, request, pull, reset)
     commit = request.number("commitOffset", 0)
     if flags & _COMMIT and commit >= 0:
+        commit = pull.static.physical(commit) if pull.static else commit
         core.offsets.update(pull.group, pull.topic, pull.queue_id, commit)
     core.offsets.note_pull(pull.group, pull.topic, pull.queue_id, pull.offset)
     seconds = request.number("suspendTimeoutMillis", 0) / 1000 if flags & _SUSPEND else 0.0
@@ -110,11 +114,18 @@ def _answer(request: Request, pull: _Pull, result: ReadResult) -> Command:
             next_offset = result.max_offset
         elif result.status is ReadStatus.BELOW_MIN:
             next_offset = result.min_offset
-    ext = _ext(next_offset, result.min_offset, result.max_offset)
+    ext = _ext(next_offset, result.min_offset, result.max_offset, pull.static)
     return request.reply(code, remark, ext=ext, body=list(result.slices))
 
 
-def _ext(next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+def _ext(
+    next_offset: int, min_offset: int, max_offset: int, static: LogicalQueue | None
+) -> dict[str, str]:
+    if static is not None:
+        offsets = map(static.logical, (next_offset, min_offset, max_offset))
+        return _ext(next(offsets), next(offsets), next(offsets), None) | {
+            "offsetDelta": str(static.delta)
+        }
     return {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(next_offset),
@@ -125,14 +136,17 @@ def _ext(next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
 
 def _moved_by_reset(core: Core, request: Request, pull: _Pull, offset: int) -> Command:
     bounds = core.store.bounds(pull.topic, pull.queue_id)
-    ext = _ext(offset, bounds.min_offset, bounds.max_offset)
+    ext = _ext(offset, bounds.min_offset, bounds.max_offset, pull.static)
     return request.reply(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext=ext)
 
 
 def _checked(core: Core, request: Request, flags: int) -> _Pull:
     group, topic = request.text("consumerGroup"), request.text("topic")
-    queue_id = request.number("queueId")
+    queue_id, offset = request.number("queueId"), request.number("queueOffset")
     config = core.topics.get(topic)
+    static = core.static_topics.locate(topic, queue_id)
+    if static is not None:
+        queue_id, offset = static.queue_id, static.physical(offset)
     if not config.perm & Perm.READ:
         raise NoPermissionError(f"topic {topic!r} cannot be read")
     if not 0 <= queue_id < config.read_queue_nums:
@@ -144,10 +158,11 @@ def _checked(core: Core, request: Request, flags: int) -> _Pull:
         group,
         topic,
         queue_id,
-        request.number("queueOffset"),
+        offset,
         max(1, request.number("maxMsgNums")),
         min(most, wanted) if wanted > 0 else most,
         _tags(core, request, group, topic, by_request=bool(flags & _SUBSCRIPTION)),
+        static,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.core import BROKER, CLUSTER, Core
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.routes import (
     BrokerData,
@@ -16,6 +15,7 @@ from headrace.protocol.routes import (
 )
 
 if TYPE_CHECKING:
+    from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
@@ -23,27 +23,32 @@ __all__ = ["HANDLERS"]
 
 
 def _broker(core: Core) -> BrokerData:
-    return BrokerData(cluster=CLUSTER, broker_name=BROKER, broker_addrs={"0": core.address})
+    return BrokerData(cluster=core.cluster, broker_name=core.name, broker_addrs={"0": core.address})
 
 
 def get_route(core: Core, request: Request) -> Command:
     """Tell where a topic's queues are."""
     config = core.topics.get(request.text("topic"))
     queues = QueueData(
-        broker_name=BROKER,
+        broker_name=core.name,
         read_queue_nums=config.read_queue_nums,
         write_queue_nums=config.write_queue_nums,
         perm=config.perm,
         topic_sys_flag=config.topic_sys_flag,
     )
-    route = TopicRoute(broker_datas=[_broker(core)], queue_datas=[queues])
+    info = core.static_topics.info(config.topic_name)
+    route = TopicRoute(
+        broker_datas=[_broker(core)],
+        queue_datas=[queues],
+        topic_queue_mapping_by_broker=None if info is None else {core.name: info},
+    )
     return request.reply(body=dumps(route))
 
 
 def get_cluster(core: Core, request: Request) -> Command:
     """Tell which brokers there are: this one."""
     info = ClusterInfo(
-        broker_addr_table={BROKER: _broker(core)}, cluster_addr_table={CLUSTER: [BROKER]}
+        broker_addr_table={core.name: _broker(core)}, cluster_addr_table={core.cluster: [core.name]}
     )
     return request.reply(body=dumps(info))
 
@@ -55,7 +60,7 @@ def get_all_topics(core: Core, request: Request) -> Command:
 
 def get_topics_of_cluster(core: Core, request: Request) -> Command:
     """List the names of a cluster's topics."""
-    names = sorted(core.topics) if request.text("cluster") == CLUSTER else []
+    names = sorted(core.topics) if request.text("cluster") == core.cluster else []
     return request.reply(body=dumps(TopicList(topic_list=names)))
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.broker.appends import AppendOutcome
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
+    from headrace.broker.static_topics import LogicalQueue
     from headrace.protocol.frames import Buffer
     from headrace.protocol.routes import TopicConfig
 
@@ -102,7 +103,8 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     config, created = core.topics.for_sending(fields.topic, template, fields.default_queues)
     if created:
         core.save_topics()
-    queue_id = _choose_queue(config, fields.queue_id)
+    static = core.static_topics.locate(fields.topic, fields.queue_id)
+    queue_id = _choose_queue(config, static.queue_id if static else fields.queue_id)
     uniq_key = ""
     if fields.is_batch:
         records = _batch(fields, queue_id, body, request.peer.address)
@@ -113,7 +115,7 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     size = len(body)
     request.peer.hold(size)
     append = QueueAppend(fields.topic, queue_id, records)
-    core.append([append], partial(_stored, core, request, append, uniq_key, size))
+    core.append([append], partial(_stored, core, request, append, uniq_key, size, static))
 
 
 def _stored(
@@ -122,6 +124,7 @@ def _stored(
     append: QueueAppend,
     uniq_key: str,
     size: int,
+    static: LogicalQueue | None,
     outcome: AppendOutcome,
 ) -> None:
     request.peer.release(size)
@@ -133,8 +136,8 @@ def _stored(
     positions = np.asarray(append.records.starts) + result.first_position
     ext = {
         "msgId": _offset_ids(core, positions),
-        "queueId": str(append.queue_id),
-        "queueOffset": str(result.first_offset),
+        "queueId": str(static.global_id if static else append.queue_id),
+        "queueOffset": str(static.logical(result.first_offset) if static else result.first_offset),
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }

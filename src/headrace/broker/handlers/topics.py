@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.core import BROKER, Core
+import msgspec
+
+from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.routes import (
     DataVersion,
+    MappingDetail,
     QueueRef,
     TopicConfig,
     TopicConfigList,
@@ -16,6 +19,7 @@ from headrace.protocol.routes import (
 )
 
 if TYPE_CHECKING:
+    from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
@@ -24,7 +28,27 @@ __all__ = ["HANDLERS"]
 
 def update_topic(core: Core, request: Request) -> Command:
     """Create a topic or change it."""
-    config = TopicConfig(
+    core.topics.update(_config(request), request.text("attributes", ""))
+    core.save_topics()
+    return request.reply()
+
+
+def update_static_topic(core: Core, request: Request) -> Command:
+    """Create a static topic or change it: its queues have numbers that no broker owns."""
+    config, detail = _config(request), request.body(MappingDetail)
+    if detail.topic != config.topic_name:
+        message = f"the mapping is of topic {detail.topic!r}, not {config.topic_name!r}"
+        raise InvalidParameterError(message)
+    queues = min(config.read_queue_nums, config.write_queue_nums)
+    merged = core.static_topics.merged(detail, queues=queues, force=request.flag("force"))
+    core.topics.update(config, request.text("attributes", ""))
+    core.static_topics.put(merged)
+    core.save_topics()
+    return request.reply()
+
+
+def _config(request: Request) -> TopicConfig:
+    return TopicConfig(
         topic_name=request.text("topic"),
         read_queue_nums=request.number("readQueueNums"),
         write_queue_nums=request.number("writeQueueNums"),
@@ -33,9 +57,6 @@ def update_topic(core: Core, request: Request) -> Command:
         topic_sys_flag=request.number("topicSysFlag", 0),
         order=request.flag("order"),
     )
-    core.topics.update(config, request.text("attributes", ""))
-    core.save_topics()
-    return request.reply()
 
 
 def update_topics(core: Core, request: Request) -> Command:
@@ -65,7 +86,10 @@ def delete_topic_route(_core: Core, request: Request) -> Command:
 
 def get_topic_config(core: Core, request: Request) -> Command:
     """Describe a topic."""
-    return request.reply(body=dumps(core.topics.get(request.text("topic"))))
+    config = core.topics.get(request.text("topic"))
+    if request.flag("lo") and (detail := core.static_topics.find(config.topic_name)) is not None:
+        config = msgspec.structs.replace(config, mapping_detail=detail)
+    return request.reply(body=dumps(config))
 
 
 def get_all_topic_config(core: Core, request: Request) -> Command:
@@ -74,7 +98,11 @@ def get_all_topic_config(core: Core, request: Request) -> Command:
     table = TopicConfigTable(
         topic_config_table={config.topic_name: config for config in core.topics.configs()},
         data_version=version,
-        mapping_data_version=version,
+        topic_queue_mapping_info_map=core.static_topics.infos(),
+        topic_queue_mapping_detail_map=core.static_topics.details(),
+        mapping_data_version=DataVersion(
+            timestamp=core.started, counter=core.static_topics.version
+        ),
     )
     return request.reply(body=dumps(table))
 
@@ -87,7 +115,7 @@ def get_topic_stats(core: Core, request: Request) -> Command:
     for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
         bounds = core.store.bounds(topic, queue_id)
         empty = bounds.min_offset == bounds.max_offset
-        table[QueueRef(topic, BROKER, queue_id).key] = {
+        table[QueueRef(topic, core.name, queue_id).key] = {
             "minOffset": bounds.min_offset,
             "maxOffset": bounds.max_offset,
             "lastUpdateTimestamp": 0
@@ -100,6 +128,7 @@ def get_topic_stats(core: Core, request: Request) -> Command:
 HANDLERS = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: update_topic,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: update_topics,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: update_static_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic_route,
     RequestCode.GET_TOPIC_CONFIG: get_topic_config,
