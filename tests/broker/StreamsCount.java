@@ -28,7 +28,7 @@ public class StreamsCount {
         new RocketMQStream(builder.build(), properties).start();
         System.out.println("ready");
 
-        long limit = System.nanoTime() + 50_000_000_000L;
+        long limit = System.nanoTime() + 30_000_000_000L;
         while (counted.get() < words && System.nanoTime() < limit) {
             Thread.sleep(50);
         }
