@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from headrace.store.index import UNIT, IndexView, QueueIndex, QueueKey
+from headrace.store.index import IndexView, QueueIndex, QueueKey
+from headrace.store.index_files import UNIT, IndexFiles, Units
 from headrace.store.replication.epochs import EpochTable
+from headrace.store.state import LogState, QueueState
 
-__all__ = ["Catalog", "CatalogView"]
+__all__ = ["Catalog", "CatalogView", "Remake"]
+
+Remake = Callable[[QueueKey, int, int, int], "Units | None"]
+"""Makes units of a queue again, from one offset to before another, from a log position on."""
+
+#: Saved units that all queues together keep in memory, and each at least.
+_KEPT_UNITS = 4 * 1024 * 1024
+_KEPT_AT_LEAST = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +39,40 @@ class Catalog:
     reader sees all of a group or nothing of it, in every queue, and never less than before.
     """
 
-    def __init__(self, folder: Path, file_units: int) -> None:
+    def __init__(self, folder: Path, file_units: int, remake: Remake | None = None) -> None:
         self.folder = folder
-        self._file_units = file_units
+        self.file_units = file_units
+        self._remake = remake
         self._lock = threading.Lock()
         self._queues: dict[QueueKey, QueueIndex] = {}
         #: Queues that get their first message from the group now being written.
         self._unborn: dict[QueueKey, QueueIndex] = {}
         self._position = 0
+        self._compacted: dict[str, int] = {}
         #: Who wrote which part of the log, up to its end.
         self.epochs = EpochTable()
+        #: Queues that changed since the last snapshot.
+        self._changed: set[QueueIndex] = set()
+        #: Called after compacted queues got records, with their keys; must be quick.
+        self.on_compacted: Callable[[list[QueueKey]], None] | None = None
 
     @property
     def position(self) -> int:
         """One past the last byte of the log that readers see."""
         return self._position
 
+    @property
+    def compacted(self) -> Mapping[str, int]:
+        """Topics that are compacted, and since which position of the log."""
+        return self._compacted
+
     def queues(self) -> list[QueueKey]:
         """Name all queues that hold or held messages, in order."""
         with self._lock:
             return sorted(self._queues)
+
+    def __len__(self) -> int:
+        return len(self._queues)
 
     def view(self, key: QueueKey) -> IndexView:
         """Take one queue as it is now; an unknown queue is an empty one."""
@@ -58,6 +81,11 @@ class Catalog:
             if index is not None:
                 return index.view()
         return self._empty(key)
+
+    def views(self) -> list[IndexView]:
+        """Take every queue as it is now."""
+        with self._lock:
+            return [index.view() for index in self._queues.values()]
 
     def view_all(self, keys: Iterable[QueueKey]) -> CatalogView:
         """Take several queues at one position of the log."""
@@ -70,8 +98,18 @@ class Catalog:
         """Find the index of a queue, or make one. Caller: the writer thread."""
         index = self._queues.get(key) or self._unborn.get(key)
         if index is None:
-            index = QueueIndex(self.folder, key, position, self._file_units)
+            index = self.make_index(key, position)
             self._unborn[key] = index
+        return index
+
+    def make_index(self, key: QueueKey, birth: int, first_offset: int = 0) -> QueueIndex:
+        """Make an index that belongs to no catalog yet."""
+        index = QueueIndex(self.folder, key, birth, self.file_units, first_offset=first_offset)
+        index.compacted = key[0] in self._compacted
+        if (remake := self._remake) is not None:
+            index.repair = lambda first, last, position: remake(
+                key, first, last, max(position, birth)
+            )
         return index
 
     def publish(self, touched: Collection[QueueIndex], position: int) -> None:
@@ -83,6 +121,11 @@ class Catalog:
             for index in touched:
                 index.max_offset = index.next_offset
             self._position = position
+            self._changed.update(touched)
+        if self._compacted and self.on_compacted is not None:
+            news = [index.key for index in touched if index.compacted]
+            if news:
+                self.on_compacted(news)
 
     def retract(self, touched: Collection[QueueIndex]) -> None:
         """Forget what was laid down since the last publish. Caller: the writer thread."""
@@ -95,23 +138,100 @@ class Catalog:
         with self._lock:
             dropped = [index for key, index in self._queues.items() if key[0] == topic]
             for index in dropped:
+                index.files.gone = True
                 del self._queues[index.key]
+            self._changed.difference_update(dropped)
+            self._compacted = {each: at for each, at in self._compacted.items() if each != topic}
             self._position = position
         return dropped
 
-    def indexes(self) -> list[tuple[QueueIndex, IndexView]]:
-        """Take every index with its view, and free what is saved. Caller: the writer thread."""
+    def compact_topic(self, topic: str, position: int) -> None:
+        """Note that a topic is compacted. Caller: the writer thread."""
         with self._lock:
-            for index in self._queues.values():
-                index.release_saved()
-            return [(index, index.view()) for index in self._queues.values()]
+            self._compacted = {**self._compacted, topic: position}
+            mine = [index for key, index in self._queues.items() if key[0] == topic]
+            for index in mine:
+                index.compacted = True
+            self._changed.update(mine)
+            self._position = position
+        if mine and self.on_compacted is not None:
+            self.on_compacted([index.key for index in mine])
 
-    def adopt(self, indexes: Iterable[QueueIndex], position: int) -> None:
+    def raise_minimums(self, minimums: Mapping[QueueKey, tuple[int, int]]) -> None:
+        """Move first offsets up: birth and offset by queue. Caller: retention."""
+        with self._lock:
+            for key, (birth, offset) in minimums.items():
+                index = self._queues.get(key)
+                if index is not None and index.birth == birth and offset > index.min_offset:
+                    index.min_offset = offset
+                    self._changed.add(index)
+
+    def snapshot(self) -> tuple[list[tuple[QueueIndex, IndexView]], list[QueueIndex]]:
+        """Take the indexes that changed since the last call, and name all there are.
+
+        Frees what is in files, too. Caller: the writer thread.
+        """
+        with self._lock:
+            keep = max(_KEPT_UNITS // max(len(self._queues), 1), _KEPT_AT_LEAST)
+            keep = min(keep, self.file_units)
+            for index in self._changed:
+                index.release(keep)
+            changed = [(index, index.view()) for index in self._changed]
+            self._changed = set()
+            return changed, list(self._queues.values())
+
+    def indexes(self) -> list[QueueIndex]:
+        """Name every index."""
+        with self._lock:
+            return list(self._queues.values())
+
+    def state(self, timestamp: int, unit: int, unit_records: int) -> LogState:
+        """Tell how everything stands, what is laid down included. Caller: the writer thread."""
+        queues = [
+            QueueState(*index.key, index.birth, index.next_offset)
+            for known in (self._queues, self._unborn)
+            for index in known.values()
+        ]
+        rows = self.epochs.rows()
+        return LogState(timestamp, queues, dict(self._compacted), rows, unit, unit_records)
+
+    def restore(self, state: LogState, position: int) -> None:
+        """Start from a STATE entry: queues go on where it says. Caller: recovery."""
+        self._compacted = dict(state.compacted)
+        self.epochs = EpochTable.of_rows(state.epochs)
+        indexes = [
+            self.make_index((each.topic, each.queue_id), each.birth, each.next_offset)
+            for each in state.queues
+        ]
+        self.adopt(indexes, position, self._compacted)
+
+    def adopt(
+        self,
+        indexes: Iterable[QueueIndex],
+        position: int,
+        compacted: Mapping[str, int] | None = None,
+    ) -> None:
         """Start from the indexes of a checkpoint. Caller: recovery."""
         with self._lock:
             self._queues = {index.key: index for index in indexes}
             self._unborn = {}
             self._position = position
+            self._compacted = dict(compacted or {})
+            for index in self._queues.values():
+                index.compacted = index.key[0] in self._compacted
+            self._changed = set(self._queues.values())
 
     def _empty(self, key: QueueKey) -> IndexView:
-        return IndexView(key, self.folder, self._file_units, 0, 0, 0, np.empty(0, UNIT))
+        nothing = np.empty(0, UNIT)
+        files = IndexFiles(self.folder, self.file_units)
+        return IndexView(
+            key,
+            birth=-1,
+            compacted=False,
+            files=files,
+            repair=None,
+            min_offset=0,
+            max_offset=0,
+            memory_offset=0,
+            memory=nothing,
+        )

@@ -1,7 +1,8 @@
 """Checkpoints: how far the indexes on disk reach, so that recovery reads only the log's end.
 
-A checkpoint is one JSON line behind its CRC-32, replaced by rename.  All of it can be made again
-from the log: a checkpoint that is damaged, missing or at odds with the files costs time only.
+A checkpoint is one JSON line and the newest units of all queues, behind their CRC-32, replaced
+by rename.  All of it can be made again from the log: a checkpoint that is damaged, missing or at
+odds with the files costs time only.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ import logging
 import queue
 import threading
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from headrace.store.fileops import FileOps, replace_file
+from headrace.store.index_files import UNIT
 
 if TYPE_CHECKING:
-    from headrace.store.index import IndexView, QueueIndex
-    from headrace.store.replication.epochs import EpochTable
+    from headrace.store.index import IndexView, QueueIndex, Units
 
 __all__ = [
     "Checkpoint",
     "Checkpointer",
+    "LoadedCheckpoint",
     "SavedQueue",
     "Snapshot",
     "read_checkpoint",
@@ -34,6 +38,11 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+#: A queue with so many units beyond its files gets them written there; fewer go together.
+_OWN_FILE_UNITS = 4096
+#: Bytes of such units in one checkpoint, of all queues: beyond, the largest get files.
+_TOGETHER_BYTES = 32 * 1024 * 1024
 
 
 class SavedQueue(msgspec.Struct, frozen=True, array_like=True):
@@ -43,10 +52,17 @@ class SavedQueue(msgspec.Struct, frozen=True, array_like=True):
     queue_id: int
     #: Log position of the queue's first entry.
     birth: int
-    #: Units on disk.
+    #: One past the last offset in files of its own.
     count: int
-    #: CRC-32 of each index file, up to that count.
+    #: CRC-32 of each of these files, up to that offset.
     checksums: list[int]
+    #: Log position of the first unit of each.
+    positions: list[int] = []
+    #: First offset in these files, and the first that the log held.
+    floor: int = 0
+    min_offset: int = 0
+    #: Units behind the line, beyond the files.
+    tail: int = 0
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -57,28 +73,50 @@ class Checkpoint(msgspec.Struct, frozen=True):
     queues: list[SavedQueue]
     #: Number, start and mark of each epoch that begins before the position.
     epochs: list[tuple[int, int, int]] = []
+    #: Position of the log's first byte.
+    begin: int = 0
+    #: Highest store time so far, ms since 1970.
+    timestamp: int = 0
+    #: Compacted topics, and since which position.
+    compacted: dict[str, int] = {}
+    #: Up to here all records of compacted topics are in their compaction logs, on disk.
+    handed_on: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCheckpoint:
+    """A checkpoint, with the units that stand behind it."""
+
+    table: Checkpoint
+    #: One array for each queue, in the table's order.
+    tails: list[Units]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What the writer hands over to be saved: immutable up to each view's end."""
 
-    position: int
-    file_units: int
-    indexes: list[tuple[QueueIndex, IndexView]]
+    #: The checkpoint to be, without its queues.
+    head: Checkpoint
+    #: Indexes that changed since the last snapshot, and all there are.
+    changed: list[tuple[QueueIndex, IndexView]]
+    indexes: list[QueueIndex]
     #: Index folders of deleted topics, to be removed once no checkpoint names them.
     dropped: list[Path]
-    epochs: EpochTable
+    #: Resolved when it is on disk.
+    saved: list[Future[None]] = field(default_factory=list)
 
 
-def read_checkpoint(path: Path, ops: FileOps) -> Checkpoint | None:
+def read_checkpoint(path: Path, ops: FileOps) -> LoadedCheckpoint | None:
     """Read a checkpoint; None when there is none or it is damaged."""
     try:
         content = ops.read_bytes(path)
         checksum, body = int(content[:8], 16), content[9:]
         if zlib.crc32(body) != checksum:
             raise ValueError("the checksum does not match")
-        return msgspec.json.decode(body, type=Checkpoint)
+        line, _, units = body.partition(b"\n")
+        table = msgspec.json.decode(line, type=Checkpoint)
+        return LoadedCheckpoint(table, _split(table, np.frombuffer(units, UNIT)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -86,30 +124,98 @@ def read_checkpoint(path: Path, ops: FileOps) -> Checkpoint | None:
         return None
 
 
-def write_checkpoint(path: Path, snapshot: Snapshot, ops: FileOps) -> None:
-    """Save the indexes of a snapshot, then the checkpoint that vouches for them."""
-    for index, view in snapshot.indexes:
-        if index.saved < view.max_offset:
-            index.save(view, ops)
-    queues = [
-        SavedQueue(*index.key, index.birth, index.saved, index.checksums)
-        for index, _ in snapshot.indexes
-    ]
-    epochs = [(each.number, each.start, each.mark) for each in snapshot.epochs.epochs]
-    saved = Checkpoint(snapshot.position, snapshot.file_units, queues, epochs)
-    body = msgspec.json.encode(saved)
-    replace_file(ops, path, b"%08x\n%s" % (zlib.crc32(body), body))
+def _split(table: Checkpoint, units: Units) -> list[Units]:
+    ends = np.cumsum([saved.tail for saved in table.queues], dtype=np.int64)
+    if len(units) != (ends[-1] if len(ends) else 0):
+        raise ValueError(f"{len(units)} units do not fit the table")
+    return np.split(units, ends[:-1]) if len(ends) else []
 
 
 def remove_strangers(root: Path, indexes: Iterable[QueueIndex], ops: FileOps) -> None:
-    """Remove index folders that belong to no queue: left by deleted topics."""
-    known = {index.folder for index in indexes}
+    """Remove index folders of deleted topics, and index files of expired messages."""
+    known = {index.folder: index for index in indexes}
     for topic in root.iterdir() if root.is_dir() else ():
         for folder in topic.iterdir() if topic.is_dir() else ():
-            if folder not in known:
+            index = known.get(folder)
+            if index is None:
                 ops.remove_tree(folder)
+            elif index.files.floor:
+                index.files.remove_expired()
         with contextlib.suppress(OSError):
             topic.rmdir()
+
+
+class _Table:
+    """What each checkpoint repeats of the one before: rows and units of all queues."""
+
+    def __init__(self) -> None:
+        self._changed: dict[QueueIndex, IndexView] = {}
+        self._rows: dict[QueueIndex, tuple[SavedQueue, bytes]] = {}
+        #: Files that no row names any more.
+        self._doomed: list[Path] = []
+
+    def save(self, path: Path, snapshot: Snapshot, ops: FileOps) -> None:
+        """Save what changed, then the checkpoint that vouches for it."""
+        self._changed |= dict(snapshot.changed)
+        self._changed = {
+            index: view for index, view in self._changed.items() if not index.files.gone
+        }
+        own_limit = min(_OWN_FILE_UNITS, snapshot.head.file_units)
+        for index, view in self._changed.items():
+            if view.max_offset - index.files.saved >= own_limit:
+                _write_file(index, view, ops)
+        self._make_rows(snapshot.indexes)
+        self._spill(ops)
+        rows = [self._rows[index] for index in snapshot.indexes]
+        table = msgspec.structs.replace(snapshot.head, queues=[row for row, _ in rows])
+        line = msgspec.json.encode(table) + b"\n"
+        body = b"".join([line, *(units for _, units in rows)])
+        replace_file(ops, path, b"%08x\n%s" % (zlib.crc32(body), body))
+        self._changed = {}
+        doomed, self._doomed = self._doomed, []
+        for file in doomed:
+            with contextlib.suppress(OSError):
+                ops.unlink(file)
+
+    def _make_rows(self, indexes: list[QueueIndex]) -> None:
+        for index, view in self._changed.items():
+            if view.min_offset > index.files.floor:
+                self._doomed += index.files.forget_below(view.min_offset)
+            self._rows[index] = _row(index, view)
+        if len(self._rows) > len(indexes):
+            known = set(indexes)
+            self._rows = {index: row for index, row in self._rows.items() if index in known}
+
+    def _spill(self, ops: FileOps) -> None:
+        """Write the largest tails to files when all of them together are too large."""
+        total = sum(len(units) for _, units in self._rows.values())
+        if total <= _TOGETHER_BYTES:
+            return
+        by_size = sorted(self._rows.items(), key=lambda item: -len(item[1][1]))
+        for index, (row, units) in by_size:
+            if total <= _TOGETHER_BYTES // 2:
+                return
+            index.files.append(np.frombuffer(units, UNIT), ops)
+            total -= len(units)
+            self._rows[index] = (_saved(index, row.min_offset, 0), b"")
+
+
+def _write_file(index: QueueIndex, view: IndexView, ops: FileOps) -> None:
+    units = view.units(max(index.files.saved, view.memory_offset), view.max_offset)
+    index.files.append(units, ops)
+
+
+def _row(index: QueueIndex, view: IndexView) -> tuple[SavedQueue, bytes]:
+    units = view.units(min(index.files.saved, view.max_offset), view.max_offset)
+    return _saved(index, view.min_offset, len(units)), units.tobytes()
+
+
+def _saved(index: QueueIndex, min_offset: int, tail: int) -> SavedQueue:
+    files = index.files
+    checksums, positions = files.table()
+    return SavedQueue(
+        *index.key, index.birth, files.saved, checksums, positions, files.floor, min_offset, tail
+    )
 
 
 class Checkpointer:
@@ -118,11 +224,14 @@ class Checkpointer:
     def __init__(self, path: Path, ops: FileOps, position: int) -> None:
         self._path = path
         self._ops = ops
+        self._table = _Table()
         self._snapshots: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
         #: Position of the last checkpoint on disk, -1 for none.
         self.position = position
+        #: Called after each checkpoint that was saved.
+        self.on_saved: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
         self._thread.start()
 
@@ -144,11 +253,13 @@ class Checkpointer:
     def _run(self) -> None:
         while (snapshot := self._snapshots.get()) is not None:
             try:
-                write_checkpoint(self._path, snapshot, self._ops)
-                self.position = snapshot.position
+                self._table.save(self._path, snapshot, self._ops)
+                self.position = snapshot.head.position
                 for folder in snapshot.dropped:
                     self._ops.remove_tree(folder)
             except Exception:  # noqa: BLE001 - logged; the log has everything
-                _log.exception("no checkpoint at position %d", snapshot.position)
+                _log.exception("no checkpoint at position %d", snapshot.head.position)
             finally:
                 self._idle.set()
+                for saved in snapshot.saved:
+                    saved.set_result(None)

@@ -47,6 +47,10 @@ class EntryKind(IntEnum):
     END = 3
     #: A topic was deleted; the payload is its name.
     DROP_TOPIC = 4
+    #: First in a segment: how everything stood there, see :mod:`headrace.store.state`.
+    STATE = 5
+    #: From here on a topic keeps the newest record of each key; the payload is its name.
+    COMPACT_TOPIC = 6
     #: Another primary writes from here on; the payload is the table of epochs.
     EPOCH = 7
     #: A fence around damage: what stood here is lost, see :mod:`headrace.store.fences`.

@@ -1,42 +1,30 @@
 """Queue indexes: where each message of a queue lies in the log.
 
-An index is derived from the log.  Its newest units are in memory; checkpoints write them to
-files named by the first queue offset in them, 16 little-endian bytes a unit.
+An index is derived from the log.  Its newest units are in memory; checkpoints save them, many
+of one queue in files of its own, few of many queues together.
 """
 
 from __future__ import annotations
 
-import os
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.errors import CorruptLogError
-from headrace.store.fileops import FileOps, read_error, write_all
+from headrace.store.index_files import UNIT, IndexFiles, Repair, Units
 
-__all__ = ["UNIT", "IndexView", "QueueIndex", "QueueKey", "Units"]
+__all__ = ["UNIT", "IndexView", "QueueIndex", "QueueKey", "Units", "queue_folder"]
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 
-UNIT = np.dtype([("position", "<i8"), ("size", "<i4"), ("tag", "<i4")])
-"""One message: its position in the log, its size, the hash of its tag."""
-
-Units = npt.NDArray[Any]
-"""An array of :data:`UNIT`."""
-
-_SUFFIX = ".idx"
 _FIRST_CAPACITY = 64
 
 
-def index_folder(root: Path, key: QueueKey, birth: int) -> Path:
-    """Name the folder of an index; a queue that is made again after a delete gets another."""
+def queue_folder(root: Path, key: QueueKey, birth: int) -> Path:
+    """Name the folder of a queue; one that is made again after a delete gets another."""
     topic = quote(key[0], safe="%|")[:160]
     return root / topic / f"{key[1]}-{birth}"
 
@@ -46,9 +34,12 @@ class IndexView:
     """A queue's index as it stood at one moment; safe to read while the writer goes on."""
 
     key: QueueKey
-    folder: Path
-    file_units: int
-    #: First offset that the queue holds, and one past the last.
+    birth: int
+    #: Whether the topic is compacted: then older records are in its compaction log.
+    compacted: bool
+    files: IndexFiles
+    repair: Repair | None
+    #: First offset that the log holds, and one past the last.
     min_offset: int
     max_offset: int
     #: Offset of the first unit in memory.
@@ -56,10 +47,16 @@ class IndexView:
     memory: Units
 
     def units(self, first: int, last: int) -> Units:
-        """Give the units of the offsets from ``first`` to before ``last``."""
+        """Give the units of the offsets from ``first`` to before ``last``.
+
+        Raises
+        ------
+        GoneError
+            They were deleted since the view was taken.
+        """
         if first >= self.memory_offset:
             return self.memory[first - self.memory_offset : last - self.memory_offset]
-        pieces = list(self._saved(first, min(last, self.memory_offset)))
+        pieces = self.files.read(first, min(last, self.memory_offset), self.repair)
         if last > self.memory_offset:
             pieces.append(self.memory[: last - self.memory_offset])
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
@@ -68,28 +65,16 @@ class IndexView:
         """Give the log position of one message."""
         return int(self.units(offset, offset + 1)["position"][0])
 
-    def _saved(self, first: int, last: int) -> Iterator[Units]:
-        while first < last:
-            base = first // self.file_units * self.file_units
-            stop = min(last, base + self.file_units)
-            path = self.folder / f"{base:020d}{_SUFFIX}"
-            units = _load_units(path, first - base, stop - first)
-            if len(units) < stop - first:
-                raise CorruptLogError(
-                    f"{path} ends before offset {stop} of queue {self.key}",
-                    hint="start again: the indexes are then made again from the log",
-                )
-            yield units
-            first = stop
-
-
-def _load_units(path: Path, first: int, count: int) -> Units:
-    try:
-        return np.fromfile(path, UNIT, count, offset=first * UNIT.itemsize)
-    except FileNotFoundError:
-        raise  # the topic was deleted meanwhile: the reader looks again
-    except OSError as error:
-        raise read_error(path, error) from error
+    def first_from(self, position: int, first: int, last: int) -> int:
+        """Find the first offset of a range whose message lies at or behind a position."""
+        low, high = first, last
+        while low < high:
+            middle = (low + high) // 2
+            if self.position(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
 
 class QueueIndex:
@@ -101,42 +86,48 @@ class QueueIndex:
 
     __slots__ = (
         "birth",
-        "checksums",
-        "file_units",
-        "folder",
+        "compacted",
+        "files",
         "key",
         "max_offset",
         "memory",
         "memory_offset",
         "min_offset",
         "next_offset",
-        "saved",
+        "repair",
     )
 
-    def __init__(self, root: Path, key: QueueKey, birth: int, file_units: int) -> None:
+    def __init__(
+        self, root: Path, key: QueueKey, birth: int, file_units: int, *, first_offset: int = 0
+    ) -> None:
         self.key = key
         #: Log position of the queue's first entry: names this life of the queue.
         self.birth = birth
-        self.folder = index_folder(root, key, birth)
-        self.file_units = file_units
-        #: Retention will raise it; until then every queue starts at 0.
-        self.min_offset = 0
+        self.compacted = False
+        self.repair: Repair | None = None
+        self.files = IndexFiles(queue_folder(root, key, birth), file_units, first_offset)
+        #: First offset that the log holds; retention raises it.
+        self.min_offset = first_offset
         #: One past the last offset that readers see.
-        self.max_offset = 0
+        self.max_offset = first_offset
         #: One past the last offset laid down.
-        self.next_offset = 0
-        self.memory_offset = 0
+        self.next_offset = first_offset
+        self.memory_offset = first_offset
         self.memory: Units = np.empty(_FIRST_CAPACITY, UNIT)
-        #: Units on disk, and the CRC-32 of each file so far.
-        self.saved = 0
-        self.checksums: list[int] = []
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.files.folder
 
     def view(self) -> IndexView:
         """Take the published state. Caller: holds the catalog's lock."""
         return IndexView(
             self.key,
-            self.folder,
-            self.file_units,
+            self.birth,
+            self.compacted,
+            self.files,
+            self.repair,
             self.min_offset,
             self.max_offset,
             self.memory_offset,
@@ -166,62 +157,23 @@ class QueueIndex:
         self.memory[first] = (position, size, tag)
         self.next_offset += 1
 
-    def release_saved(self) -> None:
-        """Drop whole files from memory. Caller: the writer thread, with the catalog's lock."""
-        first = self.saved // self.file_units * self.file_units
-        if first > self.memory_offset:
+    def release(self, keep: int) -> None:
+        """Keep no more than so many units in memory that are in files.
+
+        Caller: the writer thread, with the catalog's lock.
+        """
+        first = self.files.saved - keep
+        # Not for every unit: what stays is copied.
+        if first - self.memory_offset >= max(keep, 1):
             used = self.memory[first - self.memory_offset : self.next_offset - self.memory_offset]
             self.memory = np.empty(max(len(used), _FIRST_CAPACITY), UNIT)
             self.memory[: len(used)] = used
             self.memory_offset = first
 
-    def save(self, view: IndexView, ops: FileOps) -> None:
-        """Write what a view holds beyond the saved units to disk. Caller: the checkpointer."""
-        if self.saved == 0 and view.max_offset:
-            ops.make_directory(self.folder)
-        saved, checksums = self.saved, list(self.checksums)
-        while saved < view.max_offset:
-            base = saved // self.file_units * self.file_units
-            stop = min(view.max_offset, base + self.file_units)
-            content = view.units(saved, stop).tobytes()
-            self._write(base, saved, content, ops)
-            if saved == base:
-                checksums.append(zlib.crc32(content))
-            else:
-                checksums[-1] = zlib.crc32(content, checksums[-1])
-            saved = stop
-        self.checksums, self.saved = checksums, saved
-
-    def load(self, saved: int, checksums: list[int]) -> bool:
-        """Take over what a checkpoint says is on disk; False when the files do not hold it."""
-        for number, checksum in enumerate(checksums):
-            base = number * self.file_units
-            count = min(saved - base, self.file_units)
-            try:
-                content = self._path(base).read_bytes()[: count * UNIT.itemsize]
-            except OSError:
-                return False
-            if len(content) < count * UNIT.itemsize or zlib.crc32(content) != checksum:
-                return False
-            if base + count == saved and count < self.file_units:
-                self.memory = np.frombuffer(content, UNIT).copy()
-        if len(checksums) != -(-saved // self.file_units):
-            return False
-        self.memory_offset = saved // self.file_units * self.file_units
-        self.saved = self.next_offset = self.max_offset = saved
-        self.checksums = list(checksums)
-        return True
-
-    def _path(self, base: int) -> Path:
-        return self.folder / f"{base:020d}{_SUFFIX}"
-
-    def _write(self, base: int, first: int, content: bytes, ops: FileOps) -> None:
-        path = self._path(base)
-        fd = ops.open(path, os.O_WRONLY | os.O_CREAT)
-        try:
-            write_all(ops, fd, [content], (first - base) * UNIT.itemsize)
-            ops.fdatasync(fd)
-        finally:
-            ops.close(fd)
-        if first == base:
-            ops.sync_directory(self.folder)
+    def load(self, tail: Units, min_offset: int) -> None:
+        """Go on from saved units: those in files, and these. Caller: recovery."""
+        self.memory = np.empty(max(len(tail), _FIRST_CAPACITY), UNIT)
+        self.memory[: len(tail)] = tail
+        self.memory_offset = self.files.saved
+        self.next_offset = self.max_offset = self.files.saved + len(tail)
+        self.min_offset = min(max(min_offset, self.files.floor), self.max_offset)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import CorruptLogError, StoreFailedError
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, pack_header
 from headrace.store.fileops import Buffer, FileOps, require_space, write_all
-from headrace.store.segments import Segment, load_segments, make_segment
+from headrace.store.segments import GoneError, Segment, load_segments, make_segment, state_end
 
 __all__ = ["CommitLog"]
 
@@ -21,7 +22,8 @@ class CommitLog:
     """One sequence of bytes over rolled files; positions count from the first byte ever written.
 
     An entry lies in one segment; a unit may span several.  A segment is on disk before the next
-    one exists, so only the last can have a torn tail.
+    one exists, so only the last can have a torn tail.  Each but the first of all begins with a
+    STATE entry, so that what lies before it can be deleted.
 
     Caller of everything that writes: the writer thread (and recovery, before it starts).
     :meth:`view` may be called from any thread.
@@ -43,6 +45,10 @@ class CommitLog:
         self.end = segments[-1].end
         #: Everything before is on disk.
         self.synced = segments[-1].base
+        #: Gives the payload of the STATE entry of a new segment, and the open unit.
+        self.state: Callable[[], tuple[bytes, int]] | None = None
+        #: Where the last segment's entries begin, behind its STATE: that one takes no room.
+        self._room_from = state_end(segments[-1])
 
     @property
     def begin(self) -> int:
@@ -55,9 +61,18 @@ class CommitLog:
         return self._files[1]
 
     def segment_at(self, position: int) -> Segment:
-        """Find the segment that holds a position (the last one for the log's end)."""
+        """Find the segment that holds a position (the last one for the log's end).
+
+        Raises
+        ------
+        GoneError
+            Retention has deleted it.
+        """
         bases, segments = self._files
-        return segments[max(bisect_right(bases, position) - 1, 0)]
+        index = bisect_right(bases, position) - 1
+        if index < 0:
+            raise GoneError(f"position {position} is before the log's first, {bases[0]}")
+        return segments[index]
 
     def view(self, start: int, end: int) -> memoryview:
         """Give the bytes between two positions of one segment, without a copy."""
@@ -65,8 +80,7 @@ class CommitLog:
 
     def place(self, payload_size: int) -> int:
         """Say where the payload of the next entry will begin; rolls when its segment is full."""
-        segment = self._files[1][-1]
-        used = self.end - segment.base
+        used = self.end - self._room_from
         if used and used + HEADER_SIZE + payload_size > self._segment_size:
             self._roll()
         return self.end + HEADER_SIZE
@@ -101,11 +115,12 @@ class CommitLog:
                     f"segment begins at {base}",
                     hint="empty this data folder, and follow again",
                 )
-            self._roll()
+            self._new_segment()
         self._pending.append(content)
         self._pending_bytes += len(content)
         self.end += len(content)
         self.flush()
+        self._room_from = state_end(self._files[1][-1])
 
     def begin_at(self, position: int) -> None:
         """Let an empty log begin at a position, as the copy of one that lost its oldest bytes."""
@@ -117,7 +132,7 @@ class CommitLog:
         self._ops.unlink(first.path)
         self._ops.sync_directory(self._folder)
         first.close(self._ops)
-        self.end = self.synced = position
+        self.end = self.synced = self._room_from = position
 
     def flush(self) -> None:
         """Hand what waits to the operating system."""
@@ -157,7 +172,8 @@ class CommitLog:
         self._pending = []
         self._pending_bytes = 0
         bases, segments = self._files
-        kept = max(bisect_right(bases, position), 1)
+        # An empty segment has lost its STATE: the next append makes it anew.
+        kept = max(bisect_left(bases, position), 1)
         # Newest first: whatever stops this half way leaves no gap.
         for index in range(len(segments) - 1, kept - 1, -1):
             self._files = (bases[:index], segments[:index])
@@ -166,11 +182,30 @@ class CommitLog:
         last = segments[kept - 1]
         self._ops.truncate(last.fd, position - last.base)
         last.size = position - last.base
+        self._room_from = state_end(last)
         self.end = position
         self.synced = min(self.synced, position)
         if kept < len(segments):
             self._ops.sync_directory(self._folder)
         self._ops.fdatasync(last.fd)
+
+    def detach(self, position: int) -> list[Segment]:
+        """Take the segments that end at or before a position out of the log, oldest first.
+
+        Their files are still there, for :meth:`remove`.  The last segment always stays.
+        """
+        bases, segments = self._files
+        count = min(sum(segment.end <= position for segment in segments), len(segments) - 1)
+        self._files = (bases[count:], segments[count:])
+        return list(segments[:count])
+
+    def remove(self, segments: list[Segment]) -> None:
+        """Delete detached segments; views given out stay valid.  Any thread may call."""
+        for segment in segments:
+            # One after the other, on disk each time: what a crash leaves has no gap.
+            self._ops.unlink(segment.path)
+            self._ops.sync_directory(self._folder)
+            segment.retire(self._ops)
 
     def close(self) -> None:
         """Close the files; views given out stay valid."""
@@ -179,6 +214,14 @@ class CommitLog:
                 segment.close(self._ops)
 
     def _roll(self) -> None:
+        state = self.state() if self.state is not None else None
+        self._new_segment()
+        if state is not None:
+            payload, unit = state
+            self.add(EntryKind.STATE, payload, unit=unit)
+        self._room_from = self.end
+
+    def _new_segment(self) -> None:
         self.sync()
         bases, segments = self._files
         segment = make_segment(self._folder, self.end, self._ops)

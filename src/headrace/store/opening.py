@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.store.catalog import Catalog
 from headrace.store.checkpoint import Checkpointer, remove_strangers
+from headrace.store.index_repair import remake_units
 from headrace.store.log import CommitLog
 from headrace.store.recovery import RecoveryReport, recover
 from headrace.store.replication.port import read_mark
+from headrace.store.saving import Saving
 from headrace.store.staging import Staging
 from headrace.store.writer import OnAppend, Writer
 
@@ -50,7 +53,7 @@ def open_parts(
         ops.make_directory(path / name)
     segment_size, reserve = settings.segment_size, settings.min_free_space
     log = CommitLog(path / "log", ops, segment_size=segment_size, min_free_space=reserve)
-    catalog = Catalog(path / "index", settings.index_file_units)
+    catalog = Catalog(path / "index", settings.index_file_units, partial(remake_units, log))
     file_units, marks = settings.index_file_units, settings.unit_marks
     checkpoint = path / "checkpoint"
     try:
@@ -67,16 +70,17 @@ def open_parts(
     except BaseException:
         log.close()
         raise
-    remove_strangers(catalog.folder, (index for index, _ in catalog.indexes()), ops)
+    remove_strangers(catalog.folder, catalog.indexes(), ops)
     checkpointer = Checkpointer(checkpoint, ops, -1 if report.rebuilt else report.checked_from)
     writer = Writer(
         log,
         catalog,
         staging,
-        checkpointer,
+        Saving(log, catalog, checkpointer, settings),
         settings=settings,
         ops=ops,
         clock=clock,
         on_append=on_append,
     )
+    writer.last_timestamp = report.timestamp
     return StoreParts(log, catalog, staging, checkpointer, writer, report)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from headrace.errors import NotFoundError
 from headrace.store.record import record_size_at, store_time_of
+from headrace.store.segments import GoneError
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
@@ -101,8 +102,8 @@ class Reader:
         """Read from an offset on; see :meth:`MessageStore.read`."""
         try:
             return self._read(self._catalog.view(key), offset, max_count, max_bytes, tags)
-        except FileNotFoundError:
-            # The topic was deleted since the view was taken: now it is another queue.
+        except GoneError:
+            # Retention passed by, or the topic was deleted, since the view was taken.
             return self._read(self._catalog.view(key), offset, max_count, max_bytes, tags)
 
     def _read(

@@ -16,6 +16,7 @@ __all__ = [
     "AloneRequest",
     "AppendRequest",
     "AppendResult",
+    "CompactRequest",
     "DropRequest",
     "QueueAppend",
     "Request",
@@ -109,6 +110,15 @@ class AloneRequest:
 
 
 @dataclass(slots=True, eq=False)
+class CompactRequest:
+    """Compact a topic from here on."""
+
+    topic: str
+    size: int = 0
+    future: Future[None] = field(default_factory=Future)
+
+
+@dataclass(slots=True, eq=False)
 class WakeRequest:
     """Have the writer look at what is due."""
 
@@ -122,4 +132,12 @@ class StopRequest:
     size: int = 0
 
 
-Request = AppendRequest | UnitRequest | DropRequest | AloneRequest | WakeRequest | StopRequest
+Request = (
+    AppendRequest
+    | UnitRequest
+    | DropRequest
+    | CompactRequest
+    | AloneRequest
+    | WakeRequest
+    | StopRequest
+)

@@ -6,15 +6,21 @@ import contextlib
 import itertools
 import mmap
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import CorruptLogError
+from headrace.store.entries import HEADER_SIZE, EntryKind, parse_header
 from headrace.store.fileops import FileOps, read_all, read_error
 
-__all__ = ["Segment", "load_segments", "make_segment"]
+__all__ = ["GoneError", "Segment", "load_segments", "make_segment", "state_end"]
 
 _SUFFIX = ".log"
+
+
+class GoneError(LookupError):
+    """A part of the log that retention has deleted; who meets it looks again where to read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +35,8 @@ class Segment:
     size: int
     ops: FileOps
     _mapping: memoryview = field(default_factory=lambda: memoryview(b""))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _retired: bool = False
 
     @property
     def end(self) -> int:
@@ -39,10 +47,7 @@ class Segment:
         """Give the bytes between two positions, without a copy."""
         mapping = self._mapping
         if end - self.base > len(mapping):
-            # Grown since: a larger mapping replaces this one, which lives on in views given out.
-            # It never goes beyond what is written, so no page of it can be missing.
-            mapping = memoryview(mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ))
-            self._mapping = mapping
+            mapping = self._grown()
         return mapping[start - self.base : end - self.base]
 
     def read(self, position: int, size: int) -> bytearray:
@@ -60,6 +65,21 @@ class Segment:
             return read_all(self.ops, self.fd, size, position - self.base)
         except OSError as error:
             raise read_error(self.path, error) from error
+
+    def _grown(self) -> memoryview:
+        """Replace the mapping by a larger one; the old one lives on in views given out."""
+        with self._lock:
+            if self._retired:
+                raise GoneError(f"{self.path} was deleted")
+            # It never goes beyond what is written, so no page of it can be missing.
+            self._mapping = memoryview(mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ))
+            return self._mapping
+
+    def retire(self, ops: FileOps) -> None:
+        """Close a deleted file; who maps it already can go on reading."""
+        with self._lock:
+            self._retired = True
+            ops.close(self.fd)
 
     def close(self, ops: FileOps) -> None:
         """Close the file; views given out stay valid."""
@@ -79,6 +99,15 @@ def make_segment(folder: Path, base: int, ops: FileOps) -> Segment:
             ops.unlink(path)
         raise
     return Segment(path, base, fd, 0, ops)
+
+
+def state_end(segment: Segment) -> int:
+    """Position behind the STATE entry that begins a segment, or its first byte without one."""
+    head = segment.read(segment.base, HEADER_SIZE)
+    entry = parse_header(head, 0, segment.base)
+    if entry is None or entry.kind is not EntryKind.STATE:
+        return segment.base
+    return min(entry.end, segment.end)
 
 
 def load_segments(folder: Path, ops: FileOps) -> list[Segment]:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,6 @@ import numpy as np
 from headrace.errors import StoreError, StoreFailedError
 from headrace.failpoints import failpoint
 from headrace.protocol.columns import record_sizes, stamp_records
-from headrace.store.checkpoint import Checkpointer, Snapshot
 from headrace.store.counters import Group, WriterCounters
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind
 from headrace.store.fileops import FileOps, write_error
@@ -29,6 +27,7 @@ from headrace.store.requests import (
     AloneRequest,
     AppendRequest,
     AppendResult,
+    CompactRequest,
     DropRequest,
     Request,
     StopRequest,
@@ -36,11 +35,14 @@ from headrace.store.requests import (
     UnitResult,
     WakeRequest,
 )
+from headrace.store.state import encode_state
 from headrace.store.unit import Piece, UnitPlan
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
     from headrace.store.log import CommitLog
+    from headrace.store.saving import Saving
+    from headrace.store.segments import Segment
     from headrace.store.settings import StoreSettings
     from headrace.store.staging import Staging
 
@@ -51,12 +53,10 @@ _logger = logging.getLogger(__name__)
 OnAppend = Callable[[Collection[QueueKey]], None]
 
 #: What a store that is a copy of another refuses.
-_WRITES = (AppendRequest, UnitRequest, DropRequest)
+_WRITES = (AppendRequest, UnitRequest, DropRequest, CompactRequest)
 #: One group takes no further request beyond this many bytes.
 _GROUP_BYTES = 16 * 1024 * 1024
 _GROUP_REQUESTS = 4096
-#: How soon to look again for a checkpointer that is still busy, seconds.
-_BUSY_WAIT = 0.05
 
 
 class Writer:
@@ -67,7 +67,7 @@ class Writer:
         log: CommitLog,
         catalog: Catalog,
         staging: Staging,
-        checkpointer: Checkpointer,
+        saving: Saving,
         *,
         settings: StoreSettings,
         ops: FileOps,
@@ -75,19 +75,20 @@ class Writer:
         on_append: OnAppend | None,
     ) -> None:
         self._log = log
+        log.state = self._state
         self._catalog = catalog
         self._staging = staging
-        self._checkpointer = checkpointer
+        self.saving = saving
         self._settings = settings
         self._ops = ops
         self._clock = clock
         self._on_append = on_append
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self._last_timestamp = 0
-        #: Index folders of deleted topics that the next checkpoint may remove.
-        self.dropped: list[Path] = []
-        self._checkpoint_position = checkpointer.position
-        self._checkpoint_time = self._sync_time = time.monotonic()
+        #: Store time of the newest record: the next is not older, whatever the clock says.
+        self.last_timestamp = 0
+        #: The unit that is being written: where it begins, and its group.
+        self._open_unit: tuple[int, Group] | None = None
+        self._sync_time = time.monotonic()
         self.counters = WriterCounters()
         #: Host and port that records name as the place where they are stored.
         self.store_host = ("127.0.0.1", 0)
@@ -146,6 +147,24 @@ class Writer:
             self._sleeps_until = due
             self._requests.put(WakeRequest())
 
+    def checkpoint(self) -> Future[None]:
+        """Save a checkpoint now; done when it is saved, or could not be."""
+        saved: Future[None] = Future()
+
+        def refused(done: Future[None]) -> None:
+            if done.exception() is not None:
+                saved.set_result(None)
+
+        request = AloneRequest(lambda: self.saving.wanted.append(saved))
+        request.future.add_done_callback(refused)
+        self.submit(request)
+        return saved
+
+    def detach(self, position: int) -> list[Segment]:
+        """Take whole segments before a position out of the log, for retention to delete."""
+        with self._turn:
+            return self._log.detach(position)
+
     def close(self) -> bool:
         """Finish what waits, save a checkpoint, and stop; False if that was done before."""
         with self._closing:
@@ -181,15 +200,16 @@ class Writer:
         self._commit_appends(appends)
         return running
 
-    def _handle(
-        self, request: UnitRequest | DropRequest | AloneRequest | WakeRequest | StopRequest
-    ) -> bool:
+    def _handle(self, request: Request) -> bool:
+        """Do one thing that is no append; False to stop."""
         if isinstance(request, UnitRequest):
             self._commit(request.future, lambda group: self._write_unit(group, request))
         elif isinstance(request, DropRequest):
             self._commit(request.future, lambda _: self._write_drop(request))
         elif isinstance(request, AloneRequest):
             self._do_alone(request)
+        elif isinstance(request, CompactRequest):
+            self._commit(request.future, lambda _: self._write_compact(request))
         return not isinstance(request, StopRequest)
 
     def _take(self) -> list[Request]:
@@ -261,8 +281,8 @@ class Writer:
 
     def _begin(self) -> Group:
         # Store times never fall, so that a search by time finds its way.
-        self._last_timestamp = max(self._last_timestamp, self._clock())
-        return Group(self._log.end, self._last_timestamp)
+        self.last_timestamp = max(self.last_timestamp, self._clock())
+        return Group(self._log.end, self.last_timestamp)
 
     def _require_working(self) -> None:
         if self.failure is not None:
@@ -279,6 +299,17 @@ class Writer:
         runs = [run for key in request.keys for run in self._staging.runs(key)]
         plan = UnitPlan(runs, request.extra, self._ops)
         unit = self._mark(EntryKind.BEGIN, 0, NO_UNIT)
+        self._open_unit = unit, group
+        try:
+            first_offsets = self._write_pieces(group, plan, unit)
+            self._mark(EntryKind.END, group.records, unit)
+        finally:
+            self._open_unit = None
+        self.counters.units += 1
+        return UnitResult(self._log.end, first_offsets)
+
+    def _write_pieces(self, group: Group, plan: UnitPlan, unit: int) -> dict[QueueKey, int]:
+        """Write the records of a unit; the first offset in each queue."""
         first_offsets: dict[QueueKey, int] = {}
         for number, piece in enumerate(plan):
             if number == len(plan) // 2:
@@ -288,9 +319,14 @@ class Writer:
             first_offsets.setdefault(piece.key, offset)
         self._log.flush()
         failpoint("store.unit.end")
-        self._mark(EntryKind.END, group.records, unit)
-        self.counters.units += 1
-        return UnitResult(self._log.end, first_offsets)
+        return first_offsets
+
+    def _state(self) -> tuple[bytes, int]:
+        """Make the STATE of a new segment, and tell which unit is being written."""
+        unit, group = self._open_unit or (NO_UNIT, None)
+        records = group.records if group is not None else 0
+        state = self._catalog.state(self.last_timestamp, unit, records)
+        return encode_state(state), unit
 
     def _mark(self, kind: EntryKind, count: int, unit: int) -> int:
         """Write the begin or the end of a unit; the unit's number."""
@@ -306,8 +342,17 @@ class Writer:
         self._log.add(EntryKind.DROP_TOPIC, name)
         self.sync()
         dropped = self._catalog.drop_topic(request.topic, self._log.end)
-        self.dropped += [index.folder for index in dropped]
+        self.saving.dropped += [index.folder for index in dropped]
         return len(dropped)
+
+    def _write_compact(self, request: CompactRequest) -> None:
+        if request.topic in self._catalog.compacted:
+            return
+        name = request.topic.encode()
+        self._log.place(len(name))
+        self._log.add(EntryKind.COMPACT_TOPIC, name)
+        self.sync()
+        self._catalog.compact_topic(request.topic, self._log.end)
 
     def _write(self, group: Group, piece: Piece, unit: int) -> tuple[int, int]:
         """Stamp a piece and add it as an entry; its first offset and its position."""
@@ -333,8 +378,7 @@ class Writer:
         self.counters.syncs += 1
 
     def _publish(self, group: Group) -> None:
-        if not self._is_dirty():
-            self._checkpoint_time = time.monotonic()
+        self.saving.before_change()
         self._catalog.publish(group.touched, self._log.end)
         if self.on_publish is not None:
             self.on_publish(self._log.end)
@@ -383,41 +427,23 @@ class Writer:
         due = []
         if self._log.synced < self._log.end:
             due.append(self._sync_time + self._settings.flush_interval.total_seconds())
-        if self._is_dirty():
-            due.append(self._checkpoint_due())
+        if self.saving.is_dirty:
+            due.append(self.saving.due())
         return max(min(due) - time.monotonic(), 0.0) if due else None
-
-    def _is_dirty(self) -> bool:
-        return self._checkpoint_position < self._catalog.position
-
-    def _checkpoint_due(self) -> float:
-        due = self._checkpoint_time + self._settings.checkpoint_interval.total_seconds()
-        return due if self._checkpointer.is_idle else max(due, time.monotonic() + _BUSY_WAIT)
 
     def _keep_up(self, *, final: bool) -> None:
         """Sync and save what is due."""
         if self.failure is not None:
+            self.saving.give_up()
             return
-        now = time.monotonic()
-        late = now - self._sync_time >= self._settings.flush_interval.total_seconds()
-        written = self._catalog.position - self._checkpoint_position
-        soon = written >= self._settings.checkpoint_bytes and self._checkpointer.is_idle
-        save = self._is_dirty() and (final or soon or self._checkpoint_due() <= now)
+        late = time.monotonic() - self._sync_time >= self._settings.flush_interval.total_seconds()
+        save = self.saving.is_due(final=final)
         try:
             if self._log.synced < self._log.end and (late or save or final):
                 self.sync()
         except StoreFailedError as error:
             self._fail(error)
+            self.saving.give_up()
             return
         if save:
-            self._save()
-
-    def _save(self) -> None:
-        position = self._catalog.position
-        dropped, self.dropped = self.dropped, []
-        indexes = self._catalog.indexes()
-        units = self._settings.index_file_units
-        epochs = self._catalog.epochs
-        self._checkpointer.submit(Snapshot(position, units, indexes, dropped, epochs))
-        self._checkpoint_position = position
-        self._checkpoint_time = time.monotonic()
+            self.saving.save(self.last_timestamp)

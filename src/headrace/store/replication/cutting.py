@@ -21,7 +21,7 @@ def cut_log(path: Path, position: int, ops: FileOps | None = None) -> None:
     ops = ops or FileOps()
     checkpoint = path / "checkpoint"
     saved = read_checkpoint(checkpoint, ops)
-    if checkpoint.exists() and (saved is None or saved.position > position):
+    if checkpoint.exists() and (saved is None or saved.table.position > position):
         ops.unlink(checkpoint)
         ops.sync_directory(path)
     log = CommitLog(path / "log", ops, segment_size=1)

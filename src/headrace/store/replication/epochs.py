@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -62,6 +63,15 @@ class EpochTable:
             return None
         after = self.epochs.index(epoch) + 1
         return self.epochs[after].start if after < len(self.epochs) else log_end
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """Give number, start and mark of each."""
+        return [(each.number, each.start, each.mark) for each in self.epochs]
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[tuple[int, int, int]]) -> EpochTable:
+        """Make the table from what :meth:`rows` gave."""
+        return cls(tuple(Epoch(*row) for row in rows))
 
     def pack(self) -> bytes:
         """Write the table, as the payload of an EPOCH entry carries it."""

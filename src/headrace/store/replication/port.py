@@ -187,7 +187,7 @@ class LogPort:
 
     def _count(self, begin: int, records: int) -> None:
         writer, replay = self._writer, self._replay
-        writer.dropped += replay.dropped
+        writer.saving.dropped += replay.dropped
         replay.dropped = []
         writer.counters.groups += 1
         writer.counters.records += records

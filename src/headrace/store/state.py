@@ -1,0 +1,65 @@
+"""STATE entries: how everything stood where a segment begins, so that older ones can go.
+
+The log alone says which queues exist and where their offsets go on.  As retention deletes its
+beginning, each segment repeats that at its start: a replay may begin at any of them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["LogState", "QueueState", "decode_state", "encode_state"]
+
+
+class QueueState(msgspec.Struct, frozen=True, array_like=True):
+    """One queue."""
+
+    topic: str
+    queue_id: int
+    #: Log position of the queue's first entry: names this life of the queue.
+    birth: int
+    #: Offset of its next record in the log, that of an unfinished unit included.
+    next_offset: int
+
+
+class LogState(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that a replay must know of the log before a position.
+
+    Examples
+    --------
+    >>> state = LogState(timestamp=7, queues=[QueueState("lines", 0, 0, 12)])
+    >>> decode_state(encode_state(state)) == state
+    True
+    """
+
+    #: Highest store time so far, ms since 1970: the age of the segment before.
+    timestamp: int
+    queues: list[QueueState]
+    #: Compacted topics, and since which position.
+    compacted: dict[str, int] = {}
+    #: Who wrote which part of the log: number, first position and mark of each epoch.
+    epochs: list[tuple[int, int, int]] = []
+    #: Position of the BEGIN of the unit that is being written, -1 outside one.
+    unit: int = -1
+    #: Records of that unit so far.
+    unit_records: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(LogState)
+
+
+def encode_state(state: LogState) -> bytes:
+    """Make the payload of a STATE entry."""
+    return _encoder.encode(state)
+
+
+def decode_state(payload: bytes | memoryview) -> LogState:
+    """Read the payload of a STATE entry.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        The bytes are no state.
+    """
+    return _decoder.decode(payload)
