@@ -80,7 +80,7 @@ def entry_ends(path: Path) -> list[int]:
         entry = parse_header(content, at, at)
         assert entry is not None
         at = entry.end
-        if entry.kind is EntryKind.END or (entry.kind is EntryKind.DATA and entry.unit < 0):
+        if entry.kind is EntryKind.END or (entry.kind is not EntryKind.BEGIN and entry.unit < 0):
             ends.append(at)
     return ends
 
