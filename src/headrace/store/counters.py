@@ -30,3 +30,4 @@ class Group:
     timestamp: int
     touched: set[QueueIndex] = field(default_factory=set)
     records: int = 0
+    units: int = 0

@@ -140,7 +140,7 @@ def _from_the_log_alone(replay: Replay) -> int:
     replay.catalog.adopt((), log.begin)
     replay.catalog.epochs = EpochTable()
     for number, segment in enumerate(log.segments):
-        if segment.base == 0 or log.end == segment.base:
+        if segment.base in (0, log.end):
             return replay.run(segment.base)
         first = next(scan(log, segment.base), None)
         if first is None or first[0].position != segment.base:

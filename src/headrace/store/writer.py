@@ -14,29 +14,23 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from headrace.errors import StoreError, StoreFailedError
 from headrace.failpoints import failpoint
-from headrace.protocol.columns import record_sizes, stamp_records
 from headrace.store.counters import Group, WriterCounters
-from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind
+from headrace.store.entries import EntryKind
+from headrace.store.entry_writer import EntryWriter
 from headrace.store.fileops import FileOps, write_error
 from headrace.store.index import QueueKey
 from headrace.store.requests import (
     AloneRequest,
     AppendRequest,
-    AppendResult,
     CompactRequest,
     DropRequest,
     Request,
     StopRequest,
     UnitRequest,
-    UnitResult,
     WakeRequest,
 )
-from headrace.store.state import encode_state
-from headrace.store.unit import Piece, UnitPlan
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
@@ -75,23 +69,16 @@ class Writer:
         on_append: OnAppend | None,
     ) -> None:
         self._log = log
-        log.state = self._state
         self._catalog = catalog
-        self._staging = staging
         self.saving = saving
         self._settings = settings
         self._ops = ops
         self._clock = clock
         self._on_append = on_append
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        #: Store time of the newest record: the next is not older, whatever the clock says.
-        self.last_timestamp = 0
-        #: The unit that is being written: where it begins, and its group.
-        self._open_unit: tuple[int, Group] | None = None
+        self._entries = EntryWriter(log, catalog, staging, ops, unit_marks=settings.unit_marks)
         self._sync_time = time.monotonic()
         self.counters = WriterCounters()
-        #: Host and port that records name as the place where they are stored.
-        self.store_host = ("127.0.0.1", 0)
         #: Why the store takes no more, None while it does.
         self.failure: StoreError | None = None
         #: Why the store takes nothing from its callers for now: it is a copy of another.
@@ -107,6 +94,24 @@ class Writer:
         #: Until when the thread sleeps unless there is a request; None is for ever.
         self._sleeps_until: float | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        """Host and port that records name as the place where they are stored."""
+        return self._entries.store_host
+
+    @store_host.setter
+    def store_host(self, host: tuple[str, int]) -> None:
+        self._entries.store_host = host
+
+    @property
+    def last_timestamp(self) -> int:
+        """Store time of the newest record: the next is not older, whatever the clock says."""
+        return self._entries.timestamp
+
+    @last_timestamp.setter
+    def last_timestamp(self, timestamp: int) -> None:
+        self._entries.timestamp = timestamp
 
     def start(self) -> None:
         """Begin to take requests."""
@@ -203,13 +208,13 @@ class Writer:
     def _handle(self, request: Request) -> bool:
         """Do one thing that is no append; False to stop."""
         if isinstance(request, UnitRequest):
-            self._commit(request.future, lambda group: self._write_unit(group, request))
+            self._commit(request.future, lambda group: self._entries.unit(group, request))
         elif isinstance(request, DropRequest):
-            self._commit(request.future, lambda _: self._write_drop(request))
+            self._commit(request.future, lambda _: self._drop(request))
         elif isinstance(request, AloneRequest):
             self._do_alone(request)
         elif isinstance(request, CompactRequest):
-            self._commit(request.future, lambda _: self._write_compact(request))
+            self._commit(request.future, lambda _: self._compact(request))
         return not isinstance(request, StopRequest)
 
     def _take(self) -> list[Request]:
@@ -235,7 +240,7 @@ class Writer:
         group = self._begin()
         try:
             self._require_working()
-            results = [self._write_appends(group, request) for request in requests]
+            results = [self._entries.appends(group, request) for request in requests]
             self._log.flush()
             failpoint("store.append.written")
             if self._settings.flush == "sync":
@@ -288,88 +293,18 @@ class Writer:
         if self.failure is not None:
             raise StoreFailedError(self.failure.message, hint=self.failure.hint)
 
-    def _write_appends(self, group: Group, request: AppendRequest) -> list[AppendResult]:
-        results = []
-        for append in request.appends:
-            offset, position = self._write(group, Piece.of(append), NO_UNIT)
-            results.append(AppendResult(offset, position, group.timestamp))
-        return results
-
-    def _write_unit(self, group: Group, request: UnitRequest) -> UnitResult:
-        runs = [run for key in request.keys for run in self._staging.runs(key)]
-        plan = UnitPlan(runs, request.extra, self._ops)
-        unit = self._mark(EntryKind.BEGIN, 0, NO_UNIT)
-        self._open_unit = unit, group
-        try:
-            first_offsets = self._write_pieces(group, plan, unit)
-            self._mark(EntryKind.END, group.records, unit)
-        finally:
-            self._open_unit = None
-        self.counters.units += 1
-        return UnitResult(self._log.end, first_offsets)
-
-    def _write_pieces(self, group: Group, plan: UnitPlan, unit: int) -> dict[QueueKey, int]:
-        """Write the records of a unit; the first offset in each queue."""
-        first_offsets: dict[QueueKey, int] = {}
-        for number, piece in enumerate(plan):
-            if number == len(plan) // 2:
-                self._log.flush()
-                failpoint("store.unit.middle")
-            offset, _ = self._write(group, piece, unit)
-            first_offsets.setdefault(piece.key, offset)
-        self._log.flush()
-        failpoint("store.unit.end")
-        return first_offsets
-
-    def _state(self) -> tuple[bytes, int]:
-        """Make the STATE of a new segment, and tell which unit is being written."""
-        unit, group = self._open_unit or (NO_UNIT, None)
-        records = group.records if group is not None else 0
-        state = self._catalog.state(self.last_timestamp, unit, records)
-        return encode_state(state), unit
-
-    def _mark(self, kind: EntryKind, count: int, unit: int) -> int:
-        """Write the begin or the end of a unit; the unit's number."""
-        if not self._settings.unit_marks:
-            return NO_UNIT
-        position = self._log.place(0) - HEADER_SIZE
-        self._log.add(kind, b"", count, unit)
-        return position
-
-    def _write_drop(self, request: DropRequest) -> int:
-        name = request.topic.encode()
-        self._log.place(len(name))
-        self._log.add(EntryKind.DROP_TOPIC, name)
+    def _drop(self, request: DropRequest) -> int:
+        self._entries.name(EntryKind.DROP_TOPIC, request.topic)
         self.sync()
         dropped = self._catalog.drop_topic(request.topic, self._log.end)
         self.saving.dropped += [index.folder for index in dropped]
         return len(dropped)
 
-    def _write_compact(self, request: CompactRequest) -> None:
-        if request.topic in self._catalog.compacted:
-            return
-        name = request.topic.encode()
-        self._log.place(len(name))
-        self._log.add(EntryKind.COMPACT_TOPIC, name)
-        self.sync()
-        self._catalog.compact_topic(request.topic, self._log.end)
-
-    def _write(self, group: Group, piece: Piece, unit: int) -> tuple[int, int]:
-        """Stamp a piece and add it as an entry; its first offset and its position."""
-        records = piece.records
-        payload, count = records.data, len(records.starts)
-        position = self._log.place(len(payload))
-        index = self._catalog.index_to_extend(piece.key, position - HEADER_SIZE)
-        offset = index.next_offset
-        stamp_records(records, offset, position, group.timestamp, self.store_host)
-        group.touched.add(index)
-        group.records += count
-        self._log.add(EntryKind.DATA, payload, count, unit)
-        if count == 1:
-            index.add(position, len(payload), int(piece.tags[0]))
-        else:
-            index.extend(np.add(records.starts, position), record_sizes(records), piece.tags)
-        return offset, position
+    def _compact(self, request: CompactRequest) -> None:
+        if request.topic not in self._catalog.compacted:
+            self._entries.name(EntryKind.COMPACT_TOPIC, request.topic)
+            self.sync()
+            self._catalog.compact_topic(request.topic, self._log.end)
 
     def sync(self) -> None:
         """Put everything on the disk. Caller: holds the turn."""
@@ -384,6 +319,7 @@ class Writer:
             self.on_publish(self._log.end)
         self.counters.groups += 1
         self.counters.records += group.records
+        self.counters.units += group.units
         self.counters.bytes += self._log.end - group.begin
 
     def _notify(self, group: Group) -> None:
