@@ -63,8 +63,8 @@ format: setup ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: setup ## Run the tests (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest $(ARGS)
+test: setup ## Run the tests, two at a time (ARGS="-k name" for some of them)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: setup ## Run the long fault tests (FAULTS_KILLS=n, FAULTS_SEED=n; fifty kills of random kinds)
 	$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)

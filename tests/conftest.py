@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,15 @@ from tests.java.clients import Java
 from tests.java.process import running_java
 
 _numbers = itertools.count(1)
+_SPARK = Path(__file__).parent / "spark"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Two processes share the tests out: those of one Spark session stay together, and begin.
+    for item in items:
+        home = "spark" if _SPARK in item.path.parents else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(home))
+    items.sort(key=lambda item: _SPARK not in item.path.parents)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
