@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.broker.embedded import BrokerProcess, EmbeddedBroker, spawn_broker
+from headrace.broker.limits import Limits
 from headrace.broker.server import BrokerServer, BrokerStatistics
 from headrace.broker.settings import BrokerSettings, Guards
 
@@ -13,5 +14,6 @@ __all__ = [
     "BrokerStatistics",
     "EmbeddedBroker",
     "Guards",
+    "Limits",
     "spawn_broker",
 ]

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from headrace.broker.embedded import READY_LINE, ExitCode
+from headrace.broker.limits import Limits
 from headrace.broker.server import BrokerServer
 from headrace.broker.settings import BrokerSettings, Guards
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
@@ -20,6 +21,7 @@ from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLocke
 __all__ = ["main"]
 
 _MIB = 1024 * 1024
+_NOT_SETTINGS = ("data", "port", "flush_interval", "no_create", "limit")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,12 +62,15 @@ def _settings(options: argparse.Namespace) -> BrokerSettings:
     given = {
         name: value
         for name, value in vars(options).items()
-        if value is not None and name not in ("data", "port", "flush_interval", "no_create")
+        if value is not None and name not in _NOT_SETTINGS
     }
     if options.flush_interval is not None:
         given["flush_interval"] = timedelta(milliseconds=options.flush_interval)
     return BrokerSettings(
-        **given, create_topics=not options.no_create, guards=Guards.from_environment()
+        **given,
+        create_topics=not options.no_create,
+        limits=Limits.parse(options.limit),
+        guards=Guards.from_environment(),
     )
 
 
@@ -84,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-message-size", type=int, metavar="BYTES", help=f"and of a batch ({4 * _MIB})")
     add("--min-free-space", type=int, metavar="BYTES", help="left alone on the disk")
     add("--default-queues", type=int, metavar="N", help="of topics that a message creates (8)")
+    add("--limit", action="append", default=[], metavar="NAME=VALUE", help="see docs/security.md")
     add("--no-create", action="store_true", help="create no topic for a first message")
     return parser
 

@@ -78,6 +78,8 @@ class ClientRegistry:
         self._expiry = expiry
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, Member]] = {}
+        #: Subscriptions of all groups together.
+        self.subscription_count = 0
 
     def group(self, name: str) -> ConsumerGroup | None:
         """Return a consumer group, None when nobody was ever in it."""
@@ -86,6 +88,16 @@ class ClientRegistry:
     def groups(self) -> Iterator[ConsumerGroup]:
         """Iterate over the consumer groups."""
         return iter(list(self._consumers.values()))
+
+    @property
+    def group_count(self) -> int:
+        """Number of consumer groups."""
+        return len(self._consumers)
+
+    @property
+    def producer_group_count(self) -> int:
+        """Number of producer groups."""
+        return len(self._producers)
 
     def producers(self, group: str) -> list[Member]:
         """List the members of a producer group."""
@@ -125,6 +137,7 @@ class ClientRegistry:
             return joined
         topics = set(group.subscriptions)
         group.subscriptions = _merged(group.subscriptions, consumer.subscription_data_set)
+        self.subscription_count += len(group.subscriptions) - len(topics)
         return joined or topics != set(group.subscriptions)
 
     def unregister(

@@ -1,57 +1,114 @@
-"""One client's connection: bytes to requests, answers to bytes."""
+"""One client's connection: bytes to requests, answers to bytes, within limits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
+from headrace.broker.quiet_log import QuietLog
 from headrace.broker.requests import Request
 from headrace.errors import ProtocolError
 from headrace.protocol.frames import Buffer, Command, FrameBuffer, encode
 
-__all__ = ["Connection"]
+if TYPE_CHECKING:
+    from headrace.broker.ledger import Ledger
+    from headrace.broker.limits import Limits
+
+__all__ = ["Connection", "Hooks"]
 
 _log = logging.getLogger(__name__)
+_quiet = QuietLog(_log)
 
 _SEND_BUFFER = 4 * 1024 * 1024
-_MOST_HELD = 64 * 1024 * 1024
+#: What goes to the transport at a time when much is to be sent.
+_PORTION = 1024 * 1024
+#: Frames below this size count no room: a connection costs as much by itself.
+_SMALL = 16 * 1024
+#: More pieces than this that a client does not take are not kept for it.
+_MOST_PIECES = 65_536
 
 Dispatch = Callable[[Request], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a connection belongs to."""
+
+    #: Takes each request.
+    dispatch: Dispatch
+    #: Told when a connection stands, and when it is gone.
+    opened: Callable[[Connection], None]
+    closed: Callable[[Connection], None]
+    #: What all connections hold together.
+    ledger: Ledger
 
 
 class Connection(asyncio.Protocol):
     """A connection that takes requests and sends what handlers give it.
 
-    Everything sent in one round of the loop goes out in one write.
+    Everything sent in one round of the loop goes out in one write.  What a client does not take
+    stays here, mostly as views of the log, and its next requests wait.
 
     Parameters
     ----------
     number
         Number of the connection.
-    dispatch
-        Takes each request.
-    closed
-        Told when the connection is gone.
+    hooks
+        What it belongs to.
     """
 
-    def __init__(
-        self, number: int, dispatch: Dispatch, closed: Callable[[Connection], None]
-    ) -> None:
+    def __init__(self, number: int, hooks: Hooks) -> None:
         self.number = number
         self.address = ("", 0)
-        self._dispatch = dispatch
-        self._closed = closed
-        self._frames = FrameBuffer()
+        #: Whether it ever stood.
+        self.stood = False
+        #: Bytes for the client that the transport has not got yet.
+        self._waiting_to_go = 0
+        self._dispatch = hooks.dispatch
+        self._hooks = hooks
+        self._ledger = hooks.ledger
+        self._limits = limits = hooks.ledger.limits
+        self._frames = FrameBuffer(limits.max_frame, limits.max_header, limits.max_fields)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._receiving = False
+        #: Requests that came and wait until the connection is read again.
+        self._backlog: Iterator[Command] | None = None
+        self._backlog_bytes = 0
         self._held = 0
+        self._in_flight = 0
+        #: Size of a large frame that has begun, and since when.
+        self._partial = 0
+        self._began: float | None = None
+        self._started = 0
         self._clogged = False
         self._paused = False
+        self._ending = False
+        #: Bytes that the transport has got so far.
+        self._given = 0
+        self._active = True
+        self._quiet_since = self._loop.time()
+        self._progress = (0, self._quiet_since)
+
+    @property
+    def limits(self) -> Limits:
+        """Bounds on what it may ask for."""
+        return self._limits
+
+    @property
+    def unsent(self) -> int:
+        """Memory that a client's not reading costs.
+
+        Answers that the transport has not got yet do not count: they are views of the log.
+        """
+        transport = self._transport
+        buffered = 0 if transport is None else transport.get_write_buffer_size()
+        return buffered + self._backlog_bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: called by the loop."""
@@ -62,6 +119,9 @@ class Connection(asyncio.Protocol):
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         # asyncio sets this on sockets that name their protocol only, which accepted ones do not.
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport.set_write_buffer_limits(self._limits.max_unsent)
+        self.stood = True
+        self._hooks.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: called by the loop."""
@@ -69,73 +129,258 @@ class Connection(asyncio.Protocol):
             _log.info("connection %d from %s was lost: %s", self.number, self.address, exc)
         self._transport = None
         self._out = []
-        self._closed(self)
+        self._backlog = None
+        self._ledger.gone(self)
+        self._hooks.closed(self)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes: called by the loop."""
-        try:
-            commands = self._frames.feed(data)
-        except ProtocolError as error:
-            _log.warning("closing connection %d from %s: %s", self.number, self.address, error)
-            self.close()
+        self._active = True
+        commands = self._frames.commands(data)
+        if self._backlog is not None:
+            # TLS hands over what it has read even after it was asked to pause.
+            self._backlog = _chained(self._backlog, commands)
+            self._backlog_bytes += len(data)
             return
+        self._take(commands, len(data))
+
+    def _take(self, commands: Iterator[Command], size: int) -> None:
+        """Hand requests on until there are no more or the connection must pause."""
+        dispatch = self._dispatch
         self._receiving = True
-        for command in commands:
-            if not command.is_response:
-                self._dispatch(Request(command, self))
-        self._receiving = False
+        try:
+            for command in commands:
+                if not command.is_response:
+                    dispatch(Request(command, self))
+                if self._paused:
+                    self._backlog, self._backlog_bytes = commands, size
+                    break
+        except ProtocolError as error:
+            self._refuse(str(error))
+        finally:
+            self._receiving = False
         self._flush()
+        frames = self._frames
+        if self._backlog is None:
+            if frames.pending != self._partial:
+                self._note_partial(frames.pending)
+            elif self._partial and frames.started != self._started:
+                self._began = self._loop.time()
+            self._started = frames.started
+
+    def _refuse(self, why: str) -> None:
+        _quiet.warning("closing the connection from %s:%d: %s", *self.address, why)
+        self.close()
+
+    def _note_partial(self, pending: int) -> None:
+        """Note that a frame began or ended: a large one needs room, and each must end in time."""
+        if self._partial >= _SMALL:
+            self._ledger.received(self)
+        self._partial = pending
+        self._began = self._loop.time() if pending else None
+        if pending >= _SMALL and not self._ledger.receive(self, pending):
+            self.regulate()
 
     def send(self, command: Command) -> None:
         """Send a command at the end of this round of the loop."""
         if self._transport is None:
             return
-        if not self._out and not self._receiving:
+        out = self._out
+        if not out and not self._receiving:
             self._loop.call_soon(self._flush)
-        self._out += encode(command)
+        pieces = encode(command)
+        out += pieces
+        # The frame's length is what its first four bytes say.
+        self._waiting_to_go += int.from_bytes(pieces[0][:4]) + 4
+        if self._waiting_to_go > _PORTION:
+            self._flush()
 
     def _flush(self) -> None:
-        if self._transport is not None and self._out:
-            self._transport.writelines(self._out)
+        transport = self._transport
+        if transport is None or not self._out:
+            return
+        if self._clogged:
+            if len(self._out) > _MOST_PIECES:
+                self.cut_off("it does not take its answers")
+            return
+        if self._waiting_to_go > _PORTION:
+            self._flush_portions(transport)
+            return
+        self._active = True
+        self._given += self._waiting_to_go
+        transport.writelines(self._out)
         self._out = []
+        self._waiting_to_go = 0
+
+    def _flush_portions(self, transport: asyncio.Transport) -> None:
+        """Give the transport as much as it takes; the rest stays here, as it is."""
+        pieces = iter(self._out)
+        rest: list[Buffer] = []
+        while not self._clogged:
+            portion, size = _next_portion(rest, pieces)
+            if not portion:
+                break
+            self._active = True
+            self._waiting_to_go -= size
+            self._given += size
+            # The transport calls pause_writing in here when it has enough.
+            transport.writelines(portion)
+        rest.extend(pieces)
+        self._out = rest
 
     def close(self) -> None:
         """Close once everything sent has gone out."""
         self._flush()
-        if self._transport is not None:
+        self._ending = True
+        if self._transport is not None and not self._out:
             self._transport.close()
+        self.regulate()
 
     def abort(self) -> None:
         """Close at once, whatever was not sent yet."""
         if self._transport is not None:
             self._transport.abort()
 
+    def cut_off(self, why: str) -> None:
+        """Close at once and say why in the log."""
+        _quiet.warning("cutting off the client at %s:%d: %s", *self.address, why)
+        self._out = []
+        self._waiting_to_go = 0
+        self.abort()
+
     def hold(self, size: int) -> None:
-        """Count bytes that wait for the disk; too many stop the reading."""
+        """Count a request that is worked on; too many, or too many bytes, stop the reading."""
         self._held += size
-        self._regulate()
+        self._in_flight += 1
+        ledger, limits = self._ledger, self._limits
+        ledger.held += size
+        if (
+            self._in_flight > limits.max_in_flight
+            or self._held > limits.max_held
+            or ledger.held > limits.max_held_in_all
+        ):
+            self.regulate()
 
     def release(self, size: int) -> None:
-        """Count bytes as done."""
+        """Count a request as done."""
         self._held -= size
-        self._regulate()
+        self._in_flight -= 1
+        ledger = self._ledger
+        ledger.held -= size
+        if self._paused:
+            self.regulate()
+        if ledger.waiting:
+            ledger.wake()
 
     def pause_writing(self) -> None:
-        """Stop reading from a client that does not take its answers: called by the loop."""
+        """Leave the requests of a client that does not take its answers: called by the loop."""
         self._clogged = True
-        self._regulate()
+        self._progress = (self._taken(), self._loop.time())
+        self._ledger.clogged(self)
+        self.regulate()
 
     def resume_writing(self) -> None:
-        """Read again: called by the loop."""
+        """Go on: called by the loop."""
         self._clogged = False
-        self._regulate()
+        self._ledger.flowing(self)
+        self._flush()
+        if self._ending:
+            self.close()
+        self.regulate()
 
-    def _regulate(self) -> None:
-        paused = self._clogged or self._held > _MOST_HELD
-        if paused == self._paused or self._transport is None or self._transport.is_closing():
+    def regulate(self) -> None:
+        """Stop or resume reading, whichever is due."""
+        transport, ledger, limits = self._transport, self._ledger, self._limits
+        if transport is None or transport.is_closing():
+            return
+        if ledger.is_full and self._held:
+            ledger.wait(self)
+        paused = (
+            self._clogged
+            or self._ending
+            or self._held > limits.max_held
+            or self._in_flight > limits.max_in_flight
+            or self in ledger.waiting
+        )
+        if paused == self._paused:
             return
         self._paused = paused
         if paused:
-            self._transport.pause_reading()
+            transport.pause_reading()
         else:
-            self._transport.resume_reading()
+            # Not at once: whoever releases is in the middle of something.
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        transport = self._transport
+        if self._paused or transport is None or transport.is_closing():
+            return
+        backlog, size = self._backlog, self._backlog_bytes
+        self._backlog, self._backlog_bytes = None, 0
+        if self._began is not None:
+            # The time that we did not read is not the client's.
+            self._began = self._loop.time()
+        if backlog is not None:
+            self._take(backlog, size)
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and not self._paused and not transport.is_closing():
+            transport.resume_reading()
+
+    def check(self, now: float) -> None:
+        """End the connection if its client has let a time limit pass; called now and then."""
+        limits, transport = self._limits, self._transport
+        if transport is None:
+            return
+        if self._clogged or transport.is_closing():
+            self._check_progress(now)
+        elif self._active:
+            self._active = False
+            self._quiet_since = now
+        elif now - self._quiet_since > limits.idle_timeout.total_seconds() and not self._in_flight:
+            self.close()
+        if (
+            self._began is not None
+            and not self._paused
+            and now - self._began > limits.frame_timeout.total_seconds()
+        ):
+            self.cut_off(f"a frame of {self._partial} bytes did not end in time")
+
+    def _taken(self) -> int:
+        """Bytes that the client, or the system for it, has taken so far."""
+        transport = self._transport
+        return self._given - (0 if transport is None else transport.get_write_buffer_size())
+
+    def _check_progress(self, now: float) -> None:
+        taken = self._taken()
+        before, since = self._progress
+        if taken != before:
+            self._progress = (taken, now)
+        elif now - since > self._limits.stall_timeout.total_seconds():
+            self.cut_off("it does not take its answers")
+
+
+def _next_portion(rest: list[Buffer], pieces: Iterator[Buffer]) -> tuple[list[Buffer], int]:
+    """Take pieces for one write, and leave in ``rest`` what is left of a long one."""
+    portion: list[Buffer] = []
+    size = 0
+    while size < _PORTION:
+        piece = rest.pop() if rest else next(pieces, None)
+        if piece is None:
+            break
+        length = piece.nbytes if isinstance(piece, memoryview) else len(piece)
+        if size + length > 2 * _PORTION:
+            view = memoryview(piece)
+            cut = _PORTION - size
+            rest.append(view[cut:])
+            piece, length = view[:cut], cut
+        portion.append(piece)
+        size += length
+    return portion, size
+
+
+def _chained(first: Iterator[Command], second: Iterator[Command]) -> Iterator[Command]:
+    yield from first
+    yield from second

@@ -11,7 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
+from headrace.broker import admission
 from headrace.broker.appends import Appends, OnAppended
 from headrace.broker.clients import ClientRegistry, Notify
 from headrace.broker.jobs import JobBook
@@ -72,12 +74,13 @@ class Core:
         self.pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-broker")
         self.peers: dict[int, Peer] = {}
         self.polls = LongPolls()
-        self.locks = QueueLocks(settings.lock_expiry.total_seconds())
+        self.locks = QueueLocks(settings.lock_expiry.total_seconds(), settings.limits.max_locks)
         self.clients = ClientRegistry(settings.client_expiry.total_seconds())
         self.jobs = JobBook(settings.guards)
-        self._turns: dict[str, asyncio.Lock] = {}
         self.name = settings.broker_name
         self.cluster = settings.cluster
+        # A lock that nobody holds or waits for goes by itself.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.topics = self._load_topics()
         self.static_topics = StaticTopics(
             self.name, load_snapshot(self._mappings_file, list[MappingDetail]) or ()
@@ -217,6 +220,7 @@ class Core:
             timer.cancel()
             self.polls.remove(poll)
 
+        admission.check_polls(self, peer)
         poll = self.polls.add(queues, owner=peer.number, wake=woken)
         timer = self.loop.call_later(seconds, expired)
         return end

@@ -54,12 +54,13 @@ class Dispatcher:
         if isinstance(outcome, Command):
             request.answer(outcome)
         elif outcome is not None:
-            self._core.start_task(_answer_later(request, outcome))
+            # Counted from now on: the task itself begins later.
+            size = len(request.command.payload)
+            request.peer.hold(size)
+            self._core.start_task(_answer_later(request, outcome, size))
 
 
-async def _answer_later(request: Request, outcome: Awaitable[Command]) -> None:
-    size = len(request.command.payload)
-    request.peer.hold(size)
+async def _answer_later(request: Request, outcome: Awaitable[Command], size: int) -> None:
     try:
         answer = await outcome
     except Exception as error:  # noqa: BLE001  (the client is told, whatever it is)

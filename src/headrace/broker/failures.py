@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import struct
 from typing import TYPE_CHECKING
 
+from headrace.broker.quiet_log import QuietLog
 from headrace.broker.requests import Request, request_name
 from headrace.errors import (
     BrokerError,
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["failure"]
 
-_log = logging.getLogger(__name__)
+_quiet = QuietLog(logging.getLogger(__name__))
 
 
 def failure(request: Request, error: Exception) -> Command:
@@ -33,7 +35,11 @@ def failure(request: Request, error: Exception) -> Command:
         error = BrokerStorageError(message, hint=hint)
     if not isinstance(error, HeadraceError):
         what = request_name(request.command.code)
-        _log.error("%s from %s failed", what, request.peer.address, exc_info=error)
+        if isinstance(error, OverflowError | struct.error):
+            # A number of the request does not fit the place that it is for.
+            remark = f"a number in {what} is out of range: {error}"
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark)
+        _quiet.warning("%s from %s failed", what, request.peer.address, error=error)
         remark = f"{what} failed inside the broker: {type(error).__name__}: {error}"
         return request.reply(ResponseCode.SYSTEM_ERROR, remark)
     answer = request.reply(ResponseCode.SYSTEM_ERROR, str(error))

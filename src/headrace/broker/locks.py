@@ -21,6 +21,8 @@ class QueueLocks:
     ----------
     expiry
         Seconds for which a lock holds.
+    most
+        Most locks in all.
 
     Examples
     --------
@@ -33,9 +35,11 @@ class QueueLocks:
     [('lines', 0)]
     """
 
-    def __init__(self, expiry: float) -> None:
+    def __init__(self, expiry: float, most: int = 1_000_000) -> None:
         self._expiry = expiry
+        self._most = most
         self._locks: dict[tuple[str, tuple[str, int]], _Lock] = {}
+        self._swept = float("-inf")
 
     def acquire(
         self, group: str, client: str, queues: Iterable[tuple[str, int]], *, now: float
@@ -44,10 +48,18 @@ class QueueLocks:
         granted = []
         for queue in queues:
             lock = self._locks.get((group, queue))
+            if lock is None and not self._has_room(now):
+                break
             if lock is None or lock.client == client or lock.expires <= now:
                 self._locks[group, queue] = _Lock(client, now + self._expiry)
                 granted.append(queue)
         return granted
+
+    def _has_room(self, now: float) -> bool:
+        if len(self._locks) >= self._most and now >= self._swept + 1:
+            self._swept = now
+            self._locks = {key: lock for key, lock in self._locks.items() if lock.expires > now}
+        return len(self._locks) < self._most
 
     def release(self, group: str, client: str, queues: Iterable[tuple[str, int]]) -> None:
         """Give up locks; those of other clients stay."""

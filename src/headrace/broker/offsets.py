@@ -26,6 +26,7 @@ class ConsumerOffsets:
             for group, topics in (table or {}).items()
         }
         self._pulled: dict[_Place, int] = {}
+        self._pullers: set[str] = set()
         self._resets: dict[_Place, int] = {}
         #: Number of changes so far: a saver compares it to know whether there is news.
         self.version = 0
@@ -60,10 +61,20 @@ class ConsumerOffsets:
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note where the group read last, which is ahead of what it has processed."""
         self._pulled[group, topic, queue_id] = offset
+        self._pullers.add(group)
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return where the group read last since the broker started."""
         return self._pulled.get((group, topic, queue_id))
+
+    @property
+    def group_count(self) -> int:
+        """Number of groups that have an offset or have pulled."""
+        return max(len(self._table), len(self._pullers))
+
+    def knows(self, group: str) -> bool:
+        """Whether a group has an offset or has pulled."""
+        return group in self._pullers or group in self._table
 
     def groups(self) -> Iterator[str]:
         """Iterate over the groups that have an offset."""
@@ -86,6 +97,7 @@ class ConsumerOffsets:
     def forget_group(self, group: str) -> None:
         """Drop everything about a deleted group."""
         self._table.pop(group, None)
+        self._pullers.discard(group)
         self._drop_volatile(lambda place: place[0] == group)
 
     def _drop_volatile(self, gone: Callable[[_Place], bool]) -> None:

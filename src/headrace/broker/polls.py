@@ -40,6 +40,7 @@ class LongPolls:
     def __init__(self) -> None:
         self._by_queue: dict[Queue, set[Poll]] = {}
         self._by_owner: dict[int, set[Poll]] = {}
+        self._count = 0
 
     @property
     def is_empty(self) -> bool:
@@ -47,7 +48,11 @@ class LongPolls:
         return not self._by_owner
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_owner.values()))
+        return self._count
+
+    def of(self, owner: int) -> int:
+        """Count the requests of a connection that wait."""
+        return len(self._by_owner.get(owner, ()))
 
     def add(self, queues: Iterable[Queue], *, owner: int, wake: Callable[[], None]) -> Poll:
         """Let a request wait."""
@@ -55,6 +60,7 @@ class LongPolls:
         for queue in poll.queues:
             self._by_queue.setdefault(queue, set()).add(poll)
         self._by_owner.setdefault(owner, set()).add(poll)
+        self._count += 1
         return poll
 
     def arrived(self, queues: Collection[Queue]) -> list[Poll]:
@@ -72,6 +78,7 @@ class LongPolls:
         if owned is None or poll not in owned:
             return False
         _discard(self._by_owner, poll.owner, poll)
+        self._count -= 1
         for queue in poll.queues:
             _discard(self._by_queue, queue, poll)
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -13,9 +13,16 @@ from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Buffer, Command
 
+if TYPE_CHECKING:
+    from headrace.broker.limits import Limits
+
 __all__ = ["Outcome", "Peer", "Request", "request_name"]
 
 T = TypeVar("T")
+
+_NO_NUMBER = 1 << 63
+#: What fits this cannot hold so many items that it matters.
+_SMALL_BODY = 16 * 1024
 
 Outcome = Command | Awaitable[Command] | None
 """An answer, an answer to come, or None: the handler answers by itself, or never."""
@@ -37,6 +44,10 @@ class Peer(Protocol):
 
     def hold(self, size: int) -> None:
         """Count bytes that were taken but not yet answered; too many stop the reading."""
+
+    @property
+    def limits(self) -> Limits:
+        """Bounds on what it may ask for."""
 
     def release(self, size: int) -> None:
         """Count bytes as answered."""
@@ -87,11 +98,14 @@ class Request:
         if value is None:
             return int(self.text(name)) if default is None else default
         try:
-            return int(value)
+            number = int(value)
         except ValueError:
-            what = request_name(self.command.code)
-            message = f"field {name!r} of {what} is {value!r}, which is no integer"
-            raise InvalidParameterError(message) from None
+            number = _NO_NUMBER
+        if -_NO_NUMBER < number < _NO_NUMBER:
+            return number
+        what = request_name(self.command.code)
+        message = f"field {name!r} of {what} is {value[:40]!r}, which is no integer of 64 bits"
+        raise InvalidParameterError(message)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Read a field that holds true or false."""
@@ -100,7 +114,24 @@ class Request:
 
     def body(self, kind: type[T]) -> T:
         """Read the JSON body, leniently, as RocketMQ's clients write it."""
-        return loads(self.command.payload or b"{}", kind)
+        return loads(self._json() or b"{}", kind)
+
+    def _json(self) -> Buffer:
+        """Return the JSON body unless reading it would take too much memory."""
+        payload = self.command.payload
+        size, limits = len(payload), self.peer.limits
+        if size <= _SMALL_BODY:
+            return payload
+        name = request_name(self.command.code)
+        if size > limits.max_json_body:
+            message = f"the body of {name} has {size} bytes, {limits.max_json_body} are possible"
+            raise InvalidParameterError(message, hint="The limit is max_json_body.")
+        text = bytes(payload)
+        items = sum(map(text.count, (b",", b"{", b"[")))
+        if items > limits.max_json_items:
+            message = f"the body of {name} has {items} items, {limits.max_json_items} are possible"
+            raise InvalidParameterError(message, hint="The limit is max_json_items.")
+        return payload
 
     def strict_body(self, kind: type[T]) -> T:
         """Read a JSON body of our own protocol.
@@ -111,7 +142,7 @@ class Request:
             When it does not have the right shape.
         """
         try:
-            return msgspec.json.decode(self.command.payload, type=kind)
+            return msgspec.json.decode(self._json(), type=kind)
         except msgspec.MsgspecError as error:
             what = request_name(self.command.code)
             raise InvalidParameterError(f"the body of {what} cannot be read: {error}") from error

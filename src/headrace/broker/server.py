@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import logging
@@ -13,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.broker.connection import Connection
+from headrace.broker.connection import Connection, Hooks
 from headrace.broker.core import Core
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
+from headrace.broker.ledger import Ledger
+from headrace.broker.listener import Gate, Listener
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import SettingsError, StoreError
 from headrace.store import MessageStore, StoreSettings, StoreStatistics
@@ -31,6 +34,9 @@ _log = logging.getLogger(__name__)
 
 _ANY_HOST = "0.0.0.0"  # noqa: S104  (told apart, not listened on)
 _LOOK_AROUND = 5.0
+_WATCH = 1.0
+#: So long a client may take to fetch its last answers when the broker stops.
+_LAST_ANSWERS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,8 @@ class BrokerServer:
         self._deserted.set()
         self._core: Core | None = None
         self._dispatch: Dispatcher | None = None
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
+        self._hooks: Hooks | None = None
 
     @property
     def address(self) -> str:
@@ -152,8 +159,12 @@ class BrokerServer:
             raise
         self._core = core
         self._dispatch = Dispatcher(core, HANDLERS)
-        self._server = await core.loop.create_server(self._connect, sock=listener)
+        ledger = Ledger(self._settings.limits)
+        self._hooks = Hooks(self._dispatch, self._connected, self._disconnected, ledger)
+        self._listener = Listener(listener, self._connection, Gate(self._settings.limits))
+        self._listener.start()
         core.sample_rates()
+        core.start_task(self._watch_connections(ledger))
         core.start_task(self._save_now_and_then())
         core.start_task(self._look_around_now_and_then())
 
@@ -187,23 +198,35 @@ class BrokerServer:
         if self._core is not None:
             self._core.arrived(queues)
 
-    def _connect(self) -> Connection:
-        core, dispatch = self._running(), self._dispatch
-        assert dispatch is not None
-        connection = Connection(next(self._numbers), dispatch, self._disconnected)
+    def _connection(self) -> Connection:
+        assert self._hooks is not None
+        return Connection(next(self._numbers), self._hooks)
+
+    def _connected(self, connection: Connection) -> None:
         self._connections[connection.number] = connection
         self._deserted.clear()
-        core.peers[connection.number] = connection
-        return connection
+        self._running().peers[connection.number] = connection
 
     def _disconnected(self, connection: Connection) -> None:
         core = self._running()
+        assert self._listener is not None
+        self._listener.left(connection.address[0])
         del self._connections[connection.number]
         if not self._connections:
             self._deserted.set()
         del core.peers[connection.number]
         core.polls.abandon(connection.number)
         core.notify(core.clients.disconnect(connection.number))
+
+    async def _watch_connections(self, ledger: Ledger) -> None:
+        core = self._running()
+        pause = min(_WATCH, ledger.limits.shortest_timeout.total_seconds() / 4)
+        while True:
+            await asyncio.sleep(pause)
+            now = core.loop.time()
+            for connection in list(self._connections.values()):
+                connection.check(now)
+            ledger.relieve()
 
     async def _save_now_and_then(self) -> None:
         core = self._running()
@@ -224,16 +247,19 @@ class BrokerServer:
     async def stop(self) -> None:
         """Finish what was taken, save everything, and let go of port and folder."""
         core, dispatch = self._core, self._dispatch
-        if core is None or dispatch is None or self._server is None:
+        if core is None or dispatch is None or self._listener is None:
             return
-        self._server.close()
+        self._listener.close()
         dispatch.closing = True
         await core.close()
         # Answers that the store gave while it closed go out before the connections end.
         await asyncio.sleep(0)
         for connection in list(self._connections.values()):
             connection.close()
-        await self._server.wait_closed()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), _LAST_ANSWERS)
+        for connection in list(self._connections.values()):
+            connection.abort()
         await self._deserted.wait()
         self._core = None
 

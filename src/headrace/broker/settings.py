@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
+from headrace.broker.limits import Limits
 from headrace.errors import SettingsError
 
 __all__ = ["UNSAFE_VARIABLE", "BrokerSettings", "Guards"]
@@ -83,5 +84,7 @@ class BrokerSettings:
     lock_expiry: timedelta = timedelta(seconds=60)
     #: Consumer offsets are written to disk so often.
     save_interval: timedelta = timedelta(seconds=5)
+    #: Bounds on what clients may take.
+    limits: Limits = field(default_factory=Limits)
     #: Safeguards of the commit protocol.
     guards: Guards = Guards()

@@ -68,6 +68,9 @@ class TopicTable:
     def __contains__(self, name: str) -> bool:
         return name in self._topics
 
+    def __len__(self) -> int:
+        return len(self._topics)
+
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._topics))
 

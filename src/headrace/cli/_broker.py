@@ -42,13 +42,22 @@ def broker(
     flush: Annotated[
         Flush, typer.Option(help="sync: an answer means on disk; async: on disk soon after.")
     ] = Flush.sync,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A bound on what clients may take; repeatable."),
+    ] = None,
 ) -> None:
     """Run the embedded broker, name server and broker on one port, until Ctrl-C."""
-    from headrace.broker import BrokerSettings, Guards
+    from headrace.broker import BrokerSettings, Guards, Limits
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
     mode: Literal["sync", "async"] = "sync" if flush is Flush.sync else "async"
-    settings = BrokerSettings(host=host, flush=mode, guards=Guards.from_environment())
+    settings = BrokerSettings(
+        host=host,
+        flush=mode,
+        limits=Limits.parse(limit or ()),
+        guards=Guards.from_environment(),
+    )
     asyncio.run(_serve(data_dir, port, settings))
 
 

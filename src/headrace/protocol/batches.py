@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.hosts import LOCALHOST, Host
-from headrace.protocol.layout import HEAD, Int64s, as_bytes, at_each, put_at_each, slices
+from headrace.protocol.layout import HEAD, HEAD_SIZE, Int64s, as_bytes, at_each, put_at_each, slices
 from headrace.protocol.properties import MAX_PROPERTIES
 from headrace.protocol.records import (
     RecordFields,
@@ -30,7 +30,13 @@ from headrace.protocol.records import (
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
 
-__all__ = ["MINI_HEAD_SIZE", "batch_starts", "batch_to_records", "write_mini_message"]
+__all__ = [
+    "MINI_HEAD_SIZE",
+    "batch_starts",
+    "batch_to_records",
+    "largest_records",
+    "write_mini_message",
+]
 
 _MINI = struct.Struct(">iiiii")
 _MINI_HEAD = np.dtype([("size", ">i4"), ("unused", "V8"), ("flag", ">i4"), ("body_size", ">i4")])
@@ -81,6 +87,19 @@ def _too_small(starts: list[int], size: int) -> ProtocolError:
 
 def _torn(batch: Buffer) -> ProtocolError:
     return ProtocolError(f"a batch of {len(batch)} bytes does not end where its last message does")
+
+
+def largest_records(batch: Buffer, topic: str, extra: int, *, enough: int) -> int:
+    """Bound the bytes of the records made of a batch; exact only above ``enough``.
+
+    Raises
+    ------
+    ProtocolError
+        The batch is not a sequence of whole mini messages.
+    """
+    more = HEAD_SIZE + 4 + len(topic) + 1 + extra
+    size = len(batch) + len(batch) // _MIN_MINI * more
+    return size if size <= enough else len(batch) + len(batch_starts(batch)) * more
 
 
 def batch_to_records(

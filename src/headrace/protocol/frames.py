@@ -7,12 +7,15 @@ length (3 bytes), the header and the body.  Both kinds of header are read, JSON 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from headrace.errors import ProtocolError
+from headrace.protocol.binary_headers import read_header
 from headrace.protocol.codes import VERSION
 
 __all__ = ["MAX_FRAME", "Buffer", "Command", "FrameBuffer", "decode", "encode"]
@@ -26,9 +29,10 @@ MAX_FRAME = 16 * 1024 * 1024
 _RESPONSE = 1
 _ONEWAY = 2
 _MAX_HEADER = 1 << 24
+#: More fields than this in one header are nobody's request.
+_MAX_FIELDS = 4096
 _LENGTH = struct.Struct(">i")
 _PREFIX = struct.Struct(">iI")
-_BINARY_HEADER = struct.Struct(">hBhii")
 _LANGUAGES = (
     "JAVA",
     "CPP",
@@ -97,22 +101,26 @@ class Command:
         return Command(int(code), ext or {}, body, remark, self.opaque, _RESPONSE)
 
 
+#: Java's int: what is longer is no header, and could not be echoed.
+_Int = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+
+
 class _Header(msgspec.Struct, gc=False):
-    code: int
+    code: _Int
     language: str | None = None
-    version: int = 0
-    opaque: int = 0
-    flag: int = 0
+    version: _Int = 0
+    opaque: _Int = 0
+    flag: _Int = 0
     remark: str | None = None
     extFields: dict[str, str] | None = None  # noqa: N815  (the wire's own name)
 
 
 class _LooseHeader(msgspec.Struct, gc=False):
-    code: int
+    code: _Int
     language: object = None
-    version: int = 0
-    opaque: int = 0
-    flag: int = 0
+    version: _Int = 0
+    opaque: _Int = 0
+    flag: _Int = 0
     remark: str | None = None
     extFields: dict[str, object] | None = None  # noqa: N815
 
@@ -170,10 +178,17 @@ def _header_bytes(command: Command) -> bytes:
     return _encode_header(header)
 
 
-def decode(frame: Buffer) -> Command:
+def decode(frame: Buffer, max_header: int = _MAX_HEADER, max_fields: int = _MAX_FIELDS) -> Command:
     """Read one frame, given without its first four bytes (the length).
 
     The command's body is a view into the frame.
+
+    Parameters
+    ----------
+    frame
+        The frame's bytes.
+    max_header, max_fields
+        Longest header that is accepted, and most fields in it.
 
     Raises
     ------
@@ -194,12 +209,17 @@ def decode(frame: Buffer) -> Command:
     end = 4 + size
     if end > len(view):
         raise ProtocolError(f"a header of {size} bytes does not fit a frame of {len(view)}")
+    if size > max_header:
+        raise ProtocolError(f"a header of {size} bytes is too long, {max_header} are possible")
     if kind == 0:
         command = _json_header(view[4:end])
     elif kind == 1:
         command = _binary_header(view[4:end])
     else:
         raise ProtocolError(f"header kind {kind} is neither JSON (0) nor ROCKETMQ (1)")
+    if len(command.ext) > max_fields:
+        message = f"a header with {len(command.ext)} fields is too much, {max_fields} are possible"
+        raise ProtocolError(message)
     if end < len(view):
         command.body = view[end:]
     return command
@@ -242,40 +262,9 @@ def _text(value: object) -> str:
 
 
 def _binary_header(data: memoryview) -> Command:
-    try:
-        code, language, version, opaque, flag = _BINARY_HEADER.unpack_from(data)
-        remark, at = _sized_text(data, _BINARY_HEADER.size)
-        (size,) = _LENGTH.unpack_from(data, at)
-        ext = _binary_fields(data, at + 4, at + 4 + size)
-    except (struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"the binary header cannot be read: {error}") from error
+    code, language, version, opaque, flag, remark, ext = read_header(data)
     name = _LANGUAGES[language] if language < len(_LANGUAGES) else "OTHER"
     return Command(code, ext, b"", remark, opaque, flag, name, version)
-
-
-def _binary_fields(data: memoryview, at: int, end: int) -> dict[str, str]:
-    if not at <= end <= len(data):
-        raise ProtocolError(f"the binary header's fields end at {end} of {len(data)} bytes")
-    ext: dict[str, str] = {}
-    while at < end:
-        (size,) = struct.unpack_from(">h", data, at)
-        key = _slice(data, at + 2, size)
-        value, at = _sized_text(data, at + 2 + size)
-        if value is not None:
-            ext[key] = value
-    return ext
-
-
-def _sized_text(data: memoryview, at: int) -> tuple[str | None, int]:
-    (size,) = _LENGTH.unpack_from(data, at)
-    text = _slice(data, at + 4, size)
-    return text or None, at + 4 + size
-
-
-def _slice(data: memoryview, at: int, size: int) -> str:
-    if size < 0 or at + size > len(data):
-        raise ProtocolError(f"a text of {size} bytes at {at} leaves a header of {len(data)}")
-    return str(data[at : at + size], "utf-8")
 
 
 class FrameBuffer:
@@ -286,8 +275,8 @@ class FrameBuffer:
 
     Parameters
     ----------
-    max_frame
-        Longest frame that is accepted.
+    max_frame, max_header, max_fields
+        Longest frame and header that are accepted, and most fields of a header.
 
     Examples
     --------
@@ -299,15 +288,37 @@ class FrameBuffer:
     [1, 2]
     """
 
-    __slots__ = ("_filled", "_frame", "_length", "_max_frame")
+    __slots__ = (
+        "_filled",
+        "_frame",
+        "_length",
+        "_max_fields",
+        "_max_frame",
+        "_max_header",
+        "started",
+    )
 
-    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+    def __init__(
+        self,
+        max_frame: int = MAX_FRAME,
+        max_header: int = _MAX_HEADER,
+        max_fields: int = _MAX_FIELDS,
+    ) -> None:
         self._max_frame = max_frame
+        self._max_header = max_header
+        self._max_fields = max_fields
         #: Bytes of a length field that has not arrived whole.
         self._length = b""
         #: The frame under way, already of its final size, and how much of it has arrived.
-        self._frame: bytearray | None = None
+        self._frame: memoryview | None = None
         self._filled = 0
+        #: Frames so far that did not arrive in one piece.
+        self.started = 0
+
+    @property
+    def pending(self) -> int:
+        """Size of the frame that has begun and not ended, 0 between frames."""
+        return len(self._length) if self._frame is None else len(self._frame)
 
     def feed(self, data: Buffer) -> list[Command]:
         """Take the next bytes of the stream and return the commands that they complete.
@@ -317,25 +328,42 @@ class FrameBuffer:
         ProtocolError
             The stream does not follow the protocol: nothing more can be read from it.
         """
+        return list(self.commands(data))
+
+    def commands(self, data: Buffer) -> Iterator[Command]:
+        """Take the next bytes of the stream and read the commands in them one by one.
+
+        Bytes must not be added before the commands of those before have been read.
+
+        Raises
+        ------
+        ProtocolError
+            The stream does not follow the protocol: nothing more can be read from it.
+        """
         # Bodies are views, so they must not rest on memory that the caller may use again.
         view = memoryview(data if isinstance(data, bytes) else bytes(data))
-        commands: list[Command] = []
         at = 0
         end = len(view)
         while at < end:
             if self._frame is not None:
-                at = self._fill(view, at, commands)
+                at = self._fill(view, at)
+                if self._filled == len(self._frame):
+                    frame, self._frame = self._frame, None
+                    yield self._decode(frame.toreadonly())
             elif self._length or end - at < 4:
                 at = self._read_length(view, at)
             else:
                 size = self._checked(view[at : at + 4])
                 at += 4
                 if at + size <= end:
-                    commands.append(decode(view[at : at + size]))
+                    frame_view = view[at : at + size]
                     at += size
+                    yield self._decode(frame_view)
                 else:
                     self._start(size)
-        return commands
+
+    def _decode(self, frame: memoryview) -> Command:
+        return decode(frame, self._max_header, self._max_fields)
 
     def _read_length(self, view: memoryview, at: int) -> int:
         until = min(at + 4 - len(self._length), len(view))
@@ -346,18 +374,17 @@ class FrameBuffer:
         return until
 
     def _start(self, size: int) -> None:
-        self._frame = bytearray(size)
+        # Memory that is not written to yet costs nothing, however much a peer claims to send.
+        self._frame = np.empty(size, np.uint8).data
+        self.started += 1
         self._filled = 0
 
-    def _fill(self, view: memoryview, at: int, commands: list[Command]) -> int:
+    def _fill(self, view: memoryview, at: int) -> int:
         frame = self._frame
         assert frame is not None
         until = min(at + len(frame) - self._filled, len(view))
+        frame[self._filled : self._filled + until - at] = view[at:until]
         self._filled += until - at
-        frame[self._filled - (until - at) : self._filled] = view[at:until]
-        if self._filled == len(frame):
-            self._frame = None
-            commands.append(decode(memoryview(frame).toreadonly()))
         return until
 
     def _checked(self, length: Buffer) -> int:

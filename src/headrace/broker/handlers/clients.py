@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.admission import check_heartbeat, check_new_topic
 from headrace.broker.clients import Member
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.protocol.codes import RequestCode, ResponseCode
@@ -21,13 +22,16 @@ __all__ = ["HANDLERS"]
 def heart_beat(core: Core, request: Request) -> Command:
     """Note who is there and what its groups read."""
     beat = request.body(Heartbeat)
+    check_heartbeat(core, beat)
     command, peer = request.command, request.peer
     host, port = peer.address
     member = Member(
         beat.client_id, peer.number, f"{host}:{port}", command.language, command.version
     )
     for consumer in beat.consumer_data_set:
-        core.ensure_topic(RETRY_PREFIX + consumer.group_name, queues=1)
+        retry = RETRY_PREFIX + consumer.group_name
+        check_new_topic(core, retry)
+        core.ensure_topic(retry, queues=1)
     core.notify(core.clients.heartbeat(beat, member, now=core.loop.time()))
     # The second version, heartbeats without subscriptions, is not offered: clients fall back.
     ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.broker.admission import check_new_topic
 from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX, JobState, check_parts
 from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode
@@ -75,6 +76,7 @@ async def open_job(core: Core, request: Request) -> Command:
     """Begin a new epoch; everything that an older one still tries is void from here on."""
     asked = request.strict_body(OpenRequest)
     topic = asked.commit_topic
+    check_new_topic(core, topic)
     async with core.turn(topic):
         record = core.jobs.open(asked, now=core.now())
         core.ensure_topic(topic, queues=1)

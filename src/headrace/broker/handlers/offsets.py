@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.admission import check_group
 from headrace.broker.static_topics import LogicalQueue
 from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode
@@ -41,13 +42,15 @@ def query_consumer_offset(core: Core, request: Request) -> Command:
 def update_consumer_offset(core: Core, request: Request) -> Command:
     """Note how far a group has come in a queue."""
     topic, queue = _queue(core, request)
-    core.topics.get(topic)
+    config = core.topics.get(topic)
     offset, queue_id = request.number("commitOffset"), queue.queue_id
-    if offset < 0 or queue_id < 0:
+    count = max(config.read_queue_nums, config.write_queue_nums)
+    if offset < 0 or not 0 <= queue_id < count:
         message = f"offset {offset} of queue {queue_id} of topic {topic!r} cannot be"
         raise InvalidParameterError(message)
     group = request.text("consumerGroup")
     if core.offsets.get(group, topic, queue_id) is None:
+        check_group(core, group)
         core.show_group(group)
     core.offsets.update(group, topic, queue_id, queue.physical(offset))
     return request.reply()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.broker.admission import check_group
 from headrace.broker.failures import failure
 from headrace.errors import BrokerError, InvalidParameterError, NoPermissionError
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
@@ -57,6 +58,8 @@ def pull_message(core: Core, request: Request) -> Command | None:
     reset = core.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
     if reset is not None:
         return _moved_by_reset(core, request, pull, reset)
+    if not core.offsets.knows(pull.group):
+        check_group(core, pull.group)
     commit = request.number("commitOffset", 0)
     if flags & _COMMIT and commit >= 0:
         commit = pull.static.physical(commit) if pull.static else commit

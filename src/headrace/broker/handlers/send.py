@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.broker.admission import check_batch, check_new_topic
 from headrace.broker.failures import failure
 from headrace.errors import InvalidParameterError, MessageRejectedError
 from headrace.protocol.attributes import CLEANUP_POLICY
@@ -99,6 +100,8 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     fields = _fields(request, names)
     body = request.command.payload
     _check(core, fields, body)
+    if fields.topic not in core.topics:
+        check_new_topic(core, fields.topic)
     template = fields.default_topic if core.settings.create_topics else ""
     config, created = core.topics.for_sending(fields.topic, template, fields.default_queues)
     if created:
@@ -107,6 +110,7 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     queue_id = _choose_queue(config, static.queue_id if static else fields.queue_id)
     uniq_key = ""
     if fields.is_batch:
+        check_batch(core, body, fields.topic, fields.properties)
         records = _batch(fields, queue_id, body, request.peer.address)
     else:
         uniq_key, records = _single(fields, queue_id, body, request.peer.address)

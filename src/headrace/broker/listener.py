@@ -1,0 +1,215 @@
+"""The port: takes connections within limits, and finds out by the first byte what they speak."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from headrace.broker.quiet_log import QuietLog
+
+if TYPE_CHECKING:
+    from headrace.broker.connection import Connection
+    from headrace.broker.limits import Limits
+
+__all__ = ["Gate", "Listener", "TlsMode"]
+
+TlsMode = Literal["disabled", "permissive", "enforcing"]
+"""Whether a port takes TLS: never, as well as plain connections, or nothing else."""
+
+_log = logging.getLogger(__name__)
+_quiet = QuietLog(_log)
+
+#: First byte of a TLS handshake.  No frame begins with it: it would be longer than any.
+_HANDSHAKE = b"\x16"
+_BACKLOG = 1024
+_AT_ONCE = 128
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE = 0.5
+_GOODBYE = 5.0
+# A peer that vanished without a word is noticed within two minutes.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a port lets in."""
+
+    limits: Limits
+    mode: TlsMode = "disabled"
+    #: Certificate and key; None where TLS is disabled.
+    context: ssl.SSLContext | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Guest:
+    """A connection that has not said anything yet."""
+
+    socket: socket.socket
+    host: str
+    port: int
+    timer: asyncio.TimerHandle | None = None
+
+
+class Listener:
+    """Takes connections from a listening socket.
+
+    Parameters
+    ----------
+    listening
+        The socket, bound.
+    make
+        Makes the protocol of a connection.
+    gate
+        What is let in.
+    """
+
+    def __init__(
+        self, listening: socket.socket, make: Callable[[], Connection], gate: Gate
+    ) -> None:
+        self._socket = listening
+        self._make = make
+        self._gate = gate
+        self._loop = asyncio.get_running_loop()
+        self._guests: set[_Guest] = set()
+        self._by_host: Counter[str] = Counter()
+        self._count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to take connections."""
+        self._socket.settimeout(0)
+        self._socket.listen(_BACKLOG)
+        self._loop.add_reader(self._socket, self._accept)
+
+    def close(self) -> None:
+        """Take no more connections; those that stand are not touched."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+        for guest in list(self._guests):
+            self._dismiss(guest)
+        for task in self._tasks:
+            task.cancel()
+
+    def left(self, host: str) -> None:
+        """Count a connection from a host as gone."""
+        self._count -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS:
+                    raise
+                self._rest(error)
+                return
+            self._welcome(accepted, str(address[0]), int(address[1]))
+
+    def _rest(self, error: OSError) -> None:
+        _quiet.warning("no more connections can be taken for now: %s", error.strerror)
+        self._loop.remove_reader(self._socket)
+        self._loop.call_later(_PAUSE, self._resume)
+
+    def _resume(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _welcome(self, accepted: socket.socket, host: str, port: int) -> None:
+        limits = self._gate.limits
+        accepted.settimeout(0)
+        if self._count >= limits.max_connections:
+            _quiet.warning("refusing a connection from %s: there are %d already", host, self._count)
+            accepted.close()
+            return
+        if self._by_host[host] >= limits.max_connections_per_address:
+            count = self._by_host[host]
+            _quiet.warning("refusing a connection from %s: it has %d already", host, count)
+            accepted.close()
+            return
+        self._count += 1
+        self._by_host[host] += 1
+        _keep_alive(accepted)
+        guest = _Guest(accepted, host, port)
+        self._guests.add(guest)
+        timeout = limits.greeting_timeout.total_seconds()
+        guest.timer = self._loop.call_later(timeout, self._dismiss, guest, "it says nothing")
+        self._loop.add_reader(accepted, self._greeted, guest)
+
+    def _forget(self, guest: _Guest) -> None:
+        self._guests.discard(guest)
+        self._loop.remove_reader(guest.socket)
+        if guest.timer is not None:
+            guest.timer.cancel()
+
+    def _dismiss(self, guest: _Guest, why: str = "") -> None:
+        self._forget(guest)
+        guest.socket.close()
+        self.left(guest.host)
+        if why:
+            _quiet.warning("closing a new connection from %s:%d: %s", guest.host, guest.port, why)
+
+    def _greeted(self, guest: _Guest) -> None:
+        """Look at the first byte, which stays where it is."""
+        try:
+            first = guest.socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        gate = self._gate
+        if not first:
+            self._dismiss(guest)
+        elif first == _HANDSHAKE and gate.context is None:
+            self._dismiss(guest, "it speaks TLS, and this broker has no certificate")
+        elif first != _HANDSHAKE and gate.mode == "enforcing":
+            self._dismiss(guest, "it does not speak TLS, which this broker insists on")
+        else:
+            self._forget(guest)
+            context = gate.context if first == _HANDSHAKE else None
+            task = self._loop.create_task(self._admit(guest, context))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _admit(self, guest: _Guest, context: ssl.SSLContext | None) -> None:
+        connection = self._make()
+        timeout = self._gate.limits.greeting_timeout.total_seconds() if context else None
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                guest.socket,
+                ssl=context,
+                ssl_handshake_timeout=timeout,
+                ssl_shutdown_timeout=_GOODBYE if context else None,
+            )
+        except (OSError, TimeoutError) as error:
+            # A connection that stood for a moment has been counted as gone by itself.
+            if not connection.stood:
+                guest.socket.close()
+                self.left(guest.host)
+            what = "a TLS handshake" if context else "a new connection"
+            _quiet.warning("%s with %s:%d failed: %s", what, guest.host, guest.port, error)
+        except asyncio.CancelledError:
+            if not connection.stood:
+                guest.socket.close()
+            raise
+
+
+def _keep_alive(accepted: socket.socket) -> None:
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        # Each system knows some of them.
+        if hasattr(socket, name):
+            accepted.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
