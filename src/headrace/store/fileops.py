@@ -94,6 +94,12 @@ class FileOps:
         """Remove a directory with all that is in it; what cannot be removed stays."""
         shutil.rmtree(path, ignore_errors=True)
 
+    def disk_usage(self, path: Path) -> tuple[int, int]:
+        """Bytes of the disk of a path that are used, and those plus what may still be written."""
+        status = os.statvfs(path)
+        used = (status.f_blocks - status.f_bfree) * status.f_frsize
+        return used, used + status.f_bavail * status.f_frsize
+
     def free_bytes(self, path: Path) -> int:
         """Bytes that an ordinary user may still write to the disk of a path."""
         status = os.statvfs(path)

@@ -56,6 +56,11 @@ class CommitLog:
         return self._files[0][0]
 
     @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self._folder
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """The files, oldest first."""
         return self._files[1]
@@ -203,7 +208,8 @@ class CommitLog:
         """Delete detached segments; views given out stay valid.  Any thread may call."""
         for segment in segments:
             # One after the other, on disk each time: what a crash leaves has no gap.
-            self._ops.unlink(segment.path)
+            with contextlib.suppress(FileNotFoundError):
+                self._ops.unlink(segment.path)
             self._ops.sync_directory(self._folder)
             segment.retire(self._ops)
 

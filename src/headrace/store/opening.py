@@ -14,6 +14,7 @@ from headrace.store.index_repair import remake_units
 from headrace.store.log import CommitLog
 from headrace.store.recovery import RecoveryReport, recover
 from headrace.store.replication.port import read_mark
+from headrace.store.retention import Retention
 from headrace.store.saving import Saving
 from headrace.store.staging import Staging
 from headrace.store.writer import OnAppend, Writer
@@ -37,6 +38,7 @@ class StoreParts:
     staging: Staging
     checkpointer: Checkpointer
     writer: Writer
+    retention: Retention
     recovery: RecoveryReport
 
 
@@ -83,4 +85,7 @@ def open_parts(
         on_append=on_append,
     )
     writer.last_timestamp = report.timestamp
-    return StoreParts(log, catalog, staging, checkpointer, writer, report)
+    retention = Retention(
+        log, catalog, checkpointer, writer, settings=settings, ops=ops, clock=clock
+    )
+    return StoreParts(log, catalog, staging, checkpointer, writer, retention, report)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,10 @@ _FILTER_WINDOW = 16_384
 #: More ranges than this are joined into one buffer when they are small.
 _MAX_SLICES = 256
 _SMALL_SLICE = 4096
+#: Each try takes a fresh view: to fail, as many deletes must have come between.
+_TRIES = 5
+
+T = TypeVar("T")
 
 
 class ReadStatus(Enum):
@@ -100,11 +105,9 @@ class Reader:
         tags: frozenset[int] | None,
     ) -> ReadResult:
         """Read from an offset on; see :meth:`MessageStore.read`."""
-        try:
-            return self._read(self._catalog.view(key), offset, max_count, max_bytes, tags)
-        except GoneError:
-            # Retention passed by, or the topic was deleted, since the view was taken.
-            return self._read(self._catalog.view(key), offset, max_count, max_bytes, tags)
+        return _looking_again(
+            lambda: self._read(self._catalog.view(key), offset, max_count, max_bytes, tags)
+        )
 
     def _read(
         self,
@@ -137,6 +140,12 @@ class Reader:
 
     def read_at(self, position: int) -> bytes:
         """Read the record that begins at a position of the log."""
+        with contextlib.suppress(GoneError):
+            if (record := self._record_at(position)) is not None:
+                return record
+        raise NotFoundError(f"no message begins at position {position} of the log")
+
+    def _record_at(self, position: int) -> bytes | None:
         log, end = self._log, self._catalog.position
         if log.begin <= position < end:
             segment = log.segment_at(position)
@@ -145,10 +154,13 @@ class Reader:
             if size is not None and size <= len(rest):
                 self._verification.check(position, position + size)
                 return bytes(rest[:size])
-        raise NotFoundError(f"no message begins at position {position} of the log")
+        return None
 
     def store_time(self, key: QueueKey, offset: int) -> int:
         """Tell when a message was stored, ms since 1970."""
+        return _looking_again(lambda: self._time_of(key, offset))
+
+    def _time_of(self, key: QueueKey, offset: int) -> int:
         view = self._catalog.view(key)
         if not view.min_offset <= offset < view.max_offset:
             raise NotFoundError(
@@ -159,6 +171,9 @@ class Reader:
 
     def offset_at(self, key: QueueKey, timestamp: int, *, upper: bool) -> int:
         """Find a message by its store time; see :meth:`MessageStore.offset_at`."""
+        return _looking_again(lambda: self._offset_at(key, timestamp, upper=upper))
+
+    def _offset_at(self, key: QueueKey, timestamp: int, *, upper: bool) -> int:
         view = self._catalog.view(key)
         low, high = view.min_offset, view.max_offset
         while low < high:
@@ -172,6 +187,9 @@ class Reader:
 
     def cut(self, begins: Mapping[QueueKey, int], limit: int) -> Cut:
         """Cut queues at one position; see :meth:`MessageStore.cut`."""
+        return _looking_again(lambda: self._cut(begins, limit))
+
+    def _cut(self, begins: Mapping[QueueKey, int], limit: int) -> Cut:
         taken = self._catalog.view_all(begins)
         latest = {key: view.max_offset for key, view in taken.views.items()}
         held = {key: max(begins[key], view.min_offset) for key, view in taken.views.items()}
@@ -204,6 +222,14 @@ class Reader:
         if len(slices) > _MAX_SLICES and total < _SMALL_SLICE * len(slices):
             return [memoryview(b"".join(slices))]
         return slices
+
+
+def _looking_again(look: Callable[[], T]) -> T:
+    """Look once more when retention, or the delete of a topic, came between."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(GoneError):
+            return look()
+    return look()
 
 
 def _status(view: IndexView, offset: int) -> ReadStatus:

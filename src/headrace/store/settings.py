@@ -42,6 +42,14 @@ class StoreSettings:
     checkpoint_interval: timedelta = timedelta(seconds=5)
     #: Log bytes after which a checkpoint is due early: bounds the work of recovery.
     checkpoint_bytes: int = 128 * _MIB
+    #: Messages older than this are deleted, a whole segment at a time; None keeps them.
+    retention: timedelta | None = timedelta(hours=72)
+    #: The oldest segments are deleted while the log has more bytes than this; None is no limit.
+    retention_bytes: int | None = None
+    #: They are also deleted, before their time, while more than this share of the disk is used.
+    disk_watermark: float = 0.9
+    #: How often to look for what is to be deleted.
+    maintenance_interval: timedelta = timedelta(seconds=10)
     #: Units in one index file.
     index_file_units: int = 65_536
     #: Test only.  False writes units without begin and end marks and keeps partial ones at
@@ -54,8 +62,19 @@ class StoreSettings:
                 raise SettingsError(f"{name} is {getattr(self, name)}, must be at least 1")
         if self.min_free_space < 0:
             raise SettingsError(f"min_free_space is {self.min_free_space}, must not be negative")
+        if self.retention_bytes is not None and self.retention_bytes < 0:
+            raise SettingsError(
+                f"retention_bytes is {self.retention_bytes}, must not be negative",
+                hint="None is no limit",
+            )
+        if not 0 < self.disk_watermark <= 1:
+            raise SettingsError(
+                f"disk_watermark is {self.disk_watermark}, must be above 0 and at most 1",
+                hint="0.9 deletes the oldest messages when 90 % of the disk are used, 1 never",
+            )
         if self.flush not in ("sync", "async"):
             raise SettingsError(f"flush is {self.flush!r}, must be 'sync' or 'async'")
-        for name in ("flush_interval", "checkpoint_interval"):
-            if getattr(self, name) <= timedelta(0):
+        for name in ("flush_interval", "checkpoint_interval", "maintenance_interval", "retention"):
+            value = getattr(self, name)
+            if value is not None and value <= timedelta(0):
                 raise SettingsError(f"{name} is {getattr(self, name)}, must be positive")

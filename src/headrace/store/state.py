@@ -6,9 +6,16 @@ beginning, each segment repeats that at its start: a replay may begin at any of 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-__all__ = ["LogState", "QueueState", "decode_state", "encode_state"]
+from headrace.store.entries import HEADER_SIZE, EntryKind, is_intact, parse_header
+
+if TYPE_CHECKING:
+    from headrace.store.segments import Segment
+
+__all__ = ["LogState", "QueueState", "decode_state", "encode_state", "read_state"]
 
 
 class QueueState(msgspec.Struct, frozen=True, array_like=True):
@@ -63,3 +70,14 @@ def decode_state(payload: bytes | memoryview) -> LogState:
         The bytes are no state.
     """
     return _decoder.decode(payload)
+
+
+def read_state(segment: Segment) -> LogState | None:
+    """Read the STATE that begins a segment; None when there is none, or it is damaged."""
+    entry = parse_header(segment.read(segment.base, HEADER_SIZE), 0, segment.base)
+    if entry is None or entry.kind is not EntryKind.STATE or entry.end > segment.end:
+        return None
+    content = memoryview(segment.read(segment.base, HEADER_SIZE + entry.payload_size))
+    if not is_intact(entry, content, 0):
+        return None
+    return decode_state(content[HEADER_SIZE:])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from headrace.errors import InvalidParameterError
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.folder_lock import FolderLock
+from headrace.store.maintenance import Maintenance
 from headrace.store.opening import COPIED, StoreParts, open_parts
 from headrace.store.reading import Bounds, Cut, Reader, ReadResult
 from headrace.store.record import check_sizes, queue_of
@@ -19,6 +20,7 @@ from headrace.store.replication.port import LogPort
 from headrace.store.requests import (
     AppendRequest,
     AppendResult,
+    CompactRequest,
     DropRequest,
     QueueAppend,
     UnitRequest,
@@ -30,6 +32,7 @@ from headrace.store.verification import Verification
 
 if TYPE_CHECKING:
     from headrace.store.index import QueueKey
+    from headrace.store.retention import ExpiryReport
     from headrace.store.staging import StageKey
     from headrace.store.writer import OnAppend
 
@@ -65,6 +68,8 @@ class MessageStore:
         self._writer = parts.writer
         self._recovery = parts.recovery
         self._settings = settings
+        self._retention = parts.retention
+        self._maintenance = Maintenance(parts.retention.run, settings.maintenance_interval)
         verification = Verification(parts.log, parts.recovery.checked_from)
         self._reader = Reader(parts.log, parts.catalog, verification)
         #: The log as followers and their primary need it.
@@ -276,6 +281,33 @@ class MessageStore:
         self._writer.submit(request)
         return request.future
 
+    def expire(self) -> ExpiryReport:
+        """Delete what has expired by now, without waiting for the maintenance thread.
+
+        Raises
+        ------
+        OSError
+            When a file cannot be deleted; it is tried again later.
+        """
+        return self._retention.run()
+
+    def hold(self, keep_from: Callable[[], int | None]) -> None:
+        """Have retention ask for the lowest position to keep, for a follower; None is no wish.
+
+        When the disk is full beyond ``disk_watermark`` nobody is asked.
+        """
+        self._retention.keep_from = keep_from
+
+    def compact_topic(self, topic: str) -> Future[None]:
+        """Keep only the newest record of each key of a topic, from here on; again is no change."""
+        request = CompactRequest(topic)
+        self._writer.submit(request)
+        return request.future
+
+    def compacted_topics(self) -> list[str]:
+        """Name the topics that are compacted, in order."""
+        return sorted(self._catalog.compacted)
+
     def queues(self) -> list[QueueKey]:
         """Name all queues that have had a message, in order."""
         return self._catalog.queues()
@@ -307,6 +339,7 @@ class MessageStore:
 
         Slices that were read stay valid.  Closing again does nothing.
         """
+        self._maintenance.close()
         if self._writer.close():
             self._checkpointer.close()
             self.replication.close()

@@ -19,6 +19,7 @@ from headrace.store.recovery import Replay
 from headrace.store.replication.epochs import Epoch, EpochTable
 from headrace.store.replication.following import Copied, LogHead
 from headrace.store.requests import AloneRequest
+from headrace.store.segments import GoneError
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
@@ -95,11 +96,14 @@ class LogPort:
             raise NotFoundError(
                 f"the log holds positions {self._log.begin} to before {end}, not {position}"
             )
-        segment = self._log.segment_at(position)
-        stop = min(segment.end, end, position + max_bytes)
-        if stop <= position:
-            return Stretch(segment.base, position, memoryview(b""), end)
-        return Stretch(segment.base, position, self._log.view(position, stop), end)
+        try:
+            segment = self._log.segment_at(position)
+            stop = min(segment.end, end, position + max_bytes)
+            if stop <= position:
+                return Stretch(segment.base, position, memoryview(b""), end)
+            return Stretch(segment.base, position, self._log.view(position, stop), end)
+        except GoneError:
+            raise NotFoundError(f"position {position} of the log was deleted just now") from None
 
     def copy(
         self, base: int, position: int, content: memoryview, *, sync: bool = True
