@@ -23,6 +23,7 @@ Our exception hierarchy::
     │   ├── PredecessorMismatchError
     │   ├── StagedPartMissingError
     │   ├── BrokerStorageError
+    │   ├── NotReplicatedError
     │   └── UnknownBrokerError
     ├── MessageTooLargeError (ValueError)
     ├── StoreError
@@ -68,6 +69,7 @@ __all__ = [
     "MessageTooLargeError",
     "NoPermissionError",
     "NotFoundError",
+    "NotReplicatedError",
     "OffsetExpiredError",
     "PartitionCountError",
     "PredecessorMismatchError",
@@ -273,6 +275,13 @@ class BrokerStorageError(BrokerError):
     response_code = 28_104
 
 
+class NotReplicatedError(BrokerError):
+    """The broker stored it, but too few followers have it; to send it again makes it twice."""
+
+    code = "not_replicated"
+    response_code = 12
+
+
 class UnknownBrokerError(BrokerError):
     """The broker answered with a code that has no class of its own."""
 
@@ -288,6 +297,7 @@ _NUMBERED: tuple[type[BrokerError], ...] = (
     MessageRejectedError,
     NoPermissionError,
     NotFoundError,
+    NotReplicatedError,
     PredecessorMismatchError,
     RequestNotSupportedError,
     StagedPartMissingError,
@@ -295,6 +305,7 @@ _NUMBERED: tuple[type[BrokerError], ...] = (
 )
 _BY_RESPONSE_CODE: dict[int | None, type[BrokerError]] = {
     **{kind.response_code: kind for kind in _NUMBERED},
+    11: NotReplicatedError,
     14: BrokerBusyError,
     215: BrokerBusyError,
     # A queue of a static topic has moved: the next try asks where to.

@@ -22,6 +22,7 @@ from headrace.broker.mailbox import Mailbox
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.polls import LongPolls, Queue
 from headrace.broker.rates import Rate
+from headrace.broker.replicas import Replication
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 from headrace.broker.static_topics import StaticTopics
 from headrace.broker.topics import RETRY_PREFIX, TopicTable
@@ -31,6 +32,7 @@ from headrace.protocol.frames import Command
 from headrace.protocol.routes import MappingDetail, TopicConfig
 
 if TYPE_CHECKING:
+    from headrace.broker.follower import FollowerTask
     from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
     from headrace.store import MessageStore, QueueAppend
@@ -81,14 +83,20 @@ class Core:
         self.cluster = settings.cluster
         # A lock that nobody holds or waits for goes by itself.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.topics = self._load_topics()
+        self.topics: TopicTable = self._load_topics()
         self.static_topics = StaticTopics(
             self.name, load_snapshot(self._mappings_file, list[MappingDetail]) or ()
         )
-        self.offsets = ConsumerOffsets(load_snapshot(self._offsets_file, _OffsetTable))
+        self.offsets: ConsumerOffsets = ConsumerOffsets(
+            load_snapshot(self._offsets_file, _OffsetTable)
+        )
         self._saved_topics = self.topics.version
         self._saved_mappings = self.static_topics.version
         self._saved_offsets = self.offsets.version
+        #: This broker's part in replication.
+        self.replication = Replication(self)
+        #: The task that follows a primary, while this broker follows one.
+        self.follower: FollowerTask | None = None
         self._opaque = 0
         #: Messages given to consumers so far.
         self.messages_out = 0
@@ -102,6 +110,11 @@ class Core:
     def address(self) -> str:
         """``host:port`` as clients are told it."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def writable(self) -> bool:
+        """Whether this broker may write, for its clients and for itself: it is a primary."""
+        return self.replication.writable
 
     @property
     def _topics_file(self) -> Path:
@@ -245,6 +258,8 @@ class Core:
 
     def append(self, appends: list[QueueAppend], done: OnAppended) -> None:
         """Append messages and call back, on the loop, when they are stored or were refused."""
+        if self.settings.min_replicas:
+            done = self.replication.after(appends, done)
         self._appends.add(appends, done)
 
     @staticmethod
@@ -265,6 +280,8 @@ class Core:
     async def close(self) -> None:
         """End what goes on by itself, save the tables and close the store."""
         self._appends.submit()
+        if self.follower is not None:
+            await self.follower.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -48,7 +48,8 @@ class Dispatcher:
             request.answer(request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
             return
         try:
-            outcome = handler(self._core, request)
+            gate = self._core.replication.gate
+            outcome = (gate and gate(request)) or handler(self._core, request)
         except Exception as error:  # noqa: BLE001  (the client is told, whatever it is)
             outcome = failure(request, error)
         if isinstance(outcome, Command):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 __all__ = ["ConsumerOffsets"]
 
 _Place = tuple[str, str, int]
+_Table = dict[str, dict[str, dict[int, int]]]
 
 
 class ConsumerOffsets:
@@ -21,10 +22,7 @@ class ConsumerOffsets:
     """
 
     def __init__(self, table: Mapping[str, Mapping[str, Mapping[int, int]]] | None = None) -> None:
-        self._table: dict[str, dict[str, dict[int, int]]] = {
-            group: {topic: dict(queues) for topic, queues in topics.items()}
-            for group, topics in (table or {}).items()
-        }
+        self._table = _copied(table or {})
         self._pulled: dict[_Place, int] = {}
         self._pullers: set[str] = set()
         self._resets: dict[_Place, int] = {}
@@ -34,6 +32,11 @@ class ConsumerOffsets:
     def table(self) -> dict[str, dict[str, dict[int, int]]]:
         """Offsets by group, topic and queue id, for a snapshot."""
         return self._table
+
+    def replace(self, table: Mapping[str, Mapping[str, Mapping[int, int]]]) -> None:
+        """Have exactly these offsets."""
+        self._table = _copied(table)
+        self.version += 1
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the next offset that the group will read, None when it never said."""
@@ -105,3 +108,10 @@ class ConsumerOffsets:
             for place in [place for place in notes if gone(place)]:
                 del notes[place]
         self.version += 1
+
+
+def _copied(table: Mapping[str, Mapping[str, Mapping[int, int]]]) -> _Table:
+    return {
+        group: {topic: dict(queues) for topic, queues in topics.items()}
+        for group, topics in table.items()
+    }

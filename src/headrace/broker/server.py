@@ -8,7 +8,7 @@ import errno
 import itertools
 import logging
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +21,9 @@ from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.ledger import Ledger
 from headrace.broker.listener import Gate, Listener
+from headrace.broker.promotion import begin_replication
 from headrace.broker.settings import BrokerSettings
-from headrace.errors import SettingsError, StoreError
+from headrace.errors import HeadraceError, SettingsError, StoreError
 from headrace.store import MessageStore, StoreSettings, StoreStatistics
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class BrokerServer:
         self._dispatch: Dispatcher | None = None
         self._listener: Listener | None = None
         self._hooks: Hooks | None = None
+        self._reopening: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
@@ -153,6 +155,7 @@ class BrokerServer:
         store.store_host = (host, port)
         try:
             core = Core(self._data, store, self._settings, host, port)
+            await begin_replication(core, self._reopen)
             restore_jobs(core)
         except BaseException:
             store.close()
@@ -167,6 +170,8 @@ class BrokerServer:
         core.start_task(self._watch_connections(ledger))
         core.start_task(self._save_now_and_then())
         core.start_task(self._look_around_now_and_then())
+        if core.follower is not None:
+            core.follower.start()
 
     def _advertised(self, listener: socket.socket) -> tuple[str, int]:
         port = int(listener.getsockname()[1])
@@ -216,6 +221,7 @@ class BrokerServer:
             self._deserted.set()
         del core.peers[connection.number]
         core.polls.abandon(connection.number)
+        core.replication.disconnected(connection.number)
         core.notify(core.clients.disconnect(connection.number))
 
     async def _watch_connections(self, ledger: Ledger) -> None:
@@ -244,8 +250,32 @@ class BrokerServer:
             core.sample_rates()
             core.notify(core.clients.expire(now=core.loop.time()))
 
+    def _reopen(self, change: Callable[[], None]) -> None:
+        """Stop, change the closed store, and start again on the same port."""
+        self._port = self._running().port
+        self._reopening = asyncio.get_running_loop().create_task(self._stop_and_start(change))
+
+    async def _stop_and_start(self, change: Callable[[], None]) -> None:
+        await self._stop()
+        await asyncio.to_thread(change)
+        while True:
+            try:
+                await self.start()
+            except HeadraceError as error:
+                _log.error("the broker does not start again: %s", error)
+                await asyncio.sleep(_LOOK_AROUND)
+            else:
+                return
+
     async def stop(self) -> None:
         """Finish what was taken, save everything, and let go of port and folder."""
+        if self._reopening is not None:
+            if self._core is None:
+                self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
+        await self._stop()
+
+    async def _stop(self) -> None:
         core, dispatch = self._core, self._dispatch
         if core is None or dispatch is None or self._listener is None:
             return

@@ -86,5 +86,17 @@ class BrokerSettings:
     save_interval: timedelta = timedelta(seconds=5)
     #: Bounds on what clients may take.
     limits: Limits = field(default_factory=Limits)
+    #: ``host:port`` of the broker to follow; None: be a primary.
+    follow: str | None = None
+    #: An empty follower begins with the primary's "oldest" or "newest" file of the log.
+    follow_from: Literal["oldest", "newest"] = "oldest"
+    #: So many followers must have a message on disk before it is answered.
+    min_replicas: int = 0
+    #: How long an answer waits for them.
+    replica_timeout: timedelta = timedelta(seconds=3)
+    #: A follower that says nothing for so long is gone.
+    replica_expiry: timedelta = timedelta(seconds=15)
+    #: A follower asks for changed topics, offsets and groups so often.
+    follow_interval: timedelta = timedelta(seconds=1)
     #: Safeguards of the commit protocol.
     guards: Guards = Guards()

@@ -143,6 +143,11 @@ class TopicTable:
         self.version += 1
         return config
 
+    def replace(self, configs: Iterable[TopicConfig]) -> None:
+        """Have exactly these topics beside the broker's own ones."""
+        self._topics = self._system | {config.topic_name: config for config in configs}
+        self.version += 1
+
     def delete(self, name: str) -> bool:
         """Delete a topic; False when there is none of that name.
 

@@ -97,6 +97,12 @@ class RequestCode(IntEnum):
     COMMIT_BATCH = 28_003
     PLAN_BATCH = 28_004
     LIST_JOBS = 28_005
+    GREET_PRIMARY = 28_010
+    FOLLOW_LOG = 28_011
+    FOLLOW_TABLES = 28_012
+    PROMOTE = 28_013
+    FENCE = 28_014
+    LIST_REPLICAS = 28_015
 
 
 class ResponseCode(IntEnum):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import StoreError, StoreFailedError
+from headrace.errors import HeadraceError, StoreError, StoreFailedError
 from headrace.failpoints import failpoint
 from headrace.store.counters import Group, WriterCounters
 from headrace.store.entries import EntryKind
@@ -82,7 +82,7 @@ class Writer:
         #: Why the store takes no more, None while it does.
         self.failure: StoreError | None = None
         #: Why the store takes nothing from its callers for now: it is a copy of another.
-        self.refusal: StoreError | None = None
+        self.refusal: HeadraceError | None = None
         #: Told of each new end that readers see, if anybody wants to know.
         self.on_publish: Callable[[int], None] | None = None
         self._closing = threading.Lock()

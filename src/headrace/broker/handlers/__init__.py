@@ -12,6 +12,7 @@ from headrace.broker.handlers import (
     messages,
     offsets,
     pull,
+    replication,
     routes,
     send,
     topics,
@@ -22,7 +23,19 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLERS"]
 
-_FAMILIES = (brokers, clients, groups, jobs, messages, offsets, pull, routes, send, topics)
+_FAMILIES = (
+    brokers,
+    clients,
+    groups,
+    jobs,
+    messages,
+    offsets,
+    pull,
+    replication,
+    routes,
+    send,
+    topics,
+)
 
 HANDLERS: dict[int, Handler] = {
     code: handler for family in _FAMILIES for code, handler in family.HANDLERS.items()

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.broker.admission import check_new_topic
 from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX, JobState, check_parts
-from headrace.errors import InvalidParameterError
+from headrace.errors import BrokerBusyError, InvalidParameterError, NotReplicatedError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import KEYS, encode_properties
@@ -80,8 +80,9 @@ async def open_job(core: Core, request: Request) -> Command:
     async with core.turn(topic):
         record = core.jobs.open(asked, now=core.now())
         core.ensure_topic(topic, queues=1)
-        await _append(core, topic, record, asked.driver, [])
+        state = await _append(core, topic, record, asked.driver, [])
         core.start_task(_sweep(core, record))
+        await _replicated(core, state.position)
     return request.reply(body=_encode(OpenAnswer(epoch=record.epoch, record=record)))
 
 
@@ -96,6 +97,14 @@ async def _append(
     state = _take_note(core, topic)
     assert state is not None
     return state
+
+
+async def _replicated(core: Core, position: int) -> None:
+    """Wait until followers have a record; it stays, and a repeated request comes here again."""
+    try:
+        await core.replication.settled(position)
+    except NotReplicatedError as error:
+        raise BrokerBusyError(error.message, hint=error.hint) from error
 
 
 async def _sweep(core: Core, record: CommitRecord) -> None:
@@ -140,6 +149,7 @@ async def commit_batch(core: Core, request: Request) -> Command:
     asked = request.strict_body(CommitRequest)
     async with core.turn(asked.commit_topic):
         answer = core.jobs.commit(asked) or await _commit(core, asked)
+        await _replicated(core, answer.position)
     return request.reply(body=_encode(answer))
 
 

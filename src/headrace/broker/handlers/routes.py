@@ -23,7 +23,9 @@ __all__ = ["HANDLERS"]
 
 
 def _broker(core: Core) -> BrokerData:
-    return BrokerData(cluster=core.cluster, broker_name=core.name, broker_addrs={"0": core.address})
+    return BrokerData(
+        cluster=core.cluster, broker_name=core.name, broker_addrs=core.replication.addresses()
+    )
 
 
 def get_route(core: Core, request: Request) -> Command:

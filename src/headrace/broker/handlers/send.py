@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.broker.admission import check_batch, check_new_topic
 from headrace.broker.failures import failure
-from headrace.errors import InvalidParameterError, MessageRejectedError
+from headrace.errors import InvalidParameterError, MessageRejectedError, NotReplicatedError
 from headrace.protocol.attributes import CLEANUP_POLICY
 from headrace.protocol.batches import batch_to_records
 from headrace.protocol.codes import RequestCode, SysFlag
@@ -132,9 +132,12 @@ def _stored(
     outcome: AppendOutcome,
 ) -> None:
     request.peer.release(size)
-    if outcome.error is not None:
-        assert isinstance(outcome.error, Exception)
-        request.answer(failure(request, outcome.error))
+    error = outcome.error
+    # Stored, but on too few followers: RocketMQ's clients want to know where, all the same.
+    short = isinstance(error, NotReplicatedError) and bool(outcome.results)
+    if error is not None and not short:
+        assert isinstance(error, Exception)
+        request.answer(failure(request, error))
         return
     (result,) = outcome.results
     positions = np.asarray(append.records.starts) + result.first_position
@@ -147,7 +150,10 @@ def _stored(
     }
     if uniq_key:
         ext["transactionId"] = uniq_key
-    request.answer(request.reply(ext=ext))
+    answer = request.reply(ext=ext)
+    if isinstance(error, NotReplicatedError):
+        answer.code, answer.remark = error.number or answer.code, str(error)
+    request.answer(answer)
 
 
 def _offset_ids(core: Core, positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:

@@ -76,6 +76,7 @@ async def delete_topic(core: Core, request: Request) -> Command:
     deleted = core.delete_topic(request.text("topic"))
     if deleted is not None:
         await core.stored(deleted)
+        await core.replication.settled(core.replication.port.end)
     return request.reply()
 
 

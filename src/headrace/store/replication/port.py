@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.errors import CorruptLogError, NotFoundError, StoreError
+from headrace.errors import CorruptLogError, HeadraceError, NotFoundError, StoreError
 from headrace.store.counters import Group
 from headrace.store.entries import HEADER_SIZE, Entry, EntryKind, is_intact, parse_header
 from headrace.store.recovery import Replay
@@ -148,7 +148,7 @@ class LogPort:
         """Whether the store takes nothing but copies."""
         return self._writer.refusal is not None
 
-    def refuse(self, error: StoreError | None) -> None:
+    def refuse(self, error: HeadraceError | None) -> None:
         """Have the store refuse to write for its callers, or take that back."""
         self._writer.refusal = error
 
@@ -180,6 +180,7 @@ class LogPort:
             log.copy(base, content[: entries[-1][0].end - position])
             if sync:
                 self._writer.sync()
+            self._writer.saving.before_change()
             for entry, payload in entries:
                 self._replay.handle(entry, payload)
         except Exception as error:
@@ -193,6 +194,7 @@ class LogPort:
         writer, replay = self._writer, self._replay
         writer.saving.dropped += replay.dropped
         replay.dropped = []
+        writer.last_timestamp = max(writer.last_timestamp, replay.timestamp)
         writer.counters.groups += 1
         writer.counters.records += records
         end = self._catalog.position

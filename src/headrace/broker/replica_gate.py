@@ -1,0 +1,67 @@
+"""What a broker that is no primary refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.failures import failure
+from headrace.protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from headrace.broker.requests import Request
+    from headrace.errors import HeadraceError
+    from headrace.protocol.frames import Command
+
+__all__ = ["Gate"]
+
+#: Requests that change something, but for those of replication itself.
+_WRITES = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.OPEN_JOB,
+        RequestCode.STAGE,
+        RequestCode.COMMIT_BATCH,
+        RequestCode.PLAN_BATCH,
+    }
+)
+_PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_COMMIT = 1
+
+
+class Gate:
+    """Answers requests that a broker must refuse.
+
+    Parameters
+    ----------
+    error
+        Why it refuses them.
+    """
+
+    def __init__(self, error: HeadraceError) -> None:
+        self._error = error
+
+    def __call__(self, request: Request) -> Command | None:
+        """Give the refusal, None for a request that may go on."""
+        code = request.command.code
+        if code in _WRITES:
+            return failure(request, self._error)
+        if code in _PULLS:
+            # A consumer may read here; how far it came is its primary's to know.
+            flags = request.number("sysFlag", 0)
+            request.command.ext["sysFlag"] = str(flags & ~_COMMIT)
+        return None

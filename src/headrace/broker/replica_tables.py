@@ -1,0 +1,78 @@
+"""The tables that a follower takes over from its primary, beside the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.protocol.replication import TableRow, Tables
+from headrace.protocol.routes import TopicConfig
+
+if TYPE_CHECKING:
+    from headrace.broker.core import Core
+
+__all__ = ["TABLES", "Table", "Versions", "changed", "take_over"]
+
+Versions = dict[str, int]
+"""Version of each table, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: how to read it here, and how to replace it there."""
+
+    version: Callable[[Core], int]
+    read: Callable[[Core], object]
+    #: Type of what is read.
+    kind: Any
+    replace: Callable[[Core, Any], None]
+
+
+def _topics(core: Core) -> list[TopicConfig]:
+    system = set(core.topics.system)
+    return [config for config in core.topics.configs() if config.topic_name not in system]
+
+
+def _replace_topics(core: Core, configs: list[TopicConfig]) -> None:
+    core.topics.replace(configs)
+    core.save_topics()
+
+
+def _replace_offsets(core: Core, table: dict[str, dict[str, dict[int, int]]]) -> None:
+    core.offsets.replace(table)
+
+
+TABLES: dict[str, Table] = {
+    "topics": Table(lambda core: core.topics.version, _topics, list[TopicConfig], _replace_topics),
+    "offsets": Table(
+        lambda core: core.offsets.version,
+        lambda core: core.offsets.table(),
+        dict[str, dict[str, dict[int, int]]],
+        _replace_offsets,
+    ),
+}
+"""All tables, by name; they are taken over in this order."""
+
+
+def changed(core: Core, started: int, have: Versions) -> Tables:
+    """Give the tables whose version is another than the follower's."""
+    if started != core.started:
+        have = {}
+    rows = {
+        name: TableRow(version, msgspec.Raw(msgspec.json.encode(table.read(core))))
+        for name, table in TABLES.items()
+        if (version := table.version(core)) != have.get(name)
+    }
+    return Tables(started=core.started, tables=rows)
+
+
+def take_over(core: Core, tables: Tables) -> Versions:
+    """Replace the tables that came; their versions at the primary."""
+    for name, table in TABLES.items():
+        row = tables.tables.get(name)
+        if row is not None:
+            table.replace(core, msgspec.json.decode(row.content, type=table.kind))
+    return {name: row.version for name, row in tables.tables.items()}

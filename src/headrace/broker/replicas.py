@@ -1,0 +1,338 @@
+"""A broker's part in replication: its role, its followers, and who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.broker.replica_gate import Gate
+from headrace.broker.replica_state import ReplicaState, Role, load_state, role_at_start, save_state
+from headrace.errors import (
+    BrokerError,
+    FencedError,
+    NoPermissionError,
+    NotReplicatedError,
+)
+from headrace.protocol.codes import ResponseCode
+from headrace.protocol.replication import ReplicaRow, ReplicationInfo
+from headrace.store.replication.leading import ReplicaBook, Settled
+
+if TYPE_CHECKING:
+    from headrace.broker.appends import OnAppended
+    from headrace.broker.core import Core
+    from headrace.broker.requests import Request
+    from headrace.protocol.frames import Command
+    from headrace.store import AppendResult, QueueAppend
+
+__all__ = ["Replication"]
+
+_log = logging.getLogger(__name__)
+
+
+class Replication:
+    """Everything that one broker knows of the others that have the same log.
+
+    Caller: the loop's thread.
+
+    Parameters
+    ----------
+    core
+        The broker.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._settings = core.settings
+        self.port = core.store.replication
+        self.state: ReplicaState = load_state(core.folder)
+        #: Refuses what only a primary may do; None: this is one.
+        self.gate: Callable[[Request], Command | None] | None = None
+        settings = self._settings
+        self.book = ReplicaBook(
+            settings.min_replicas,
+            settings.replica_timeout.total_seconds(),
+            settings.replica_expiry.total_seconds(),
+        )
+        #: Bytes that the primary has and this follower has not, as last heard.
+        self.lag: int | None = None
+        #: What a follower is doing, for those who look.
+        self.doing = ""
+        self.number = 1
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._peers: dict[int, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        #: Called when this broker has become a primary.
+        self.on_promotion: list[Callable[[], None]] = []
+
+    @property
+    def role(self) -> Role:
+        """The broker's part."""
+        return self.state.role
+
+    @property
+    def writable(self) -> bool:
+        """Whether this broker may write for its clients and for itself."""
+        return self.state.role is Role.PRIMARY
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that this broker knows."""
+        return max(self.port.epochs.latest, self.state.epoch)
+
+    def save(self) -> None:
+        """Make what must be remembered durable."""
+        save_state(self._core.folder, self.state)
+
+    # Roles
+
+    def begin(self) -> None:
+        """Take the role that the file and the settings say. Caller: start of the broker."""
+        start = role_at_start(self.state, self._settings.follow)
+        if start.warning:
+            _log.warning("%s", start.warning)
+        before = self.state.role
+        self.state.role = start.role
+        if start.role is Role.FOLLOWER:
+            self.state.primary = self._settings.follow or self.state.primary
+            self.state.tell = False
+        if start.role is not before or start.role is Role.FOLLOWER:
+            self.save()
+        self._apply_role()
+
+    async def open_epoch(self, number: int) -> int:
+        """Begin an epoch of this broker's own; its first position."""
+        opened = await self._core.stored(self.port.open_epoch(number))
+        return opened.start
+
+    def become(self, role: Role) -> None:
+        """Change the role, durably."""
+        self.state.role = role
+        self.state.epoch = max(self.state.epoch, self.port.epochs.latest)
+        self.save()
+        self._apply_role()
+
+    def fence(self, epoch: int, primary: str) -> None:
+        """Take no more writes: another broker was promoted."""
+        if self.state.role is Role.FOLLOWER:
+            return
+        self.state.epoch = max(self.state.epoch, epoch)
+        self.state.primary = primary or self.state.primary
+        _log.warning(
+            "this broker takes no more writes: %s was promoted to epoch %d, and this log has "
+            "epoch %d; start it with --follow to let it follow",
+            primary or "another broker",
+            epoch,
+            self.port.epochs.latest,
+        )
+        self.become(Role.FENCED)
+
+    def _apply_role(self) -> None:
+        error = self._refusal()
+        self.port.refuse(error)
+        self.gate = None if error is None else Gate(error)
+
+    def _refusal(self) -> BrokerError | None:
+        own, primary = self._core.address, self.state.primary
+        if self.role is Role.FOLLOWER:
+            return NoPermissionError(
+                f"the broker at {own} follows {primary} and is read-only",
+                hint=f"write to {primary}, or promote this one: headrace broker promote {own}",
+            )
+        if self.role is Role.FENCED:
+            return NoPermissionError(
+                f"the broker at {own} is no primary any more: {primary or 'another'} was promoted",
+                hint=f"write to {primary or 'the new primary'}; this broker can follow it: "
+                "headrace broker --follow HOST:PORT",
+            )
+        return None
+
+    def require(self, role: Role) -> None:
+        """Refuse what only a broker of some role does.
+
+        Raises
+        ------
+        NoPermissionError
+            This broker has another role.
+        """
+        if self.role is not role:
+            whom = f" of {self.state.primary}" if self.state.primary else ""
+            message = f"the broker at {self._core.address} is a {self.role}{whom}, no {role}"
+            raise NoPermissionError(message, hint="see: headrace broker replicas HOST:PORT")
+
+    def addresses(self) -> dict[str, str]:
+        """The brokers of one name, by id, as routes show them."""
+        own, primary = self._core.address, self.state.primary
+        if self.role is Role.PRIMARY:
+            present = self.book.present(now=self._core.loop.time())
+            return {"0": own} | {str(each.number): each.address for each in present}
+        if self.role is Role.FENCED:
+            return {"0": primary or own}
+        return {"0": primary, str(self.number): own}
+
+    # Followers
+
+    def admit(self, follower: str, address: str, peer: int) -> int:
+        """Take up a follower; its broker id."""
+        if not self.state.log:
+            self.state.log = uuid.uuid4().hex
+            self.save()
+        if address not in self.state.followers:
+            self.state.followers.append(address)
+            self.save()
+        now = self._core.loop.time()
+        known = {each.follower: each for each in self.book.replicas()}
+        held = known.get(follower)
+        if held is None:
+            self.book.heard(follower, address, 0, 0, now=now)
+        self._peers[peer] = follower
+        self.port.tell(self._published)
+        return next(each.number for each in self.book.replicas() if each.follower == follower)
+
+    def heard(self, follower: str, address: str, position: int, durable: int) -> None:
+        """Note how far a follower has come."""
+        self.book.heard(follower, address, position, durable, now=self._core.loop.time())
+
+    def disconnected(self, peer: int) -> None:
+        """Note that a connection ended."""
+        follower = self._peers.pop(peer, None)
+        if follower is not None and follower not in self._peers.values():
+            self.book.lost(follower)
+
+    async def more(self, position: int, seconds: float) -> None:
+        """Wait until the log goes on behind a position, or time is up."""
+        waiting: asyncio.Future[None] = self._core.loop.create_future()
+        self._waiting.add(waiting)
+        try:
+            # Looked at after the wait was noted: bytes that come now wake it.
+            if self.port.end <= position:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(waiting, seconds)
+        finally:
+            self._waiting.discard(waiting)
+
+    def _published(self, _end: int) -> None:
+        # Caller: whichever thread wrote.
+        if self._waiting:
+            self._core.mailbox.post(self._wake)
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # Acknowledgements
+
+    def after(self, appends: list[QueueAppend], done: OnAppended) -> OnAppended:
+        """Have a call about an append made when enough followers have it, or will not."""
+
+        def appended(outcome: object) -> None:
+            from headrace.broker.appends import AppendOutcome
+
+            assert isinstance(outcome, AppendOutcome)
+            if outcome.error is not None:
+                done(outcome)
+                return
+            end = _end(appends[-1], outcome.results[-1])
+            self.wait(end, lambda how: done(replace(outcome, error=self._shortfall(how))))
+
+        return appended
+
+    async def settled(self, position: int) -> None:
+        """Wait until enough followers have everything before a position.
+
+        Raises
+        ------
+        NotReplicatedError
+            They do not, or not in time; what was written stays.
+        """
+        if not self.book.needed:
+            return
+        ended: asyncio.Future[Settled] = self._core.loop.create_future()
+        self.wait(position, lambda how: None if ended.done() else ended.set_result(how))
+        error = self._shortfall(await ended)
+        if error is not None:
+            raise error
+
+    def wait(self, position: int, done: Callable[[Settled], None]) -> None:
+        """Call back when enough followers have everything before a position, or will not."""
+        self.book.wait(position, done, now=self._core.loop.time())
+        if self._timer is None:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        deadline = self.book.next_deadline()
+        loop = self._core.loop
+        self._timer = None if deadline is None else loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self.book.expire(now=self._core.loop.time())
+        self._set_timer()
+
+    def _shortfall(self, how: Settled) -> NotReplicatedError | None:
+        if how is Settled.ENOUGH:
+            return None
+        needed = self.book.needed
+        if how is Settled.TOO_FEW:
+            count = len(self.book.present(now=self._core.loop.time()))
+            return NotReplicatedError(
+                f"stored here, but {count} of {needed} followers are there",
+                hint="start the followers, or lower min_replicas of the broker",
+                number=ResponseCode.SLAVE_NOT_AVAILABLE,
+            )
+        seconds = self._settings.replica_timeout.total_seconds()
+        return NotReplicatedError(
+            f"stored here, but not on {needed} followers within {seconds:g} s",
+            hint="see how far they are: headrace broker replicas HOST:PORT",
+            number=ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        )
+
+    # What others see
+
+    def info(self) -> ReplicationInfo:
+        """Describe this broker's part."""
+        now, end = self._core.loop.time(), self.port.end
+        rows = [
+            ReplicaRow(
+                number=each.number,
+                address=each.address,
+                position=each.position,
+                durable=each.durable,
+                lag=max(end - each.durable, 0),
+                heard=None if each.heard == float("-inf") else now - each.heard,
+            )
+            for each in self.book.replicas()
+        ]
+        head = self.port.head()
+        following = self.role is not Role.PRIMARY
+        return ReplicationInfo(
+            role=self.role.value,
+            log=self.state.log,
+            epoch=self.epoch,
+            begin=head.begin,
+            end=head.end,
+            primary=self.state.primary if following else "",
+            state=self.doing if self.role is Role.FOLLOWER else "",
+            lag=self.lag if self.role is Role.FOLLOWER else None,
+            replicas=rows,
+        )
+
+    def refuse_stale(self, epoch: int) -> None:
+        """Refuse a broker that was promoted earlier than this one.
+
+        Raises
+        ------
+        FencedError
+            Its epoch is not newer.
+        """
+        if epoch <= self.epoch:
+            message = f"epoch {epoch} is over: the broker at {self._core.address} knows epoch"
+            raise FencedError(f"{message} {self.epoch}", hint="follow the newest primary instead")
+
+
+def _end(append: QueueAppend, result: AppendResult) -> int:
+    return result.first_position + len(memoryview(append.records.data))
