@@ -7,18 +7,31 @@ code that waits.  Both work against ``headrace broker`` and against Apache Rocke
 from __future__ import annotations
 
 from headrace.client.admin import AsyncAdmin
-from headrace.client.blocking import Admin, Client, GroupConsumer, Jobs, Producer, PullConsumer
+from headrace.client.blocking import (
+    Admin,
+    Client,
+    GroupConsumer,
+    Jobs,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
 from headrace.client.client import AsyncClient, ClientStatistics
+from headrace.client.deliveries import Delivery
 from headrace.client.groups import AsyncGroupConsumer, GroupOptions, GroupStatistics
 from headrace.client.jobs import AsyncJobs, JobsStatistics, StageTarget
+from headrace.client.outcomes import DEAD_LETTER, Outcome, Retry
 from headrace.client.producer import AsyncProducer, ProducerStatistics, SendResult
 from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatistics, PullStatus
+from headrace.client.push import AsyncPushConsumer
+from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.client.queues import MessageQueue
 from headrace.client.settings import ClientSettings
 from headrace.client.standings import JobStanding, QueueProgress, QueueRange
 from headrace.protocol.messages import Message, StoredMessage
 
 __all__ = [
+    "DEAD_LETTER",
     "Admin",
     "AsyncAdmin",
     "AsyncClient",
@@ -26,9 +39,11 @@ __all__ = [
     "AsyncJobs",
     "AsyncProducer",
     "AsyncPullConsumer",
+    "AsyncPushConsumer",
     "Client",
     "ClientSettings",
     "ClientStatistics",
+    "Delivery",
     "GroupConsumer",
     "GroupOptions",
     "GroupStatistics",
@@ -37,14 +52,19 @@ __all__ = [
     "JobsStatistics",
     "Message",
     "MessageQueue",
+    "Outcome",
     "Producer",
     "ProducerStatistics",
     "PullConsumer",
     "PullResult",
     "PullStatistics",
     "PullStatus",
+    "PushConsumer",
+    "PushOptions",
+    "PushStatistics",
     "QueueProgress",
     "QueueRange",
+    "Retry",
     "SendResult",
     "StageTarget",
     "StoredMessage",

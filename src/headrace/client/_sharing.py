@@ -120,6 +120,7 @@ class Sharing:
             try:
                 await self.rebalance()
             except HeadraceError as error:
+                self._settled = False
                 _log.warning("group %r: rebalance failed: %s", self._group, error)
 
 

@@ -15,14 +15,17 @@ from headrace.client.groups import AsyncGroupConsumer, GroupOptions
 from headrace.client.jobs import AsyncJobs
 from headrace.client.producer import AsyncProducer
 from headrace.client.pulling import AsyncPullConsumer
+from headrace.client.push import AsyncPushConsumer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from headrace.client._listening import Listener
+    from headrace.client.push_options import PushOptions
     from headrace.client.settings import ClientSettings
 
-__all__ = ["Admin", "Client", "GroupConsumer", "Jobs", "Producer", "PullConsumer"]
+__all__ = ["Admin", "Client", "GroupConsumer", "Jobs", "Producer", "PullConsumer", "PushConsumer"]
 
 
 class Client(Twin[AsyncClient]):
@@ -145,6 +148,43 @@ class GroupConsumer(Twin[AsyncGroupConsumer]):
     commit = blocking(AsyncGroupConsumer.commit)
     assignment = same(AsyncGroupConsumer.assignment)
     statistics = same(AsyncGroupConsumer.statistics)
+
+
+class PushConsumer(Twin[AsyncPushConsumer]):
+    """One member of a consumer group that calls a listener: see ``AsyncPushConsumer``.
+
+    A plain listener runs on threads of its own and may use this blocking client.
+
+    Examples
+    --------
+    >>> def serve(client: Client) -> None:
+    ...     PushConsumer(client, "printers", ["lines"], lambda m: print(m.body)).run()
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        subscriptions: Sequence[str] | Mapping[str, str],
+        listener: Listener | None = None,
+        options: PushOptions | None = None,
+    ) -> None:
+        super().__init__(
+            AsyncPushConsumer(client.asynchronous, group, subscriptions, listener, options)
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    __exit__ = blocking(AsyncPushConsumer.__aexit__)
+    __iter__ = blocking_iterator(AsyncPushConsumer.messages)
+    messages = blocking_iterator(AsyncPushConsumer.messages)
+    start = blocking(AsyncPushConsumer.start)
+    run = blocking(AsyncPushConsumer.run)
+    close = blocking(AsyncPushConsumer.close)
+    assignment = same(AsyncPushConsumer.assignment)
+    statistics = same(AsyncPushConsumer.statistics)
 
 
 class Admin(Twin[AsyncAdmin]):

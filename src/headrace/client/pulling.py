@@ -62,12 +62,16 @@ class AsyncPullConsumer:
         The connection to the cluster.
     group
         Consumer group whose offsets ``committed`` and ``commit`` mean.
+    is_member
+        The brokers know the group by heartbeats, so it need not be made.
     """
 
-    def __init__(self, client: AsyncClient, group: str | None = None) -> None:
+    def __init__(
+        self, client: AsyncClient, group: str | None = None, *, is_member: bool = False
+    ) -> None:
         self.client = client
         self.group = group or _DEFAULT_GROUP
-        self._group_exists = False
+        self._group_exists = is_member
         self._pulls = 0
         self._blocks = 0
         self._bytes = 0
