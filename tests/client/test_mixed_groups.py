@@ -10,7 +10,7 @@ import pytest
 from headrace.client import Client, Message, Producer, PushConsumer
 from tests.client.test_push import Log, brisk, committed, options, send, until
 from tests.clusters import Cluster
-from tests.java.clients import Java
+from tests.java.clients import Java, JavaGot
 
 MakeTopic = Callable[..., str]
 
@@ -67,8 +67,8 @@ def test_members_in_java_and_here_share_queues_and_failures(
             assert "Consume Diff Total: 0" in shown
 
 
-def _times(ours: Log, theirs: list[object], body: bytes) -> int:
-    return ours.bodies.count(body) + sum(getattr(m, "body", b"") == body for m in theirs)
+def _times(ours: Log, theirs: list[JavaGot], body: bytes) -> int:
+    return ours.bodies.count(body) + sum(message.body == body for message in theirs)
 
 
 def test_ordered_queues_are_locked_against_members_in_java(

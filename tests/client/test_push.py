@@ -284,8 +284,9 @@ def test_every_broadcasting_member_reads_everything_and_goes_on_where_its_file_s
     group = f"{topic}-g"
     send(brisk, topic, [b"1", b"2", b"bad"])
     logs = Log(bad=1), Log()
+    files = [tmp_path / str(number) / "offsets.json" for number in range(2)]
     for number, log in enumerate(logs):
-        chosen = options(broadcasting=True, offsets_file=tmp_path / str(number) / "offsets.json")
+        chosen = options(broadcasting=True, offsets_file=files[number])
         with PushConsumer(brisk, group, [topic], log, chosen) as consumer:
             until(lambda log=log: len(log.seen) == 3)  # type: ignore[misc]
             assert consumer.assignment() == brisk.queues(topic)
@@ -293,6 +294,7 @@ def test_every_broadcasting_member_reads_everything_and_goes_on_where_its_file_s
         assert statistics is not None
         assert (statistics.dropped, statistics.sent_back) == (1 - number, 0)
     send(brisk, topic, [b"new"])
+    chosen = options(broadcasting=True, offsets_file=files[1])
     with PushConsumer(brisk, group, [topic], logs[1], chosen):
         until(lambda: len(logs[1].seen) == 4)
     assert logs[1].bodies[-1] == b"new"
