@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,13 @@ class Disk:
                 os.write(fd, bytes(size))
         except OSError:
             return
+
+    def await_swept(self) -> None:
+        """Wait until staged parts that were committed are gone: their room must be filled, too."""
+        deadline = time.monotonic() + 30
+        while next(self.path.glob("**/*.part"), None) is not None:
+            assert time.monotonic() < deadline, "committed parts stay"
+            time.sleep(0.01)
 
     def free(self) -> None:
         """Give the room back."""
@@ -75,6 +83,7 @@ def test_batch_that_finds_no_room_to_stage_is_done_when_there_is(
     send(broker.address, lines)
     with LocalDriver(broker.address, tmp_path / "job") as driver:
         driver.commit(driver.process())
+        disk.await_swept()
         disk.fill()
         with pytest.raises(BrokerStorageError, match=CLEAR):
             driver.process()
