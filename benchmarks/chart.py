@@ -57,7 +57,10 @@ def _panel(panel: Panel) -> list[str]:
         (_LEFT + number * step, _TOP + inner_height * (1 - value / top))
         for number, value in enumerate(values)
     ]
-    parts = [_text(12, 22, panel.title, weight="bold"), _text(_LEFT, 35, panel.unit, fill="#57606a")]
+    parts = [
+        _text(12, 22, panel.title, weight="bold"),
+        _text(_LEFT, 35, panel.unit, fill="#57606a"),
+    ]
     for share in (0.0, 0.5, 1.0):
         y = _TOP + inner_height * (1 - share)
         parts.append(
