@@ -35,8 +35,10 @@ def charts(panels: Sequence[Panel], title: str) -> str:
     rows = -(-len(panels) // _COLUMNS)
     width, height = _COLUMNS * _WIDTH, 34 + rows * _HEIGHT
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
+        ),
         f'<rect width="{width}" height="{height}" fill="white"/>',
         _text(12, 22, title, size=15, weight="bold"),
     ]
