@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import _broker, _describe, _doctor, _messages, _run, _topics
+from headrace.cli import _broker, _describe, _doctor, _messages, _run, _store, _topics
 from headrace.cli._terminal import debug_wanted, report
 from headrace.errors import HeadraceError
 
@@ -42,6 +42,7 @@ app.command("produce")(_messages.produce)
 app.command("consume")(_messages.consume)
 app.command("doctor")(_doctor.doctor)
 app.add_typer(_topics.app, name="topic")
+app.add_typer(_store.app, name="store")
 
 
 def _show_version(wanted: bool) -> None:

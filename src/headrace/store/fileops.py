@@ -65,6 +65,10 @@ class FileOps:
         """Give a file another name, replacing what has it."""
         source.replace(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+        target.hardlink_to(source)
+
     def unlink(self, path: Path) -> None:
         """Remove a file."""
         path.unlink()

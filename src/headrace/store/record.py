@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = [
     "check_sizes",
     "queue_of",
     "queue_offset_of",
+    "record_magics",
     "record_size_at",
     "store_time_of",
 ]
@@ -50,6 +52,21 @@ def record_size_at(view: Buffer, position: int) -> int | None:
     if magic not in (MAGIC_V1, MAGIC_V2) or own != position or size <= _HEAD.size:
         return None
     return int(size)
+
+
+def record_magics(content: bytes, position: int) -> Iterator[int]:
+    """Find the records in bytes from a position of the log on, whether intact or not.
+
+    A record is one if it has the magic number and names the position where it stands.
+    """
+    for magic in (MAGIC_V1, MAGIC_V2):
+        needle = struct.pack(">I", magic)
+        found = content.find(needle)
+        while found >= 0:
+            at = found - 4
+            if at >= 0 and record_size_at(memoryview(content)[at:], position + at) is not None:
+                yield at
+            found = content.find(needle, found + 1)
 
 
 def queue_offset_of(record: Buffer) -> int:

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.store.entries import HEADER_SIZE, MAGIC, Entry, is_intact, parse_header
 
 if TYPE_CHECKING:
     from headrace.store.log import CommitLog
-    from headrace.store.segments import Segment
 
-__all__ = ["scan", "witness_behind"]
+__all__ = ["Source", "Window", "entry_at", "scan", "witness_behind"]
 
 _WINDOW = 16 * 1024 * 1024
 
 
-class _Window:
+class Source(Protocol):
+    """What a window looks into: a segment, or a file that is only inspected."""
+
+    @property
+    def base(self) -> int:
+        """Position of the first byte."""
+
+    @property
+    def end(self) -> int:
+        """One past the position of the last byte."""
+
+    def read(self, position: int, size: int) -> bytearray:
+        """Read bytes from a position on, as many as there are."""
+
+
+class Window:
     """A stretch of one segment in memory, read again further on when an entry needs it."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Source) -> None:
         self._segment = segment
         self._start = segment.base
         self._content = bytearray()
@@ -51,7 +65,8 @@ class _Window:
         self._start, self._content, self._bytes = position, content, memoryview(content)
 
 
-def _entry_at(window: _Window, position: int) -> tuple[Entry, memoryview] | None:
+def entry_at(window: Window, position: int) -> tuple[Entry, memoryview] | None:
+    """Give the intact entry that begins at a position, with its payload; None if none does."""
     header = parse_header(window.at(position, HEADER_SIZE), 0, position)
     if header is None:
         return None
@@ -67,9 +82,9 @@ def scan(log: CommitLog, position: int) -> Iterator[tuple[Entry, memoryview]]:
     for segment in log.segments:
         if segment.end <= position:
             continue
-        window = _Window(segment)
+        window = Window(segment)
         while position < segment.end:
-            found = _entry_at(window, position)
+            found = entry_at(window, position)
             if found is None:
                 return
             yield found
@@ -82,10 +97,10 @@ def witness_behind(log: CommitLog, damaged: int) -> Entry | None:
     for segment in log.segments:
         if segment.end <= position:
             continue
-        window = _Window(segment)
+        window = Window(segment)
         position = max(position, segment.base)
         while (found := window.find(MAGIC, position)) is not None:
-            candidate = _entry_at(window, found)
+            candidate = entry_at(window, found)
             if candidate is not None and candidate[0].synced > damaged:
                 return candidate[0]
             position = candidate[0].end if candidate else found + 1

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.store.settings import StoreSettings
 
-__all__ = ["StageKey", "StagedRun", "Staging"]
+__all__ = ["StageKey", "StagedRun", "Staging", "whole_bytes"]
 
 _logger = logging.getLogger(__name__)
 
@@ -254,6 +254,11 @@ def _check_section(section: StagedSection, starts: npt.NDArray[np.int64]) -> Non
             f"a staged section names {section.count} records for queue {wanted}, "
             f"but holds {count} or others"
         )
+
+
+def whole_bytes(content: bytes) -> int:
+    """Count the bytes of a part's file up to the first chunk that is not whole."""
+    return sum(_HEADER_SIZE + len(body) for _, body in _chunks(content))
 
 
 def _chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:

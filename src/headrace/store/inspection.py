@@ -1,0 +1,228 @@
+"""Inspection: a walk over the files of a log that changes nothing and skips nothing.
+
+What is intact comes as blocks of entries, everything between as stretches.  It serves ``store
+verify`` and ``store repair`` alike, for the commit log and for the files of compaction logs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from headrace.store.entries import HEADER_SIZE, MAGIC, EntryKind
+from headrace.store.fileops import FileOps, read_all, read_error
+from headrace.store.scanner import Window, entry_at
+
+__all__ = ["Block", "Found", "LogFile", "Stretch", "find_log_files", "walk", "walk_file"]
+
+_SUFFIX = ".log"
+#: As in :mod:`headrace.store.entries`; unpacked here in one loop, at the speed of the disk.
+_FIELDS = struct.Struct("<4sBBHIIqqqI")
+_CHECKED = HEADER_SIZE - 4
+_VERSION = 1
+_KINDS = frozenset(map(int, EntryKind))
+#: A block is told after so many bytes, so that a bar moves.
+_BLOCK_BYTES = 4 * 1024 * 1024
+#: Of a larger stretch the bytes are not kept.
+_KEPT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of a log, open to be read."""
+
+    path: Path
+    #: Position in the log of its first byte.
+    base: int
+    #: One past the position of its last byte when the walk began.
+    end: int
+    fd: int
+    ops: FileOps
+
+    def read(self, position: int, size: int) -> bytearray:
+        """Read bytes from a position on, as many as there are."""
+        try:
+            return read_all(self.ops, self.fd, size, position - self.base)
+        except OSError as error:
+            raise read_error(self.path, error) from error
+
+
+class Found(NamedTuple):
+    """An intact entry: the fields of its header that a walk needs.
+
+    A tuple, as there may be a million of them in a second.
+    """
+
+    kind: int
+    position: int
+    payload_size: int
+    records: int
+    synced: int
+    unit: int
+
+    @property
+    def payload_position(self) -> int:
+        """Where the payload begins in the log."""
+        return self.position + HEADER_SIZE
+
+    @property
+    def end(self) -> int:
+        """One past the entry's last byte."""
+        return self.position + HEADER_SIZE + self.payload_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Intact entries, end to end."""
+
+    path: Path
+    #: Bytes from the first entry on.
+    view: memoryview
+    entries: list[Found]
+
+    @property
+    def end(self) -> int:
+        """One past the position of the last byte."""
+        return self.entries[-1].end
+
+    def split(self, position: int) -> tuple[Block | None, Block | None]:
+        """Divide it into the entries before a position and those from it on."""
+        at = bisect_left(self.entries, position, key=lambda entry: entry.position)
+        if at in (0, len(self.entries)):
+            return (self, None) if at else (None, self)
+        offset = self.entries[at].position - self.entries[0].position
+        return (
+            Block(self.path, self.view[:offset], self.entries[:at]),
+            Block(self.path, self.view[offset:], self.entries[at:]),
+        )
+
+    def payload(self, entry: Found) -> memoryview:
+        """Give the payload of one of the entries."""
+        at = entry.payload_position - self.entries[0].position
+        return self.view[at : at + entry.payload_size]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the log that holds no intact entry."""
+
+    #: The file in which it lies, or would lie.
+    path: Path
+    position: int
+    end: int
+    #: ``damaged``: bytes that are no entry.  ``missing``: no bytes at all.  ``extra``: bytes
+    #: behind the beginning of the next file.
+    kind: Literal["damaged", "missing", "extra"]
+    #: The bytes that are there, none when too many.
+    content: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return self.end - self.position
+
+
+def _untold(_done: int) -> None:
+    """Tell nobody how far a walk is."""
+
+
+def find_log_files(folder: Path, ops: FileOps) -> list[LogFile]:
+    """Open the files of a log to be read, in order; those that vanish meanwhile are left out."""
+    files = []
+    for path in sorted(path for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit()):
+        try:
+            fd = ops.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        files.append(LogFile(path, int(path.stem), int(path.stem) + os.fstat(fd).st_size, fd, ops))
+    return files
+
+
+def walk(
+    files: Sequence[LogFile], *, progress: Callable[[int], None] = _untold
+) -> Iterator[Block | Stretch]:
+    """Give everything that a log holds, in order.
+
+    Parameters
+    ----------
+    progress
+        Is told how many bytes were read since it was told last.
+    """
+    for file, following in itertools.zip_longest(files, files[1:]):
+        stop = file.end if following is None else min(file.end, following.base)
+        yield from walk_file(file, stop, progress)
+        if following is None:
+            continue
+        if file.end > stop:
+            extra = bytes(file.read(stop, file.end - stop))
+            yield Stretch(file.path, stop, file.end, "extra", extra)
+        elif following.base > stop:
+            yield Stretch(file.path, stop, following.base, "missing")
+
+
+def walk_file(
+    file: LogFile, stop: int, progress: Callable[[int], None] = _untold
+) -> Iterator[Block | Stretch]:
+    """Give what one file holds up to a position."""
+    window = Window(file)
+    position = file.base
+    while position < stop:
+        block = _block(file.path, window, position, stop)
+        if block is not None:
+            yield block
+            end = block.end
+        else:
+            end = _next_entry(window, position + 1, stop)
+            kept = end - position if end - position <= _KEPT_BYTES else 0
+            content = bytes(window.at(position, kept)[:kept])
+            yield Stretch(file.path, position, end, "damaged", content)
+        progress(end - position)
+        position = end
+
+
+def _next_entry(window: Window, position: int, stop: int) -> int:
+    while (found := window.find(MAGIC, position)) is not None and found < stop:
+        if entry_at(window, found) is not None:
+            return found
+        position = found + 1
+    return stop
+
+
+def _block(path: Path, window: Window, position: int, stop: int) -> Block | None:
+    """Take intact entries from a position on, as many as are in memory."""
+    view = window.at(position, HEADER_SIZE)
+    header = _FIELDS.unpack_from(view) if len(view) >= HEADER_SIZE else None
+    if header is not None and header[0] == MAGIC and header[6] == position:
+        # The size comes from the disk: the window never reads beyond the file for it.
+        view = window.at(position, HEADER_SIZE + header[4])
+    entries = list(_intact(view[: max(stop - position, 0)], position))
+    return Block(path, view, entries) if entries else None
+
+
+def _intact(view: memoryview, position: int) -> Iterable[Found]:
+    unpack, crc32 = _FIELDS.unpack_from, zlib.crc32
+    at, last = 0, len(view) - HEADER_SIZE
+    limit = min(last, _BLOCK_BYTES)
+    while at <= limit:
+        magic, version, kind, _, size, count, own, synced, unit, crc = unpack(view, at)
+        end = at + HEADER_SIZE + size
+        if (
+            magic != MAGIC
+            or own != position + at
+            or end > len(view)
+            or version != _VERSION
+            or kind not in _KINDS
+        ):
+            return
+        checked = crc32(view[at : at + _CHECKED])
+        if crc32(view[at + HEADER_SIZE : end], checked) != crc:
+            return
+        yield Found(kind, own, size, count, synced, unit)
+        at = end

@@ -1,0 +1,329 @@
+"""The ledger of a walk: which offsets each queue holds, and which were lost where.
+
+A lost offset is known from its neighbours, from what a checkpoint or a STATE entry says, or from
+what is left of the damaged record itself.  Nothing is concluded from damaged bytes that a good
+entry contradicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from headrace.errors import CorruptLogError
+from headrace.protocol.layout import MIN_RECORD, locate
+from headrace.store.deep import fault_of_records
+from headrace.store.entries import NO_UNIT, EntryKind
+from headrace.store.fences import Loss, parse_losses
+from headrace.store.record import queue_of, queue_offset_of, record_magics
+from headrace.store.state import decode_state
+
+if TYPE_CHECKING:
+    from headrace.store.index import QueueKey
+    from headrace.store.inspection import Block, Found, Stretch
+
+__all__ = ["Complaint", "Hole", "Ledger", "QueueFact"]
+
+
+@dataclass(slots=True, eq=False)
+class Hole:
+    """A stretch without intact entries, and what was lost in it."""
+
+    stretch: Stretch
+    deletes: set[str] = field(default_factory=set)
+    #: First lost offset and one past the last.
+    lost: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What was lost: deletes first, as offsets count from them."""
+        deletes = [Loss.of_topic(topic) for topic in sorted(self.deletes)]
+        return deletes + [Loss(*key, *span) for key, span in sorted(self.lost.items())]
+
+    @property
+    def room(self) -> int:
+        """Records that fit into what is not accounted for."""
+        known = sum(end - first for first, end in self.lost.values())
+        return self.stretch.size // MIN_RECORD - known
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Intact entries that do not fit to each other: no damage of the disk explains them."""
+
+    position: int
+    text: str
+
+
+class QueueFact(NamedTuple):
+    """What is known of a queue at a position of the log."""
+
+    next_offset: int
+    #: Log position of its first entry: a topic that was deleted and made again has another.
+    birth: int
+
+
+@dataclass(slots=True)
+class _Queue:
+    next_offset: int
+    #: One past the last entry of it.
+    seen: int
+
+
+class Ledger:
+    """Takes what a walk gives, in order.
+
+    Parameters
+    ----------
+    begin
+        Position of the first byte that the log holds.
+    deep
+        Whether to look at every record, not at the first of each entry only.
+    """
+
+    def __init__(self, begin: int = 0, *, deep: bool = False) -> None:
+        self._begin = begin
+        self._deep = deep
+        self._queues: dict[QueueKey, _Queue] = {}
+        self._names: dict[bytes, str] = {}
+        #: Offsets that damaged bytes speak of, and where.
+        self._hints: dict[QueueKey, tuple[int, Hole]] = {}
+        self.holes: list[Hole] = []
+        self.fenced: list[tuple[int, tuple[Loss, ...]]] = []
+        self.complaints: list[Complaint] = []
+        self.records = 0
+        self.entries = 0
+        #: Position of the BEGIN of the unit in progress, and where its first entry stands.
+        self.unit = NO_UNIT
+        self.unit_from = 0
+        #: One past the last intact entry, and the largest proof of what was on disk.
+        self.end = begin
+        self.synced = 0
+
+    def next_offsets(self) -> dict[QueueKey, int]:
+        """Give the next offset of every queue."""
+        return {key: queue.next_offset for key, queue in self._queues.items()}
+
+    def take_block(self, block: Block) -> None:
+        """Take intact entries."""
+        data: list[Found] = []
+        for entry in block.entries:
+            if entry.kind == EntryKind.DATA and entry.unit == self.unit:
+                data.append(entry)
+                continue
+            self._take_data(block, data)
+            data = []
+            self._take_other(block, entry)
+        self._take_data(block, data)
+        if block.entries[-1].kind == EntryKind.VOID:
+            # What a fence at the very end replaced was the end of the unit.
+            self.unit = NO_UNIT
+        self.entries += len(block.entries)
+        self.end = block.end
+        self.synced = max(self.synced, block.entries[-1].synced)
+
+    def take_stretch(self, stretch: Stretch) -> None:
+        """Take what is no intact entry."""
+        last = self.holes[-1] if self.holes else None
+        if last and last.stretch.end == stretch.position and last.stretch.path == stretch.path:
+            # What is left of a shortened file, and what is missing behind it.
+            last.stretch = replace(last.stretch, end=stretch.end, kind=stretch.kind)
+            return
+        hole = Hole(stretch)
+        self.holes.append(hole)
+        for key, offset in _heads(stretch):
+            if key not in self._hints or self._hints[key][0] <= offset:
+                self._hints[key] = (offset + 1, hole)
+
+    def expect(self, position: int, queues: Mapping[QueueKey, QueueFact], *, trusted: bool) -> None:
+        """Take what a checkpoint or a STATE entry says of every queue at a position.
+
+        Parameters
+        ----------
+        trusted
+            Whether what cannot be explained is a fault of the log; a checkpoint is derived from
+            it, and may be the wrong one.
+        """
+        complaints = len(self.complaints)
+        for key, queue in list(self._queues.items()):
+            fact, holes = queues.get(key), self._since(queue.seen)
+            renewed = (
+                fact is None or fact.birth >= queue.seen or fact.next_offset < queue.next_offset
+            )
+            if renewed and holes and key in self._queues:
+                self._restart(key[0], holes[-1])
+        covering = [hole.stretch.position for hole in self.holes if hole.stretch.end > position]
+        seen = min(covering, default=position)
+        for key, fact in queues.items():
+            known = self._queues[key].next_offset if key in self._queues else 0
+            if known < fact.next_offset:
+                self._lose(key, known, fact.next_offset, position)
+            self._hints.pop(key, None)
+            self._queues[key] = _Queue(max(known, fact.next_offset), seen)
+        if not trusted:
+            del self.complaints[complaints:]
+
+    def finish(self) -> None:
+        """Use what damaged bytes say of queues of which nothing was seen since."""
+        for key, (count, hole) in self._hints.items():
+            queue = self._queues.get(key)
+            known = queue.next_offset if queue else 0
+            later = queue is not None and queue.seen > hole.stretch.position
+            if not later and 0 < count - known <= hole.room:
+                hole.lost[key] = (hole.lost.get(key, (known, 0))[0], count)
+                self._queues[key] = _Queue(count, hole.stretch.end)
+        self._hints = {}
+
+    def _take_data(self, block: Block, entries: list[Found]) -> None:
+        if not entries:
+            return
+        origin = block.entries[0].position
+        starts = np.array([entry.payload_position for entry in entries], np.int64) - origin
+        layout = locate(block.view, starts)
+        head, view, names = layout.head, block.view, self._names
+        topics = zip(layout.topic_starts.tolist(), layout.topic_ends.tolist(), strict=True)
+        ids, offsets = head["queue_id"].tolist(), head["queue_offset"].tolist()
+        for entry, (first, last), queue_id, offset in zip(
+            entries, topics, ids, offsets, strict=True
+        ):
+            raw = bytes(view[first:last])
+            name = names.get(raw)
+            if name is None:
+                name = names[raw] = raw.decode("utf-8", "replace")
+            self._take_records(entry, (name, queue_id), offset)
+            if self._deep and (fault := fault_of_records(block.payload(entry), entry)):
+                self._complain(entry.position, fault)
+
+    def _take_records(self, entry: Found, key: QueueKey, offset: int) -> None:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(0, self._begin)
+        if offset != queue.next_offset:
+            self._bridge(entry, key, queue, offset)
+            queue = self._queues.setdefault(key, queue)
+        if self._hints:
+            self._hints.pop(key, None)
+        queue.next_offset = offset + entry.records
+        queue.seen = entry.position + 1
+        self.records += entry.records
+
+    def _bridge(self, entry: Found, key: QueueKey, queue: _Queue, offset: int) -> None:
+        """Explain a jump of a queue's offsets by what was lost since it was seen last."""
+        holes = self._since(queue.seen)
+        known = queue.next_offset
+        if offset < known and holes:
+            self._restart(key[0], holes[-1])
+            self._queues[key] = _Queue(0, holes[-1].stretch.position)
+            known = 0
+        if offset > known:
+            self._lose(key, known, offset, entry.position)
+        elif offset < known:
+            self._complain(entry.position, f"repeats offset {offset} of queue {key}")
+
+    def _lose(self, key: QueueKey, first: int, end: int, position: int) -> None:
+        queue = self._queues.get(key)
+        holes = self._since(queue.seen if queue else self._begin)
+        fitting = [hole for hole in holes if hole.room >= end - first]
+        if not fitting:
+            self._complain(position, f"does not follow offset {first} of queue {key}")
+            return
+        hole = max(fitting, key=lambda each: each.room)
+        hole.lost[key] = (hole.lost.get(key, (first, end))[0], end)
+
+    def _restart(self, topic: str, hole: Hole) -> None:
+        hole.deletes.add(topic)
+        # What was lost of the deleted topic is of no interest any more.
+        hole.lost = {key: span for key, span in hole.lost.items() if key[0] != topic}
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+
+    def _since(self, position: int) -> list[Hole]:
+        return [hole for hole in self.holes if hole.stretch.position >= position - 1]
+
+    def _take_other(self, block: Block, entry: Found) -> None:
+        if entry.kind == EntryKind.DATA:
+            self._take_strange_data(block, entry)
+        elif entry.kind == EntryKind.BEGIN:
+            self._take_begin(entry)
+        elif entry.kind == EntryKind.END:
+            self._take_end(entry)
+        elif entry.kind == EntryKind.DROP_TOPIC:
+            self._take_drop(block, entry)
+        elif entry.kind == EntryKind.VOID:
+            self._take_fence(block, entry)
+        elif entry.kind == EntryKind.STATE:
+            self._take_state(block, entry)
+
+    def _take_strange_data(self, block: Block, entry: Found) -> None:
+        """Take data of another unit than the one in progress: marks were lost in between."""
+        if not self._is_torn:
+            self._complain(entry.position, "belongs to another unit")
+        self.unit, self.unit_from = entry.unit, entry.position
+        self._take_data(block, [entry])
+
+    def _take_begin(self, entry: Found) -> None:
+        if self.unit != NO_UNIT and not self._is_torn:
+            self._complain(entry.position, "begins inside another unit")
+        self.unit = self.unit_from = entry.position
+
+    def _take_end(self, entry: Found) -> None:
+        if self.unit != entry.unit and not self._is_torn:
+            self._complain(entry.position, "ends a unit that is not whole")
+        self.unit = NO_UNIT
+
+    def _take_drop(self, block: Block, entry: Found) -> None:
+        self.unit = NO_UNIT
+        topic = str(block.payload(entry), "utf-8", "replace")
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+
+    def _take_fence(self, block: Block, entry: Found) -> None:
+        losses = parse_losses(block.payload(entry))
+        self.fenced.append((entry.position, tuple(losses)))
+        for loss in losses:
+            if loss.is_delete:
+                for key in [key for key in self._queues if key[0] == loss.topic]:
+                    del self._queues[key]
+            else:
+                self._queues[loss.topic, loss.queue_id] = _Queue(loss.end, entry.position + 1)
+
+    def _take_state(self, block: Block, entry: Found) -> None:
+        try:
+            state = decode_state(block.payload(entry))
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            self._complain(entry.position, f"is no state ({error})")
+            return
+        facts = {
+            (each.topic, each.queue_id): QueueFact(each.next_offset, each.birth)
+            for each in state.queues
+        }
+        if entry.position == self._begin:
+            begin = self._begin
+            self._queues = {key: _Queue(fact.next_offset, begin) for key, fact in facts.items()}
+        else:
+            self.expect(entry.position, facts, trusted=True)
+        if state.unit != self.unit:
+            self.unit = state.unit
+            self.unit_from = max(state.unit, self._begin)
+
+    @property
+    def _is_torn(self) -> bool:
+        """Whether marks of units may have been lost."""
+        return bool(self.holes or self.fenced)
+
+    def _complain(self, position: int, text: str) -> None:
+        self.complaints.append(Complaint(position, text))
+
+
+def _heads(stretch: Stretch) -> Iterable[tuple[QueueKey, int]]:
+    """Find the records in damaged bytes whose head still names the place where it stands."""
+    for at in record_magics(stretch.content, stretch.position):
+        record = memoryview(stretch.content)[at:]
+        try:
+            yield queue_of(record), queue_offset_of(record)
+        except CorruptLogError:
+            continue
