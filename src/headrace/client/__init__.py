@@ -15,6 +15,7 @@ from headrace.client.blocking import (
     Producer,
     PullConsumer,
     PushConsumer,
+    TransactionProducer,
 )
 from headrace.client.client import AsyncClient, ClientStatistics
 from headrace.client.deliveries import Delivery
@@ -28,6 +29,12 @@ from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.client.queues import MessageQueue
 from headrace.client.settings import ClientSettings
 from headrace.client.standings import JobStanding, QueueProgress, QueueRange
+from headrace.client.transactions import (
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    Transaction,
+    TransactionStatistics,
+)
 from headrace.protocol.messages import Message, StoredMessage
 
 __all__ = [
@@ -40,6 +47,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "AsyncTransactionProducer",
     "Client",
     "ClientSettings",
     "ClientStatistics",
@@ -50,6 +58,7 @@ __all__ = [
     "JobStanding",
     "Jobs",
     "JobsStatistics",
+    "LocalTransactionState",
     "Message",
     "MessageQueue",
     "Outcome",
@@ -68,4 +77,7 @@ __all__ = [
     "SendResult",
     "StageTarget",
     "StoredMessage",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionStatistics",
 ]

@@ -6,6 +6,7 @@ All objects may be used from several threads, and in a child process after a for
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Self
 
 from headrace.client._blocking import Twin, blocking, blocking_iterator, same
@@ -16,14 +17,18 @@ from headrace.client.jobs import AsyncJobs
 from headrace.client.producer import AsyncProducer
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.push import AsyncPushConsumer
+from headrace.client.transactions import AsyncTransactionProducer, LocalTransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from headrace.client._listening import Listener
     from headrace.client.push_options import PushOptions
+    from headrace.client.queues import MessageQueue
     from headrace.client.settings import ClientSettings
+    from headrace.client.transactions import Check, Transaction
+    from headrace.protocol.messages import Message
 
 __all__ = ["Admin", "Client", "GroupConsumer", "Jobs", "Producer", "PullConsumer", "PushConsumer"]
 
@@ -88,6 +93,40 @@ class Producer(Twin[AsyncProducer]):
     send_columns = blocking(AsyncProducer.send_columns)
     queue_for = blocking(AsyncProducer.queue_for)
     statistics = same(AsyncProducer.statistics)
+
+
+class TransactionProducer(Twin[AsyncTransactionProducer]):
+    """Send messages that belong to a transaction: see ``AsyncTransactionProducer``."""
+
+    def __init__(self, client: Client, group: str, check: Check) -> None:
+        super().__init__(AsyncTransactionProducer(client.asynchronous, group, check))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    @contextlib.contextmanager
+    def transaction(
+        self, message: Message, queue: MessageQueue | None = None
+    ) -> Iterator[Transaction]:
+        """Send a half message, and end its transaction with the block."""
+        half = self.begin(message, queue)
+        try:
+            yield half
+        except BaseException:
+            if half.state is LocalTransactionState.COMMIT_MESSAGE:
+                half.leave_open()
+            raise
+        finally:
+            self.end(half)
+
+    __exit__ = blocking(AsyncTransactionProducer.__aexit__)
+    start = blocking(AsyncTransactionProducer.start)
+    close = blocking(AsyncTransactionProducer.close)
+    begin = blocking(AsyncTransactionProducer.begin)
+    end = blocking(AsyncTransactionProducer.end)
+    send_in_transaction = blocking(AsyncTransactionProducer.send_in_transaction)
+    transaction_statistics = same(AsyncTransactionProducer.transaction_statistics)
 
 
 class PullConsumer(Twin[AsyncPullConsumer]):
