@@ -1,14 +1,16 @@
-"""Requests to the name server: routes, the cluster, names of topics."""
+"""Requests to the name server: routes, the cluster, names of topics, of all brokers it knows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.errors import TopicNotFoundError
+from headrace.protocol.codes import Perm, RequestCode
 from headrace.protocol.routes import (
     BrokerData,
     ClusterInfo,
     QueueData,
+    TopicConfig,
     TopicList,
     TopicRoute,
     dumps,
@@ -22,48 +24,71 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS"]
 
 
-def _broker(core: Core) -> BrokerData:
-    return BrokerData(
-        cluster=core.cluster, broker_name=core.name, broker_addrs=core.replication.addresses()
+def _brokers(core: Core) -> dict[str, BrokerData]:
+    """Describe this broker and all that registered, by name."""
+    brokers = core.names.registry.brokers()
+    own = brokers.setdefault(core.name, BrokerData(cluster=core.cluster, broker_name=core.name))
+    # A replica may have registered under its name.
+    own.broker_addrs = {**own.broker_addrs, **core.replication.addresses()}
+    return brokers
+
+
+def _own_queues(core: Core, config: TopicConfig) -> QueueData:
+    perm = config.perm if core.names.is_writable else config.perm & ~Perm.WRITE
+    return QueueData(
+        broker_name=core.name,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=perm,
+        topic_sys_flag=config.topic_sys_flag,
     )
 
 
 def get_route(core: Core, request: Request) -> Command:
     """Tell where a topic's queues are."""
-    config = core.topics.get(request.text("topic"))
-    queues = QueueData(
-        broker_name=core.name,
-        read_queue_nums=config.read_queue_nums,
-        write_queue_nums=config.write_queue_nums,
-        perm=config.perm,
-        topic_sys_flag=config.topic_sys_flag,
-    )
-    info = core.static_topics.info(config.topic_name)
+    topic = request.text("topic")
+    config = core.topics.find(topic)
+    queues = core.names.registry.queues(topic)
+    mappings = core.names.registry.mappings(topic)
+    if config is not None:
+        queues.append(_own_queues(core, config))
+        info = core.static_topics.info(topic)
+        mappings |= {} if info is None else {core.name: info}
+    if not queues:
+        message = f"No topic route info in name server for the topic: {topic}"
+        raise TopicNotFoundError(message, hint="Create it: headrace topic create NAME.")
+    brokers = _brokers(core)
+    names = sorted({data.broker_name for data in queues} & set(brokers))
     route = TopicRoute(
-        broker_datas=[_broker(core)],
-        queue_datas=[queues],
-        topic_queue_mapping_by_broker=None if info is None else {core.name: info},
+        broker_datas=[brokers[name] for name in names],
+        queue_datas=sorted(queues, key=lambda data: data.broker_name),
+        order_topic_conf=core.names.order(topic),
+        topic_queue_mapping_by_broker=mappings or None,
     )
     return request.reply(body=dumps(route))
 
 
 def get_cluster(core: Core, request: Request) -> Command:
-    """Tell which brokers there are: this one."""
-    info = ClusterInfo(
-        broker_addr_table={core.name: _broker(core)}, cluster_addr_table={core.cluster: [core.name]}
-    )
+    """Tell which brokers there are."""
+    brokers = _brokers(core)
+    clusters: dict[str, list[str]] = {}
+    for name, data in sorted(brokers.items()):
+        clusters.setdefault(data.cluster, []).append(name)
+    info = ClusterInfo(broker_addr_table=brokers, cluster_addr_table=clusters)
     return request.reply(body=dumps(info))
 
 
 def get_all_topics(core: Core, request: Request) -> Command:
     """List the names of all topics."""
-    return request.reply(body=dumps(TopicList(topic_list=sorted(core.topics))))
+    names = {*core.topics, *core.names.registry.topics()}
+    return request.reply(body=dumps(TopicList(topic_list=sorted(names))))
 
 
 def get_topics_of_cluster(core: Core, request: Request) -> Command:
     """List the names of a cluster's topics."""
-    names = sorted(core.topics) if request.text("cluster") == core.cluster else []
-    return request.reply(body=dumps(TopicList(topic_list=names)))
+    cluster = request.text("cluster")
+    names = {*core.names.registry.topics(cluster), *(core.topics if cluster == core.cluster else ())}
+    return request.reply(body=dumps(TopicList(topic_list=sorted(names))))
 
 
 def get_system_topics(core: Core, request: Request) -> Command:
@@ -72,17 +97,13 @@ def get_system_topics(core: Core, request: Request) -> Command:
     return request.reply(body=dumps(TopicList(topic_list=names, broker_addr=core.address)))
 
 
-def get_setting(_core: Core, request: Request) -> Command:
-    """Look up a name server's key, of which this one keeps none."""
-    namespace, key = request.text("namespace"), request.text("key")
-    remark = f"No config item, Namespace: {namespace} Key: {key}"
-    return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
-
-
-def get_settings(_core: Core, request: Request) -> Command:
-    """Look up a namespace of the name server's keys, of which this one keeps none."""
-    remark = f"No config item, Namespace: {request.text('namespace')}"
-    return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
+def get_system_topics_of_all(core: Core, request: Request) -> Command:
+    """List the topics that the name server has of itself: clusters and brokers by their names."""
+    brokers = _brokers(core)
+    names = {*brokers, *(data.cluster for data in brokers.values()), *core.topics.system}
+    return request.reply(
+        body=dumps(TopicList(topic_list=sorted(names), broker_addr=core.address))
+    )
 
 
 HANDLERS = {
@@ -90,8 +111,6 @@ HANDLERS = {
     RequestCode.GET_BROKER_CLUSTER_INFO: get_cluster,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topics,
     RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_of_cluster,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topics,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topics_of_all,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: get_system_topics,
-    RequestCode.GET_KV_CONFIG: get_setting,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: get_settings,
 }

@@ -1,0 +1,1 @@
+"""Transactions: messages that wait for their producer's word, and are then delivered or not."""

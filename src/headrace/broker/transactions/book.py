@@ -1,0 +1,219 @@
+"""Half messages: which are open, how each of the others ended, and when to ask its producer.
+
+No I/O: what the logs say goes in, by :meth:`TransactionBook.prepared`, :meth:`~TransactionBook.ended`
+and :meth:`~TransactionBook.checked`, also when a broker starts and reads them again; what comes out
+are the checks that are due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Half", "Outcome", "Progress", "Standing", "TransactionBook"]
+
+#: How half messages ended is remembered for so many, to answer repeated requests.
+_REMEMBERED = 65_536
+
+
+class Outcome(Enum):
+    """How a half message ended."""
+
+    COMMITTED = "commit"
+    ROLLED_BACK = "rollback"
+    #: Nobody answered: it lies in a topic of its own now.
+    DISCARDED = "discard"
+
+
+class Standing(Enum):
+    """What can be done about a half message that has not ended, or ended long ago."""
+
+    OPEN = "open"
+    #: Its end is being written.
+    ENDING = "ending"
+    #: It ended, but nobody remembers how.
+    PAST = "past"
+    #: There is no such half message.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A half message, as the queue of half messages holds it."""
+
+    #: Its offset in the queue of half messages.
+    offset: int
+    #: Its place in the commit log.
+    position: int
+    #: When it was stored, ms since 1970.
+    stored: int
+    #: How long its producer is left alone, ms; None: as long as any other.
+    immunity: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """From where on the two queues must be read after a restart."""
+
+    #: No half message before this offset is open.
+    halves: int = 0
+    #: All ends and checks of half messages that count are at or behind this offset.
+    marks: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    half: Half
+    due: int
+    checks: int = 0
+    is_ending: bool = False
+    #: End of the queue of marks when the half message was found.
+    marks: int = 0
+
+
+class TransactionBook:
+    """All half messages of a broker.
+
+    Parameters
+    ----------
+    timeout
+        Age at which a half message's producer is asked for the first time, ms.
+    interval
+        Time from one question to the next, ms.
+    progress
+        Where an earlier run stood.
+
+    Examples
+    --------
+    >>> book = TransactionBook(timeout=6000, interval=30_000)
+    >>> book.prepared(Half(offset=0, position=100, stored=0))
+    >>> book.next_due(), book.due(now=6000)
+    (6000, [(Half(offset=0, position=100, stored=0, immunity=None), 0)])
+    >>> book.end(0)
+    >>> book.ended([0], Outcome.COMMITTED, marks=1)
+    >>> book.standing(0), book.progress
+    (<Outcome.COMMITTED: 'commit'>, Progress(halves=1, marks=1))
+    """
+
+    def __init__(self, timeout: int, interval: int, progress: Progress | None = None) -> None:
+        progress = progress or Progress()
+        self._timeout = timeout
+        self._interval = interval
+        #: Offset of the next half message to look at.
+        self.seen = progress.halves
+        #: Offset of the next mark to look at.
+        self.marks = progress.marks
+        self._begin = progress.halves
+        self._open: dict[int, _Open] = {}
+        self._ended: dict[int, Outcome] = {}
+        #: Checks of half messages that are read again after their checks.
+        self._asked: dict[int, tuple[int, int]] = {}
+        self._agenda: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def progress(self) -> Progress:
+        """From where on a restart must read."""
+        first = next(iter(self._open.values()), None)
+        if first is None:
+            return Progress(self.seen, self.marks)
+        return Progress(first.half.offset, first.marks)
+
+    def lost(self, offset: int) -> None:
+        """Go on at an offset: the queue holds no half message before it any more."""
+        for gone in [each for each in self._open if each < offset]:
+            del self._open[gone]
+        self.seen = max(self.seen, offset)
+        self._begin = max(self._begin, offset)
+
+    def prepared(self, half: Half) -> None:
+        """Take the next half message of the queue; it may have ended already."""
+        self.seen = half.offset + 1
+        if half.offset in self._ended:
+            return
+        wait = self._timeout if half.immunity is None else half.immunity
+        checks, at = self._asked.pop(half.offset, (0, 0))
+        due = at + self._interval if checks else half.stored + wait
+        self._open[half.offset] = _Open(half, due, checks, marks=self.marks)
+        heapq.heappush(self._agenda, (due, half.offset))
+
+    def standing(self, offset: int) -> Standing | Outcome:
+        """Tell where a half message stands."""
+        found = self._open.get(offset)
+        if found is not None:
+            return Standing.ENDING if found.is_ending else Standing.OPEN
+        if offset in self._ended:
+            return self._ended[offset]
+        return Standing.PAST if 0 <= offset < self.seen else Standing.UNKNOWN
+
+    def end(self, offset: int) -> None:
+        """Note that the end of an open half message is being written."""
+        self._open[offset].is_ending = True
+
+    def failed(self, offset: int) -> None:
+        """Note that it could not be written: the half message is open again."""
+        found = self._open.get(offset)
+        if found is not None:
+            found.is_ending = False
+            heapq.heappush(self._agenda, (found.due, offset))
+
+    def ended(self, offsets: list[int], outcome: Outcome, *, marks: int) -> None:
+        """Note how half messages ended, and the end of the queue of marks since."""
+        self.marks = max(self.marks, marks)
+        for offset in offsets:
+            self._open.pop(offset, None)
+            self._asked.pop(offset, None)
+            self._ended[offset] = outcome
+        if len(self._ended) > 2 * _REMEMBERED:
+            self._forget()
+
+    def _forget(self) -> None:
+        # Ends of half messages that a restart would read again must stay.
+        begin = self.progress.halves
+        old = [offset for offset in self._ended if offset < begin]
+        for offset in old[:-_REMEMBERED]:
+            del self._ended[offset]
+
+    def checked(self, asked: dict[int, int], now: int, *, marks: int) -> None:
+        """Note how often producers have been asked, by half message, and the last time."""
+        self.marks = max(self.marks, marks)
+        for offset, checks in asked.items():
+            found = self._open.get(offset)
+            if found is None:
+                if offset >= self.seen:
+                    self._asked[offset] = (checks, now)
+                continue
+            found.checks, found.due = checks, now + self._interval
+            heapq.heappush(self._agenda, (found.due, offset))
+
+    def next_due(self) -> int | None:
+        """Tell when the next check is due, ms since 1970; None when nothing is open."""
+        self._drop_stale()
+        return self._agenda[0][0] if self._agenda else None
+
+    def due(self, now: int, limit: int = 1000) -> list[tuple[Half, int]]:
+        """Take the half messages to ask about, each with how often that was done before.
+
+        The caller asks, or ends those that were asked about too often; either is noted by
+        :meth:`checked` or :meth:`ended`, or :meth:`failed` if it did not come to that.
+        """
+        taken: list[tuple[Half, int]] = []
+        while len(taken) < limit:
+            self._drop_stale()
+            if not self._agenda or self._agenda[0][0] > now:
+                break
+            _, offset = heapq.heappop(self._agenda)
+            found = self._open[offset]
+            taken.append((found.half, found.checks))
+        return taken
+
+    def _drop_stale(self) -> None:
+        while self._agenda:
+            due, offset = self._agenda[0]
+            found = self._open.get(offset)
+            if found is not None and found.due == due and not found.is_ending:
+                return
+            heapq.heappop(self._agenda)
