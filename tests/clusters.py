@@ -65,11 +65,32 @@ def running_rocketmq(folder: Path, *settings: str) -> Iterator[Cluster]:
         subprocess.run([SCRIPT, "stop", folder, "-9"], check=False, timeout=120)
 
 
-def _await_registration(address: str) -> None:
+@contextmanager
+def running_rocketmq_broker(folder: Path, namesrv: str, name: str) -> Iterator[str]:
+    """Start a real broker alone; give its address once a name server knows it."""
+    require_rocketmq()
+    port = _free_ports()
+    try:
+        with (folder / "start.out").open("w") as output:
+            subprocess.run(
+                [SCRIPT, "broker", folder, namesrv, str(port), f"brokerName={name}"],
+                check=True,
+                timeout=120,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        _await_registration(namesrv, name)
+        yield f"127.0.0.1:{port}"
+    finally:
+        subprocess.run([SCRIPT, "stop", folder, "-9"], check=False, timeout=120)
+
+
+def _await_registration(address: str, name: str = "broker-a") -> None:
     # The broker says that it has started some seconds before the name server knows it.
     deadline = time.monotonic() + 60
     with Client(address) as client:
-        while not client.brokers():
+        while name not in client.brokers():
             assert time.monotonic() < deadline, "the broker did not register within 60 s"
             time.sleep(0.1)
 

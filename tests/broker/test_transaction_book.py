@@ -28,9 +28,7 @@ def due(book: TransactionBook, now: int) -> list[tuple[int, int]]:
     return [(half.offset, checks) for half, checks in book.due(now)]
 
 
-@pytest.mark.parametrize(
-    ("immunity", "first"), [(None, TIMEOUT), (60_000, 60_000), (1_000, 1_000)]
-)
+@pytest.mark.parametrize(("immunity", "first"), [(None, TIMEOUT), (60_000, 60_000), (1_000, 1_000)])
 def test_a_producer_is_asked_after_the_timeout_or_its_own_immunity(
     immunity: int | None, first: int
 ) -> None:

@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLocke
 __all__ = ["main"]
 
 _MIB = 1024 * 1024
-_NOT_SETTINGS = ("data", "port", "flush_interval", "no_create", "limit")
+_NOT_SETTINGS = ("data", "port", "flush_interval", "no_create", "limit", "register_with")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,6 +70,7 @@ def _settings(options: argparse.Namespace) -> BrokerSettings:
         **given,
         create_topics=not options.no_create,
         limits=Limits.parse(options.limit),
+        name_servers=tuple(options.register_with),
         guards=Guards.from_environment(),
     )
 
@@ -81,6 +82,15 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder for everything that is kept")
     add("--port", type=int, default=9876, help="port to listen on (9876); 0 picks a free one")
+    add("--broker-name", metavar="NAME", help="unique in its cluster (broker-a)")
+    add("--cluster", metavar="NAME", help="that it belongs to (DefaultCluster)")
+    add(
+        "--register-with",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="another name server to register with; may be given again",
+    )
     add("--host", help="address to listen on (127.0.0.1)")
     add("--advertised-host", help="address that clients are told to use (the one listened on)")
     add("--flush", choices=["sync", "async"], help="when a message is on disk: at once (sync)")

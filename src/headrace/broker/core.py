@@ -19,6 +19,7 @@ from headrace.broker.clients import ClientRegistry, Notify
 from headrace.broker.jobs import JobBook
 from headrace.broker.locks import QueueLocks
 from headrace.broker.mailbox import Mailbox
+from headrace.broker.names import NameServer
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.polls import LongPolls, Queue
 from headrace.broker.rates import Rate
@@ -79,6 +80,7 @@ class Core:
         self.locks = QueueLocks(settings.lock_expiry.total_seconds(), settings.limits.max_locks)
         self.clients = ClientRegistry(settings.client_expiry.total_seconds())
         self.jobs = JobBook(settings.guards)
+        self.names = NameServer(folder, settings.broker_expiry.total_seconds())
         self.name = settings.broker_name
         self.cluster = settings.cluster
         # A lock that nobody holds or waits for goes by itself.

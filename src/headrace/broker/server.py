@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from headrace.broker.announcing import Announcer
 from headrace.broker.connection import Connection, Hooks
 from headrace.broker.core import Core
 from headrace.broker.dispatch import Dispatcher
@@ -94,6 +95,7 @@ class BrokerServer:
         self._deserted = asyncio.Event()
         self._deserted.set()
         self._core: Core | None = None
+        self._announcers: list[Announcer] = []
         self._dispatch: Dispatcher | None = None
         self._listener: Listener | None = None
         self._hooks: Hooks | None = None
@@ -161,6 +163,7 @@ class BrokerServer:
             store.close()
             raise
         self._core = core
+        self._announcers = [Announcer(core, address) for address in self._settings.name_servers]
         self._dispatch = Dispatcher(core, HANDLERS)
         ledger = Ledger(self._settings.limits)
         self._hooks = Hooks(self._dispatch, self._connected, self._disconnected, ledger)
@@ -169,6 +172,8 @@ class BrokerServer:
         core.sample_rates()
         core.start_task(self._watch_connections(ledger))
         core.start_task(self._save_now_and_then())
+        for announcer in self._announcers:
+            announcer.start()
         core.start_task(self._look_around_now_and_then())
         if core.follower is not None:
             core.follower.start()
@@ -222,6 +227,7 @@ class BrokerServer:
         del core.peers[connection.number]
         core.polls.abandon(connection.number)
         core.replication.disconnected(connection.number)
+        core.names.registry.disconnect(connection.number)
         core.notify(core.clients.disconnect(connection.number))
 
     async def _watch_connections(self, ledger: Ledger) -> None:
@@ -249,6 +255,7 @@ class BrokerServer:
             await asyncio.sleep(_LOOK_AROUND)
             core.sample_rates()
             core.notify(core.clients.expire(now=core.loop.time()))
+            core.names.registry.expire(now=core.loop.time())
 
     def _reopen(self, change: Callable[[], None]) -> None:
         """Stop, change the closed store, and start again on the same port."""
@@ -281,6 +288,7 @@ class BrokerServer:
             return
         self._listener.close()
         dispatch.closing = True
+        await asyncio.gather(*(announcer.close() for announcer in self._announcers))
         await core.close()
         # Answers that the store gave while it closed go out before the connections end.
         await asyncio.sleep(0)

@@ -58,6 +58,12 @@ class BrokerSettings:
     broker_name: str = "broker-a"
     #: Name of the cluster that it belongs to.
     cluster: str = "DefaultCluster"
+    #: Name servers (``host:port``) to register with, beside the one that this broker is.
+    name_servers: tuple[str, ...] = ()
+    #: A broker registers with them so often, and with every change of its topics.
+    register_interval: timedelta = timedelta(seconds=30)
+    #: A broker that registered here and says nothing for so long is gone.
+    broker_expiry: timedelta = timedelta(seconds=120)
     #: Address to listen on.
     host: str = "127.0.0.1"
     #: Address that clients are told to use; None: the address that the broker listens on.

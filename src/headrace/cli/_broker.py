@@ -42,6 +42,13 @@ def broker(
     flush: Annotated[
         Flush, typer.Option(help="sync: an answer means on disk; async: on disk soon after.")
     ] = Flush.sync,
+    broker_name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the broker, unique in its cluster.")
+    ] = "broker-a",
+    register_with: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Another name server to register with; repeatable."),
+    ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A bound on what clients may take; repeatable."),
@@ -55,6 +62,8 @@ def broker(
     settings = BrokerSettings(
         host=host,
         flush=mode,
+        broker_name=broker_name,
+        name_servers=tuple(register_with or ()),
         limits=Limits.parse(limit or ()),
         guards=Guards.from_environment(),
     )

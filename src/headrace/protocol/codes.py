@@ -89,6 +89,7 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     QUERY_ASSIGNMENT = 400
     UPDATE_AND_CREATE_STATIC_TOPIC = 513
+    GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
     #: From here on: Headrace's own broker only.
     HEADRACE_CAPABILITIES = 28_000

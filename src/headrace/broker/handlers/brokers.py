@@ -86,7 +86,9 @@ def get_broker_config(core: Core, request: Request) -> Command:
 def get_namesrv_config(core: Core, request: Request) -> Command:
     """List the name server's settings, as properties."""
     started = datetime.fromtimestamp(core.started / 1000, UTC).isoformat()
-    return request.reply(body=f"listenPort={core.port}\nheadrace.started={started}\n".encode())
+    lines = {"listenPort": str(core.port), "headrace.started": started, **core.names.properties}
+    text = "".join(f"{name}={value}\n" for name, value in lines.items())
+    return request.reply(body=text.encode())
 
 
 HANDLERS = {

@@ -87,7 +87,10 @@ def get_all_topics(core: Core, request: Request) -> Command:
 def get_topics_of_cluster(core: Core, request: Request) -> Command:
     """List the names of a cluster's topics."""
     cluster = request.text("cluster")
-    names = {*core.names.registry.topics(cluster), *(core.topics if cluster == core.cluster else ())}
+    names = {
+        *core.names.registry.topics(cluster),
+        *(core.topics if cluster == core.cluster else ()),
+    }
     return request.reply(body=dumps(TopicList(topic_list=sorted(names))))
 
 
@@ -101,9 +104,7 @@ def get_system_topics_of_all(core: Core, request: Request) -> Command:
     """List the topics that the name server has of itself: clusters and brokers by their names."""
     brokers = _brokers(core)
     names = {*brokers, *(data.cluster for data in brokers.values()), *core.topics.system}
-    return request.reply(
-        body=dumps(TopicList(topic_list=sorted(names), broker_addr=core.address))
-    )
+    return request.reply(body=dumps(TopicList(topic_list=sorted(names), broker_addr=core.address)))
 
 
 HANDLERS = {

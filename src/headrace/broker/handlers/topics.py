@@ -80,11 +80,6 @@ async def delete_topic(core: Core, request: Request) -> Command:
     return request.reply()
 
 
-def delete_topic_route(_core: Core, request: Request) -> Command:
-    """Forget a topic as name server, which this broker did when it deleted the topic."""
-    return request.reply()
-
-
 def get_topic_config(core: Core, request: Request) -> Command:
     """Describe a topic."""
     config = core.topics.get(request.text("topic"))
@@ -131,7 +126,6 @@ HANDLERS = {
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: update_topics,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: update_static_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic_route,
     RequestCode.GET_TOPIC_CONFIG: get_topic_config,
     RequestCode.GET_ALL_TOPIC_CONFIG: get_all_topic_config,
     RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats,

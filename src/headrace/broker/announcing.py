@@ -1,0 +1,171 @@
+"""Registration with other name servers: they hear that this broker is there, and of its topics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, SettingsError, broker_error
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command, FrameBuffer, encode
+from headrace.protocol.registration import body_checksum
+from headrace.protocol.routes import DataVersion, RegisterBroker, TopicConfigTable, dumps
+
+if TYPE_CHECKING:
+    from headrace.broker.core import Core
+
+__all__ = ["Announcer"]
+
+_log = logging.getLogger(__name__)
+
+#: How long a name server may take for anything, seconds.
+_PATIENCE = 3.0
+#: Changes of topics are looked for so often, seconds.
+_LOOK = 0.5
+_READ = 64 * 1024
+
+
+class Announcer:
+    """Registers a broker with one name server, again and again.
+
+    Parameters
+    ----------
+    core
+        The broker.
+    address
+        ``host:port`` of the name server.
+
+    Raises
+    ------
+    SettingsError
+        When it is no address.
+    """
+
+    def __init__(self, core: Core, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            message = f"{address!r} is no address of a name server"
+            raise SettingsError(message, hint="Write HOST:PORT.")
+        self._core = core
+        self._address = address
+        self._numbers = itertools.count(1)
+        self._line: _Line | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Register now, with every change of topics, and now and then."""
+        self._task = self._core.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        loop = self._core.loop
+        told: tuple[int, int] | None = None
+        due = loop.time()
+        while True:
+            versions = self._versions()
+            if versions != told or loop.time() >= due:
+                if await self._register():
+                    told = versions
+                due = loop.time() + self._core.settings.register_interval.total_seconds()
+            # A name server that cannot be reached is tried again no more often than this.
+            await asyncio.sleep(_LOOK)
+
+    def _versions(self) -> tuple[int, int]:
+        return self._core.topics.version, self._core.static_topics.version
+
+    async def _register(self) -> bool:
+        body = dumps(RegisterBroker(topic_config_serialize_wrapper=self._table()))
+        more = {
+            "haServerAddr": self._core.address,
+            "compressed": "false",
+            "bodyCrc32": str(body_checksum(body)),
+        }
+        try:
+            await self._ask(RequestCode.REGISTER_BROKER, more, body)
+        except (OSError, TimeoutError, HeadraceError) as error:
+            _log.warning("name server %s did not take this broker: %s", self._address, error)
+            return False
+        return True
+
+    def _broker_id(self) -> str:
+        places = self._core.replication.addresses().items()
+        return next((number for number, place in places if place == self._core.address), "0")
+
+    def _table(self) -> TopicConfigTable:
+        core = self._core
+        topics, statics = self._versions()
+        return TopicConfigTable(
+            topic_config_table={config.topic_name: config for config in core.topics.configs()},
+            # The start counts too: after it the versions begin anew.
+            data_version=DataVersion(timestamp=core.started, counter=topics + statics),
+            topic_queue_mapping_info_map=core.static_topics.infos(),
+            topic_queue_mapping_detail_map=core.static_topics.details(),
+            mapping_data_version=DataVersion(timestamp=core.started, counter=statics),
+        )
+
+    async def close(self) -> None:
+        """Take leave of the name server."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._line is None:
+            return
+        with contextlib.suppress(OSError, TimeoutError, HeadraceError):
+            await self._ask(RequestCode.UNREGISTER_BROKER, {}, b"")
+        self._hang_up()
+
+    async def _ask(self, code: RequestCode, more: dict[str, str], body: bytes) -> None:
+        core = self._core
+        ext = {
+            "brokerName": core.name,
+            "brokerAddr": core.address,
+            "clusterName": core.cluster,
+            "brokerId": self._broker_id(),
+            **more,
+        }
+        command = Command(code, ext, body, opaque=next(self._numbers))
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                if self._line is None:
+                    self._line = await _Line.open(self._address)
+                answer = await self._line.ask(command)
+        except BaseException:
+            self._hang_up()
+            raise
+        if answer.code:
+            raise broker_error(answer.code, answer.remark or "it gave no reason")
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+class _Line:
+    """One connection, one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameBuffer()
+
+    @classmethod
+    async def open(cls, address: str) -> _Line:
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def ask(self, command: Command) -> Command:
+        self._writer.writelines(encode(command))
+        await self._writer.drain()
+        while True:
+            data = await self._reader.read(_READ)
+            if not data:
+                raise ConnectionError("the name server closed the connection")
+            for answer in self._frames.feed(data):
+                if answer.is_response and answer.opaque == command.opaque:
+                    return answer
+
+    def close(self) -> None:
+        self._writer.close()
