@@ -8,25 +8,46 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
 from headrace.errors import CorruptLogError
 from headrace.store.entries import HEADER_SIZE, MAGIC, Entry, is_intact, parse_header
 
-if TYPE_CHECKING:
-    from headrace.store.log import CommitLog
-    from headrace.store.segments import Segment
-
-__all__ = ["Verification"]
+__all__ = ["CheckedFile", "CheckedLog", "Verification"]
 
 #: A reader that skips at most so many bytes has them checked too: one range instead of many.
 _BRIDGE = 1024 * 1024
 
 
+class CheckedFile(Protocol):
+    """A file of entries."""
+
+    path: Path
+
+    @property
+    def base(self) -> int:
+        """Position of the first byte."""
+
+    @property
+    def end(self) -> int:
+        """One past the position of the last byte."""
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Give the bytes between two positions."""
+
+
+class CheckedLog(Protocol):
+    """Finds the file that holds a position."""
+
+    def segment_at(self, position: int, /) -> CheckedFile:
+        """Find the file of a position."""
+
+
 class Verification:
     """Knows which ranges of the log are good, and checks the others on demand."""
 
-    def __init__(self, log: CommitLog, good_from: int) -> None:
+    def __init__(self, log: CheckedLog, good_from: int) -> None:
         self._log = log
         #: Everything from here on was checked by recovery or written by this process.
         self._good_from = good_from
@@ -67,7 +88,7 @@ class Verification:
         self._firsts.insert(at + 1, position)
         self._lasts.insert(at + 1, end)
 
-    def _walk(self, segment: Segment, position: int, last: int) -> int:
+    def _walk(self, segment: CheckedFile, position: int, last: int) -> int:
         view = segment.view(segment.base, segment.end)
         while position < last:
             offset = position - segment.base
@@ -77,7 +98,7 @@ class Verification:
             position = entry.end
         return position
 
-    def _entry_before(self, segment: Segment, position: int) -> int:
+    def _entry_before(self, segment: CheckedFile, position: int) -> int:
         """Find the entry that holds a position: its header is the last in front of it."""
         view = segment.view(segment.base, segment.end)
         stop, step = position - segment.base, 64 * 1024
@@ -98,7 +119,7 @@ def _covers(entry: Entry, position: int) -> bool:
     return entry.payload_position <= position < entry.end
 
 
-def _damage(segment: Segment, position: int) -> CorruptLogError:
+def _damage(segment: CheckedFile, position: int) -> CorruptLogError:
     return CorruptLogError(
         f"{segment.path}: the entry at byte {position - segment.base} (position {position} of "
         f"the log) does not match its checksum",

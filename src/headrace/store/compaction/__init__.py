@@ -1,0 +1,25 @@
+"""Compaction logs: the records of a compacted topic, queue by queue, the latest of each key."""
+
+from __future__ import annotations
+
+from headrace.store.compaction.clock import StoreClock
+from headrace.store.compaction.queue_log import QueueLog
+from headrace.store.compaction.reports import (
+    CompactionReport,
+    Damage,
+    Dirt,
+    QueueLogStatistics,
+    QueueRead,
+)
+from headrace.store.compaction.settings import CompactionSettings
+
+__all__ = [
+    "CompactionReport",
+    "CompactionSettings",
+    "Damage",
+    "Dirt",
+    "QueueLog",
+    "QueueLogStatistics",
+    "QueueRead",
+    "StoreClock",
+]
