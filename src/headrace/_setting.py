@@ -50,6 +50,7 @@ def setting(
     shown: str | None = None,
     minimum: float | timedelta | None = None,
     pattern: str | None = None,
+    secret: bool = False,
 ) -> Any:
     """Make a dataclass field that is a setting.
 
@@ -65,11 +66,20 @@ def setting(
         The default as the documentation shows it, where it depends on the machine.
     minimum, pattern
         What a value must be at least, and what it must look like.
+    secret
+        Whether the value is never printed.
     """
-    metadata = {"doc": doc, "unit": unit, "shown": shown, "minimum": minimum, "pattern": pattern}
+    metadata = {
+        "doc": doc,
+        "unit": unit,
+        "shown": shown,
+        "minimum": minimum,
+        "pattern": pattern,
+        "secret": secret,
+    }
     if make is not None:
         return dataclasses.field(default_factory=make, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 def parse_duration(text: str) -> timedelta:
@@ -202,6 +212,8 @@ def _settings_error(settings: DataclassInstance, error: ValidationError) -> Sett
             why = f"it does not look like {field.metadata['unit']}"
         value = getattr(settings, field.name)
         shown = str(value) if isinstance(value, timedelta) else repr(value)
+        if field.metadata["secret"]:
+            shown = "wrong"
         lines.append(f"The setting {field.name} is {shown}: {why[0].lower()}{why[1:]}.")
         hints.append(f"{field.name}: {field.metadata['doc']} Default: {describe_default(field)}.")
     return SettingsError("\n".join(lines), hint="\n    ".join(hints))

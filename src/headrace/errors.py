@@ -8,6 +8,7 @@ Our exception hierarchy::
     │   ├── SettingsError
     │   └── JavaNotFoundError
     ├── ConnectionFailedError (ConnectionError)
+    │   └── TlsError
     ├── RequestTimeoutError (TimeoutError)
     ├── ProtocolError
     ├── BrokerError
@@ -88,6 +89,7 @@ __all__ = [
     "StoreFullError",
     "StoreLockedError",
     "TaskFailedError",
+    "TlsError",
     "TopicNotFoundError",
     "TopologyError",
     "UnknownBrokerError",
@@ -160,6 +162,13 @@ class ConnectionFailedError(HeadraceError, ConnectionError):
 
     code = "connection_failed"
     retriable = True
+
+
+class TlsError(ConnectionFailedError):
+    """A server's certificate is not trusted, or it does not speak TLS at all."""
+
+    code = "tls"
+    retriable = False
 
 
 class RequestTimeoutError(HeadraceError, TimeoutError):

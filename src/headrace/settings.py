@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from headrace._setting import PREFIX, describe_default, environment_values, setting, validate
+from headrace.errors import SettingsError
 
 __all__ = ["Guarantee", "JobSettings", "OnExpiredOffset", "StartPosition", "settings_page"]
 
@@ -27,6 +28,17 @@ OnExpiredOffset = Literal["fail", "earliest"]
 """What a job does when the broker no longer holds what it must read next."""
 
 _DEFAULT_PARTITIONS = 8
+_OF_CLIENTS = (
+    "connect_timeout",
+    "request_timeout",
+    "retry_timeout",
+    "access_key",
+    "secret_key",
+    "security_token",
+    "tls",
+    "tls_verify",
+    "tls_ca",
+)
 
 
 def _cores() -> int:
@@ -139,8 +151,56 @@ class JobSettings:
         minimum=timedelta(0),
     )
 
+    access_key: str | None = setting(
+        None,
+        doc="Name of the account that signs requests, where the cluster has access control.",
+        unit="text",
+        shown="none",
+    )
+    secret_key: str | None = setting(
+        None,
+        doc="Secret of that account; better given as a variable, as others see options.",
+        unit="text",
+        shown="none",
+        secret=True,
+    )
+    security_token: str | None = setting(
+        None,
+        doc="Token that a temporary account needs besides.",
+        unit="text",
+        shown="none",
+        secret=True,
+    )
+    tls: bool = setting(
+        default=False,
+        doc="Whether connections to the cluster use TLS.",
+        unit="true or false",
+        shown="false",
+    )
+    tls_verify: bool = setting(
+        default=True,
+        doc="Whether the cluster's certificates must be trusted and hold the brokers' names.",
+        unit="true or false",
+        shown="true",
+    )
+    tls_ca: Path | None = setting(
+        None,
+        doc="File of the certificates that are trusted, in PEM format.",
+        unit="path",
+        shown="those of the system",
+    )
+
     def __post_init__(self) -> None:
         validate(self)
+        if (self.access_key is None) != (self.secret_key is None):
+            lacking = "secret_key" if self.secret_key is None else "access_key"
+            message = f"The setting {lacking} is missing: requests are signed with both keys."
+            raise SettingsError(message, hint="Give access_key and secret_key, or neither.")
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """What the settings of a client have in common with a job's, by name."""
+        return {name: getattr(self, name) for name in _OF_CLIENTS}
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **given: Any) -> JobSettings:

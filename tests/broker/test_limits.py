@@ -546,3 +546,8 @@ def test_limit_that_cannot_be_is_refused(text: str, says: str) -> None:
     with pytest.raises(SettingsError, match=r".") as refused:
         Limits.parse([text])
     assert says in str(refused.value)
+
+
+def test_page_in_docs_has_the_limits_of_the_code() -> None:
+    page = Path(__file__).parents[2] / "docs" / "security.md"
+    assert Limits.table() in page.read_text()

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 from headrace.broker.embedded import READY_LINE, ExitCode
 from headrace.broker.limits import Limits
 from headrace.broker.server import BrokerServer
-from headrace.broker.settings import BrokerSettings, Guards
+from headrace.broker.settings import BrokerSettings, Guards, TlsMode
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
 
 __all__ = ["main"]
@@ -99,6 +100,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-message-size", type=int, metavar="BYTES", help=f"and of a batch ({4 * _MIB})")
     add("--min-free-space", type=int, metavar="BYTES", help="left alone on the disk")
     add("--default-queues", type=int, metavar="N", help="of topics that a message creates (8)")
+    add("--acl", type=Path, metavar="FILE", help="accounts and permissions: see docs/security.md")
+    add("--tls", action="store_true", default=None, help="take TLS, too; self-signed by default")
+    add("--tls-certificate", type=Path, metavar="FILE", help="certificate, PEM")
+    add("--tls-key", type=Path, metavar="FILE", help="its key, PEM")
+    add("--tls-mode", choices=get_args(TlsMode), help="plain connections, too (permissive)")
     add("--limit", action="append", default=[], metavar="NAME=VALUE", help="see docs/security.md")
     add("--no-create", action="store_true", help="create no topic for a first message")
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -10,18 +11,19 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from headrace.broker.quiet_log import QuietLog
+from headrace.errors import ProtocolError
+from headrace.protocol.codes import ResponseCode
+from headrace.protocol.frames import FrameBuffer, encode
 
 if TYPE_CHECKING:
     from headrace.broker.connection import Connection
     from headrace.broker.limits import Limits
+    from headrace.broker.settings import TlsMode
 
-__all__ = ["Gate", "Listener", "TlsMode"]
-
-TlsMode = Literal["disabled", "permissive", "enforcing"]
-"""Whether a port takes TLS: never, as well as plain connections, or nothing else."""
+__all__ = ["Gate", "Listener"]
 
 _log = logging.getLogger(__name__)
 _quiet = QuietLog(_log)
@@ -33,6 +35,7 @@ _AT_ONCE = 128
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE = 0.5
 _GOODBYE = 5.0
+_FIRST_LOOK = 64 * 1024
 # A peer that vanished without a word is noticed within two minutes.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
@@ -175,6 +178,7 @@ class Listener:
         elif first == _HANDSHAKE and gate.context is None:
             self._dismiss(guest, "it speaks TLS, and this broker has no certificate")
         elif first != _HANDSHAKE and gate.mode == "enforcing":
+            _say_that_it_takes_tls(guest.socket)
             self._dismiss(guest, "it does not speak TLS, which this broker insists on")
         else:
             self._forget(guest)
@@ -205,6 +209,15 @@ class Listener:
             if not connection.stood:
                 guest.socket.close()
             raise
+
+
+def _say_that_it_takes_tls(plain: socket.socket) -> None:
+    """Answer a first request that has come whole, so that its sender knows what is wrong."""
+    with contextlib.suppress(OSError, ProtocolError):
+        for request in FrameBuffer(max_frame=_FIRST_LOOK).feed(plain.recv(_FIRST_LOOK)):
+            remark = "this broker takes TLS connections only: set tls (in Java, tls.enable=true)"
+            plain.send(b"".join(encode(request.reply(ResponseCode.NO_PERMISSION, remark))))
+            return
 
 
 def _keep_alive(accepted: socket.socket) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from headrace.broker.access import Guard
 from headrace.broker.announcing import Announcer
+from headrace.broker.certificates import server_context
 from headrace.broker.connection import Connection, Hooks
 from headrace.broker.core import Core
 from headrace.broker.dispatch import Dispatcher
@@ -150,6 +152,8 @@ class BrokerServer:
         return listener
 
     async def _open(self, listener: socket.socket) -> None:
+        guard = None if self._settings.acl is None else Guard(self._settings.acl)
+        tls = await asyncio.to_thread(server_context, self._settings, self._data)
         host, port = self._advertised(listener)
         store = await asyncio.to_thread(
             MessageStore.open, self._data / "store", self._store_settings(), self._arrived
@@ -166,11 +170,15 @@ class BrokerServer:
         self._announcers = [Announcer(core, address) for address in self._settings.name_servers]
         self._dispatch = Dispatcher(core, HANDLERS)
         ledger = Ledger(self._settings.limits)
-        self._hooks = Hooks(self._dispatch, self._connected, self._disconnected, ledger)
-        self._listener = Listener(listener, self._connection, Gate(self._settings.limits))
+        dispatch = self._dispatch if guard is None else guard.before(self._dispatch)
+        self._hooks = Hooks(dispatch, self._connected, self._disconnected, ledger)
+        gate = Gate(self._settings.limits, self._settings.tls_mode, tls)
+        self._listener = Listener(listener, self._connection, gate)
         self._listener.start()
         core.sample_rates()
         core.start_task(self._watch_connections(ledger))
+        if guard is not None:
+            core.start_task(_watch_rules(guard))
         core.start_task(self._save_now_and_then())
         for announcer in self._announcers:
             announcer.start()
@@ -312,3 +320,9 @@ class BrokerServer:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+async def _watch_rules(guard: Guard) -> None:
+    while True:
+        await asyncio.sleep(_WATCH)
+        guard.refresh()

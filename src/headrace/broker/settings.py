@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 from headrace.broker.limits import Limits
@@ -15,6 +16,10 @@ __all__ = ["UNSAFE_VARIABLE", "BrokerSettings", "Guards"]
 
 UNSAFE_VARIABLE = "HEADRACE_UNSAFE"
 """Environment variable that switches safeguards off, for tests that show what each is for."""
+
+
+TlsMode = Literal["disabled", "permissive", "enforcing"]
+"""Whether a port takes TLS: never, as well as plain connections, or nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,15 @@ class BrokerSettings:
     lock_expiry: timedelta = timedelta(seconds=60)
     #: Consumer offsets are written to disk so often.
     save_interval: timedelta = timedelta(seconds=5)
+    #: File with accounts and their permissions, such as plain_acl.yml; None: everybody may all.
+    acl: Path | None = None
+    #: Whether connections may use TLS, with a self-made certificate unless one is given.
+    tls: bool = False
+    #: Certificate, with its chain, and its key in PEM format; a certificate implies ``tls``.
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    #: Whether a port with a certificate takes plain connections, too.
+    tls_mode: TlsMode = "permissive"
     #: Bounds on what clients may take.
     limits: Limits = field(default_factory=Limits)
     #: ``host:port`` of the broker to follow; None: be a primary.

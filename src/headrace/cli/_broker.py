@@ -49,6 +49,25 @@ def broker(
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="Another name server to register with; repeatable."),
     ] = None,
+    acl: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="HEADRACE_ACL",
+            help="Accounts and what each may do, such as RocketMQ's plain_acl.yml.",
+        ),
+    ] = None,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Take TLS, too, with a self-made certificate if none is given."),
+    ] = False,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate and its chain, PEM.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key of the certificate, PEM.")
+    ] = None,
+    tls_only: Annotated[bool, typer.Option("--tls-only", help="Refuse plain connections.")] = False,
     limit: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A bound on what clients may take; repeatable."),
@@ -64,6 +83,11 @@ def broker(
         flush=mode,
         broker_name=broker_name,
         name_servers=tuple(register_with or ()),
+        acl=acl,
+        tls=tls or tls_only,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        tls_mode="enforcing" if tls_only else "permissive",
         limits=Limits.parse(limit or ()),
         guards=Guards.from_environment(),
     )

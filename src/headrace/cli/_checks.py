@@ -117,19 +117,18 @@ def broker(settings: JobSettings) -> Finding:
             text = f"None runs on {settings.data_dir}; headrace run starts one when it needs it."
             return Finding("broker", "good", text)
         address = running.address
-    return _ask_broker(address)
+    return _ask_broker(address, settings)
 
 
-def _ask_broker(address: str) -> Finding:
+def _ask_broker(address: str, settings: JobSettings) -> Finding:
     from headrace.client import Client, ClientSettings
 
-    times = ClientSettings(
-        connect_timeout=timedelta(seconds=3),
-        request_timeout=timedelta(seconds=3),
-        retry_timeout=timedelta(seconds=3),
+    limits = ("connect_timeout", "request_timeout", "retry_timeout")
+    own = ClientSettings(
+        **settings.connection | dict.fromkeys(limits, timedelta(seconds=3)),
     )
     try:
-        with Client(address, times) as client:
+        with Client(address, own) as client:
             brokers = client.brokers()
     except HeadraceError as error:
         hint = f"Is the address right, and does a broker run there? {error.hint or ''}".strip()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli._security import given_security
+
 if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.settings import JobSettings
@@ -38,7 +40,7 @@ def settings_from(namesrv: str | None, data_dir: Path | None) -> JobSettings:
     """Join what the command line gives with the environment and the defaults."""
     from headrace.settings import JobSettings
 
-    return JobSettings.from_env(namesrv=namesrv, data_dir=data_dir)
+    return JobSettings.from_env(namesrv=namesrv, data_dir=data_dir, **given_security())
 
 
 @contextlib.contextmanager
@@ -59,10 +61,6 @@ def cluster(namesrv: str | None, data_dir: Path | None) -> Iterator[Client]:
     from headrace.client import Client, ClientSettings
 
     settings = settings_from(namesrv=namesrv, data_dir=data_dir)
-    times = ClientSettings(
-        connect_timeout=settings.connect_timeout,
-        request_timeout=settings.request_timeout,
-        retry_timeout=settings.retry_timeout,
-    )
-    with cluster_address(settings) as address, Client(address, times) as client:
+    own = ClientSettings(**settings.connection)
+    with cluster_address(settings) as address, Client(address, own) as client:
         yield client

@@ -30,9 +30,11 @@ def _option(name: str) -> Any:
     """Make the option of a setting from the place where the setting is described."""
     field = _FIELDS[name]
     default = describe_default(field).replace("[", r"\[")
+    switch = isinstance(field.default, bool)
+    flag = name.replace("_", "-")
     return typer.Option(
-        f"--{name.replace('_', '-')}",
-        metavar=(field.metadata["unit"] or "choice").upper(),
+        f"--{flag}/--no-{flag}" if switch else f"--{flag}",
+        metavar=None if switch else (field.metadata["unit"] or "choice").upper(),
         help=f"{field.metadata['doc']} Default: {default}.",
         rich_help_panel="Settings",
     )
@@ -65,6 +67,12 @@ def run(
     connect_timeout: Annotated[str | None, _option("connect_timeout")] = None,
     request_timeout: Annotated[str | None, _option("request_timeout")] = None,
     retry_timeout: Annotated[str | None, _option("retry_timeout")] = None,
+    access_key: Annotated[str | None, _option("access_key")] = None,
+    secret_key: Annotated[str | None, _option("secret_key")] = None,
+    security_token: Annotated[str | None, _option("security_token")] = None,
+    tls: Annotated[bool | None, _option("tls")] = None,
+    tls_verify: Annotated[bool | None, _option("tls_verify")] = None,
+    tls_ca: Annotated[Path | None, _option("tls_ca")] = None,
 ) -> None:
     """Run the pipeline of a file until Ctrl-C, or until it has caught up."""
     from headrace.cli.loading import load_program

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._security import connecting
 from headrace.cli._terminal import say, terminal
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ TopicName = Annotated[str, typer.Argument(help="The topic's name.")]
 
 
 @app.command()
+@connecting
 def create(
     topic: TopicName,
     queues: Annotated[int, typer.Option(min=1, help="Number of queues.")] = 4,
@@ -56,6 +58,7 @@ def create(
 
 
 @app.command()
+@connecting
 def delete(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
     """Delete a topic and its messages."""
     from headrace.client import Admin
@@ -69,6 +72,7 @@ def delete(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = Non
 
 
 @app.command("list")
+@connecting
 def list_topics(
     everything: Annotated[
         bool, typer.Option("--all", help="Also those that brokers keep for themselves.")
@@ -87,6 +91,7 @@ def list_topics(
 
 
 @app.command()
+@connecting
 def status(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
     """Show the offsets of a topic's queues."""
     from rich.table import Table

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import _broker, _describe, _doctor, _messages, _run, _store, _topics
+from headrace.cli._security import connecting
 from headrace.cli._terminal import debug_wanted, report
 from headrace.errors import HeadraceError
 
@@ -38,9 +39,9 @@ app = typer.Typer(
 app.command("run")(_run.run)
 app.command("describe")(_describe.describe)
 app.command("broker")(_broker.broker)
-app.command("produce")(_messages.produce)
-app.command("consume")(_messages.consume)
-app.command("doctor")(_doctor.doctor)
+app.command("produce")(connecting(_messages.produce))
+app.command("consume")(connecting(_messages.consume))
+app.command("doctor")(connecting(_doctor.doctor))
 app.add_typer(_topics.app, name="topic")
 app.add_typer(_store.app, name="store")
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from headrace.client._tls import tls_context, tls_failure
 from headrace.errors import ConnectionFailedError, ProtocolError, RequestTimeoutError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command, FrameBuffer, encode
+from headrace.protocol.signing import sign
+
+if TYPE_CHECKING:
+    from headrace.client.settings import ClientSettings
 
 __all__ = ["Connection", "ServerRequestHandler", "open_connection"]
 
@@ -24,13 +31,17 @@ class Connection(asyncio.Protocol):
     Answers may arrive in any order; a request of the server goes to ``on_request``.
     """
 
-    def __init__(self, address: str, on_request: ServerRequestHandler, max_frame: int) -> None:
+    def __init__(
+        self, address: str, on_request: ServerRequestHandler, settings: ClientSettings
+    ) -> None:
         self.address = address
+        self._credentials = settings.credentials
+        self._tls = settings.tls
         self.closed = False
         self.bytes_sent = 0
         self.bytes_received = 0
         self._on_request = on_request
-        self._frames = FrameBuffer(max_frame)
+        self._frames = FrameBuffer(settings.max_frame_size)
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
@@ -56,6 +67,8 @@ class Connection(asyncio.Protocol):
             await self._writable
         opaque = self._opaque = self._opaque + 1 if self._opaque < _LARGEST_OPAQUE else 1
         command.opaque = opaque
+        if self._credentials is not None:
+            sign(command, self._credentials)
         answer: asyncio.Future[Command] = self._loop.create_future()
         self._write(command)
         self._pending[opaque] = answer
@@ -70,6 +83,8 @@ class Connection(asyncio.Protocol):
         """Send a command that is not answered."""
         self._opaque = self._opaque + 1 if self._opaque < _LARGEST_OPAQUE else 1
         command.opaque = self._opaque
+        if self._credentials is not None:
+            sign(command, self._credentials)
         self._write(command)
 
     def close(self) -> None:
@@ -97,9 +112,10 @@ class Connection(asyncio.Protocol):
 
     def _lost(self, cause: Exception | None) -> ConnectionFailedError:
         why = f": {cause}" if cause is not None else ""
-        return ConnectionFailedError(
-            f"connection to {self.address} was lost{why}", hint="is the server still running?"
-        )
+        hint = "is the server still running?"
+        if not self.bytes_received and not self._tls:
+            hint += " It closed without a word: perhaps it takes TLS only (set tls)."
+        return ConnectionFailedError(f"connection to {self.address} was lost{why}", hint=hint)
 
     def _fail(self, error: Exception) -> None:
         self.closed = True
@@ -160,24 +176,37 @@ def _code_name(code: int) -> str:
 
 
 async def open_connection(
-    address: str, on_request: ServerRequestHandler, max_frame: int, timeout: float
+    address: str, on_request: ServerRequestHandler, settings: ClientSettings
 ) -> Connection:
     """Connect to ``host:port``.
 
     Raises
     ------
     ConnectionFailedError
-        If that did not work within ``timeout`` seconds.
+        If that did not work within the settings' ``connect_timeout``.
+    TlsError
+        If the server cannot be trusted.
     """
     host, _, port = address.rpartition(":")
+    host = host.strip("[]")
     loop = asyncio.get_running_loop()
+    timeout = settings.connect_timeout.total_seconds()
+    context = tls_context(settings)
     try:
         async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(
-                lambda: Connection(address, on_request, max_frame), host.strip("[]"), int(port)
+                lambda: Connection(address, on_request, settings),
+                host,
+                int(port),
+                ssl=context,
+                server_hostname=None if context is None else host,
             )
     except TimeoutError as error:
         raise _unreachable(address, f"no answer within {timeout:g} s") from error
+    except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
+        if context is None:
+            raise _unreachable(address, error.strerror or str(error)) from error
+        raise tls_failure(address, error) from error
     except OSError as error:
         # asyncio's own text only says that a call failed; numbers below 0 are not the system's.
         number = error.errno or 0

@@ -113,12 +113,7 @@ class Session:
         return await asyncio.shield(task)
 
     async def _open(self, address: str) -> Connection:
-        return await open_connection(
-            address,
-            self._on_request,
-            self._settings.max_frame_size,
-            self._settings.connect_timeout.total_seconds(),
-        )
+        return await open_connection(address, self._on_request, self._settings)
 
     def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._connecting.pop(address, None)

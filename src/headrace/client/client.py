@@ -150,6 +150,7 @@ class AsyncClient:
                 answer.code,
                 f"{address} refused {_code_name(command.code)}: "
                 f"{(answer.remark or 'no reason given').strip()} (code {answer.code})",
+                hint=_hint(answer.code, signed=self.settings.access_key is not None),
             )
         return answer
 
@@ -395,3 +396,11 @@ def _code_name(code: int) -> str:
         return RequestCode(code).name
     except ValueError:
         return f"request {code}"
+
+
+def _hint(code: int, *, signed: bool) -> str | None:
+    if code != ResponseCode.NO_PERMISSION:
+        return None
+    if signed:
+        return "check access key and secret key, and what the account may do"
+    return "if the cluster has access control, set access_key and secret_key"

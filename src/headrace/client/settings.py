@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 from headrace.errors import SettingsError
+from headrace.protocol.signing import Credentials
 
 __all__ = ["ClientSettings", "parse_addresses"]
 
@@ -49,6 +51,25 @@ class ClientSettings:
     max_frame_size: int = 64 * _MIB
     #: Bodies of at least so many bytes are compressed when sent one by one; None: never.
     compress_from: int | None = None
+    #: Name of the account that signs requests; None: requests are not signed.
+    access_key: str | None = None
+    #: Secret of the account; never printed.
+    secret_key: str | None = field(default=None, repr=False)
+    #: Token of a temporary account; never printed.
+    security_token: str | None = field(default=None, repr=False)
+    #: Whether all connections use TLS.
+    tls: bool = False
+    #: Whether the brokers' certificates must be trusted and hold their names.
+    tls_verify: bool = True
+    #: File of the certificates that are trusted, in PEM format; None: those of the system.
+    tls_ca: Path | None = None
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """Who signs requests."""
+        if self.access_key is None or self.secret_key is None:
+            return None
+        return Credentials(self.access_key, self.secret_key, self.security_token)
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout", "request_timeout", "retry_backoff", "retry_backoff_limit"):
@@ -58,6 +79,12 @@ class ClientSettings:
                     f"client setting {name} is {value}, which is no time at all",
                     hint="give a positive timedelta",
                 )
+        if (self.access_key is None) != (self.secret_key is None):
+            lacking = "secret_key" if self.secret_key is None else "access_key"
+            raise SettingsError(
+                f"client setting {lacking} is missing: requests are signed with both keys",
+                hint="give access_key and secret_key, or neither",
+            )
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:

@@ -92,11 +92,8 @@ class JobPlan:
         broker that is being restarted, not a wrong address.
         """
         settings = self.settings
-        return ClientSettings(
-            connect_timeout=max(settings.connect_timeout, settings.retry_timeout),
-            request_timeout=settings.request_timeout,
-            retry_timeout=settings.retry_timeout,
-        )
+        patience = max(settings.connect_timeout, settings.retry_timeout)
+        return ClientSettings(**settings.connection | {"connect_timeout": patience})
 
 
 class JobConnection:

@@ -42,7 +42,12 @@ def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> 
         No name server answers at the address.
     """
     # Workers may have another working folder than the driver.
-    settings = replace(settings, state_dir=settings.local_state.resolve())
+    ca = settings.tls_ca
+    settings = replace(
+        settings,
+        state_dir=settings.local_state.resolve(),
+        tls_ca=None if ca is None else ca.resolve(),
+    )
     plan = JobPlan(topology, settings, namesrv, embedded=True)
     first = replace(plan.client_settings, connect_timeout=settings.connect_timeout)
     with Client(namesrv, first) as client:

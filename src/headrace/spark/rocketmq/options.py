@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from headrace._setting import parse_duration
@@ -45,6 +46,12 @@ _CLUSTER = {
     "rocketmq.connectTimeout": "How long an address that never answered is tried (5 s).",
     "rocketmq.requestTimeout": "How long one request may take (10 s).",
     "rocketmq.retryTimeout": "How long a broker that is away is waited for (60 s).",
+    "rocketmq.accessKey": "Name of the account that signs requests.",
+    "rocketmq.secretKey": "Its secret.",
+    "rocketmq.securityToken": "Token that a temporary account needs besides.",
+    "rocketmq.tls": "Whether connections use TLS (false).",
+    "rocketmq.tlsVerify": "Whether the brokers' certificates must be trusted (true).",
+    "rocketmq.tlsCa": "File of the certificates that are trusted (those of the system).",
     "rocketmq.routeRefresh": "How often a query looks for new queues and topics (5 s).",
 }
 
@@ -242,6 +249,12 @@ def _cluster(options: Mapping[str, str]) -> ClusterOptions:
         request_timeout=_duration(options, "rocketmq.requestTimeout", standard.request_timeout),
         retry_timeout=_duration(options, "rocketmq.retryTimeout", standard.retry_timeout),
         route_refresh=_duration(options, "rocketmq.routeRefresh", _ROUTE_REFRESH),
+        access_key=options.get("rocketmq.accessKey"),
+        secret_key=options.get("rocketmq.secretKey"),
+        security_token=options.get("rocketmq.securityToken"),
+        tls=_boolean(options, "rocketmq.tls", default=False),
+        tls_verify=_boolean(options, "rocketmq.tlsVerify", default=True),
+        tls_ca=Path(options["rocketmq.tlsCa"]) if "rocketmq.tlsCa" in options else None,
     )
     return ClusterOptions(namesrv, settings)
 

@@ -1,0 +1,62 @@
+"""TLS as a client sees it: the context, and what its failures mean."""
+
+from __future__ import annotations
+
+import ssl
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import ConnectionFailedError, HeadraceError, SettingsError, TlsError
+
+if TYPE_CHECKING:
+    from headrace.client.settings import ClientSettings
+
+__all__ = ["tls_context", "tls_failure"]
+
+_WRONG_PEER = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+
+
+def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
+    """Make the context that the settings ask for; None: plain connections.
+
+    Raises
+    ------
+    SettingsError
+        When the file of certificates cannot be read.
+    """
+    if not settings.tls:
+        return None
+    return _context(settings.tls_ca, verify=settings.tls_verify)
+
+
+@cache
+def _context(ca: Path | None, *, verify: bool) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except (OSError, ssl.SSLError) as error:
+        message = f"the certificates in {ca} cannot be read: {error}"
+        raise SettingsError(message, hint="tls_ca names a file in PEM format.") from error
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def tls_failure(address: str, error: OSError) -> HeadraceError:
+    """Say what a failed handshake means."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsError(
+            f"the certificate of {address} is not trusted: {error.verify_message}",
+            hint="give the file with its certificate as tls_ca (HEADRACE_TLS_CA), connect to a"
+            " name that the certificate holds, or set tls_verify=False where nobody listens in",
+        )
+    if isinstance(error, ssl.SSLError) and error.reason in _WRONG_PEER:
+        return TlsError(
+            f"what listens at {address} does not speak TLS", hint="leave tls out, or check the port"
+        )
+    return ConnectionFailedError(
+        f"{address} closed the connection during the TLS handshake: {error}",
+        hint="does it take TLS? A broker without a certificate does not: leave tls out, or start it"
+        " with `headrace broker --tls`",
+    )
