@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.store import FileOps
 from headrace.store.fileops import Buffer
 
-__all__ = ["CHANGES", "Killed", "KilledAt"]
-
-#: The operations that change what is on the disk.
-CHANGES = (
-    "open",
-    "pwritev",
-    "fdatasync",
-    "truncate",
-    "rename",
-    "link",
-    "unlink",
-    "sync_directory",
-    "mkdir",
-    "remove_tree",
-)
+__all__ = ["FailingReads", "Killed", "KilledAt"]
 
 
 class Killed(BaseException):
@@ -89,3 +77,16 @@ class KilledAt(FileOps):
     def remove_tree(self, path: Path) -> None:
         self._step()
         super().remove_tree(path)
+
+
+class FailingReads(FileOps):
+    """A disk on which the log cannot be read."""
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+    def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))

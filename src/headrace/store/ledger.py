@@ -7,6 +7,7 @@ entry contradicts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,17 +15,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from headrace.errors import CorruptLogError
+from headrace.errors import CorruptLogError, HeadraceError
 from headrace.protocol.layout import MIN_RECORD, locate
 from headrace.store.deep import fault_of_records
 from headrace.store.entries import NO_UNIT, EntryKind
 from headrace.store.fences import Loss, parse_losses
-from headrace.store.record import queue_of, queue_offset_of, record_magics
+from headrace.store.record import fills_its_size, queue_of, queue_offset_of, record_magics
 from headrace.store.state import decode_state
 
 if TYPE_CHECKING:
     from headrace.store.index import QueueKey
     from headrace.store.inspection import Block, Found, Stretch
+
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
 __all__ = ["Complaint", "Hole", "Ledger", "QueueFact"]
 
@@ -48,7 +51,7 @@ class Hole:
     def room(self) -> int:
         """Records that fit into what is not accounted for."""
         known = sum(end - first for first, end in self.lost.values())
-        return self.stretch.size // MIN_RECORD - known
+        return max(self.stretch.size // MIN_RECORD - known, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class Ledger:
         self._deep = deep
         self._queues: dict[QueueKey, _Queue] = {}
         self._names: dict[bytes, str] = {}
+        #: Where topics were deleted last: nothing of their next life was lost before.
+        self._dropped: dict[str, int] = {}
         #: Offsets that damaged bytes speak of, and where.
         self._hints: dict[QueueKey, tuple[int, Hole]] = {}
         self.holes: list[Hole] = []
@@ -183,7 +188,11 @@ class Ledger:
             return
         origin = block.entries[0].position
         starts = np.array([entry.payload_position for entry in entries], np.int64) - origin
-        layout = locate(block.view, starts)
+        try:
+            layout = locate(block.view, starts)
+        except HeadraceError as error:
+            self._take_one_by_one(block, entries, error)
+            return
         head, view, names = layout.head, block.view, self._names
         topics = zip(layout.topic_starts.tolist(), layout.topic_ends.tolist(), strict=True)
         ids, offsets = head["queue_id"].tolist(), head["queue_offset"].tolist()
@@ -198,10 +207,17 @@ class Ledger:
             if self._deep and (fault := fault_of_records(block.payload(entry), entry)):
                 self._complain(entry.position, fault)
 
+    def _take_one_by_one(self, block: Block, entries: list[Found], error: HeadraceError) -> None:
+        if len(entries) == 1:
+            self._complain(entries[0].position, f"holds malformed records ({error.message})")
+            return
+        for entry in entries:
+            self._take_data(block, [entry])
+
     def _take_records(self, entry: Found, key: QueueKey, offset: int) -> None:
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = _Queue(0, self._begin)
+            queue = self._queues[key] = _Queue(0, self._unseen(key[0]))
         if offset != queue.next_offset:
             self._bridge(entry, key, queue, offset)
             queue = self._queues.setdefault(key, queue)
@@ -226,20 +242,33 @@ class Ledger:
 
     def _lose(self, key: QueueKey, first: int, end: int, position: int) -> None:
         queue = self._queues.get(key)
-        holes = self._since(queue.seen if queue else self._begin)
-        fitting = [hole for hole in holes if hole.room >= end - first]
-        if not fitting:
+        holes = self._since(queue.seen if queue else self._unseen(key[0]))
+        if sum(hole.room for hole in holes) < end - first:
             self._complain(position, f"does not follow offset {first} of queue {key}")
             return
-        hole = max(fitting, key=lambda each: each.room)
-        hole.lost[key] = (hole.lost.get(key, (first, end))[0], end)
+        # The earliest first: what is found out later can only have been lost later.
+        for hole in holes:
+            taken = min(hole.room, end - first)
+            if taken > 0:
+                begin = hole.lost.get(key, (first, first))[0]
+                hole.lost[key] = (begin, first + taken)
+                first += taken
+
+    def _unseen(self, topic: str) -> int:
+        """Since where records of a queue may have been lost of which none was seen."""
+        return self._dropped.get(topic, self._begin)
 
     def _restart(self, topic: str, hole: Hole) -> None:
         hole.deletes.add(topic)
         # What was lost of the deleted topic is of no interest any more.
         hole.lost = {key: span for key, span in hole.lost.items() if key[0] != topic}
-        for key in [key for key in self._queues if key[0] == topic]:
-            del self._queues[key]
+        self._forget(topic, hole.stretch.position)
+
+    def _forget(self, topic: str, position: int) -> None:
+        self._dropped[topic] = position
+        for table in (self._queues, self._hints):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
 
     def _since(self, position: int) -> list[Hole]:
         return [hole for hole in self.holes if hole.stretch.position >= position - 1]
@@ -277,17 +306,14 @@ class Ledger:
 
     def _take_drop(self, block: Block, entry: Found) -> None:
         self.unit = NO_UNIT
-        topic = str(block.payload(entry), "utf-8", "replace")
-        for key in [key for key in self._queues if key[0] == topic]:
-            del self._queues[key]
+        self._forget(str(block.payload(entry), "utf-8", "replace"), entry.position + 1)
 
     def _take_fence(self, block: Block, entry: Found) -> None:
         losses = parse_losses(block.payload(entry))
         self.fenced.append((entry.position, tuple(losses)))
         for loss in losses:
             if loss.is_delete:
-                for key in [key for key in self._queues if key[0] == loss.topic]:
-                    del self._queues[key]
+                self._forget(loss.topic, entry.position + 1)
             else:
                 self._queues[loss.topic, loss.queue_id] = _Queue(loss.end, entry.position + 1)
 
@@ -324,6 +350,9 @@ def _heads(stretch: Stretch) -> Iterable[tuple[QueueKey, int]]:
     for at in record_magics(stretch.content, stretch.position):
         record = memoryview(stretch.content)[at:]
         try:
-            yield queue_of(record), queue_offset_of(record)
+            key = queue_of(record)
         except CorruptLogError:
             continue
+        # A flipped bit in a name must not make a queue that never was.
+        if _TOPIC.fullmatch(key[0]) and key[1] >= 0 and fills_its_size(record):
+            yield key, queue_offset_of(record)

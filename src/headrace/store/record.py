@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "are_of_one_queue",
     "check_sizes",
+    "fills_its_size",
     "queue_of",
     "queue_offset_of",
     "record_magics",
@@ -67,6 +68,22 @@ def record_magics(content: bytes, position: int) -> Iterator[int]:
             if at >= 0 and record_size_at(memoryview(content)[at:], position + at) is not None:
                 yield at
             found = content.find(needle, found + 1)
+
+
+def fills_its_size(record: Buffer) -> bool:
+    """Whether the lengths of body, topic and properties add up to the size of a record."""
+    try:
+        size, magic, _, _, _, _, _, flags = _HEAD.unpack_from(record)
+        at = _BORN_HOST + (20 if flags & BORN_HOST_V6 else 8) + 8
+        at += (20 if flags & STORE_HOST_V6 else 8) + 4 + 8
+        at += 4 + _INT.unpack_from(record, at)[0]
+        if magic == MAGIC_V2:
+            at += 2 + _SHORT.unpack_from(record, at)[0]
+        else:
+            at += 1 + record[at]
+        return bool(at + 2 + _SHORT.unpack_from(record, at)[0] == size)
+    except (struct.error, IndexError):
+        return False
 
 
 def queue_offset_of(record: Buffer) -> int:

@@ -13,7 +13,7 @@ from headrace.errors import CorruptLogError, HeadraceError
 from headrace.protocol.columns import Records, record_sizes, record_starts, tag_hashes
 from headrace.store.entries import NO_UNIT, Entry, EntryKind
 from headrace.store.fences import parse_losses
-from headrace.store.record import queue_of, queue_offset_of, store_time_of
+from headrace.store.record import fills_its_size, queue_of, queue_offset_of, store_time_of
 from headrace.store.replication.epochs import EpochTable
 from headrace.store.scanner import scan, witness_behind
 from headrace.store.state import decode_state
@@ -130,6 +130,8 @@ class Replay:
         try:
             records = Records(payload, record_starts(payload))
             key = queue_of(payload)
+            if not fills_its_size(payload):
+                raise CorruptLogError("the parts of the first one do not fill it")
         except (HeadraceError, ValueError, IndexError) as error:
             raise self._corrupt(entry, f"holds malformed records ({error})") from error
         index = self.catalog.index_to_extend(key, entry.position)

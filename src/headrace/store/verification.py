@@ -110,6 +110,9 @@ class Verification:
                 entry = parse_header(view, start + found, segment.base + start + found)
                 if entry is not None and _covers(entry, position):
                     return entry.position
+                if entry is not None and is_intact(entry, view, start + found):
+                    # The header behind it is the damaged one.
+                    raise _damage(segment, entry.end)
                 found = stretch.rfind(MAGIC, 0, found)
             stop, step = start, step * 4
         raise _damage(segment, position)
