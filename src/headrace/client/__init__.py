@@ -15,6 +15,8 @@ from headrace.client.blocking import (
     Producer,
     PullConsumer,
     PushConsumer,
+    TableReader,
+    TableWriter,
     TransactionProducer,
 )
 from headrace.client.client import AsyncClient, ClientStatistics
@@ -29,6 +31,7 @@ from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.client.queues import MessageQueue
 from headrace.client.settings import ClientSettings
 from headrace.client.standings import JobStanding, QueueProgress, QueueRange
+from headrace.client.tables import AsyncTableReader, AsyncTableWriter, TableStatistics
 from headrace.client.transactions import (
     AsyncTransactionProducer,
     LocalTransactionState,
@@ -47,6 +50,8 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "AsyncTableReader",
+    "AsyncTableWriter",
     "AsyncTransactionProducer",
     "Client",
     "ClientSettings",
@@ -77,6 +82,9 @@ __all__ = [
     "SendResult",
     "StageTarget",
     "StoredMessage",
+    "TableReader",
+    "TableStatistics",
+    "TableWriter",
     "Transaction",
     "TransactionProducer",
     "TransactionStatistics",

@@ -7,6 +7,7 @@ All objects may be used from several threads, and in a child process after a for
 from __future__ import annotations
 
 import contextlib
+from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from headrace.client._blocking import Twin, blocking, blocking_iterator, same
@@ -17,6 +18,7 @@ from headrace.client.jobs import AsyncJobs
 from headrace.client.producer import AsyncProducer
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.push import AsyncPushConsumer
+from headrace.client.tables import AsyncTableReader, AsyncTableWriter
 from headrace.client.transactions import AsyncTransactionProducer, LocalTransactionState
 
 if TYPE_CHECKING:
@@ -93,6 +95,47 @@ class Producer(Twin[AsyncProducer]):
     send_columns = blocking(AsyncProducer.send_columns)
     queue_for = blocking(AsyncProducer.queue_for)
     statistics = same(AsyncProducer.statistics)
+
+
+class TableReader(Twin[AsyncTableReader]):
+    """The table that a compaction topic holds: see ``AsyncTableReader``.
+
+    ``get`` and ``items`` answer from memory, on the calling thread.
+    """
+
+    def __init__(
+        self, client: Client, topic: str, *, wait: timedelta = timedelta(seconds=15)
+    ) -> None:
+        super().__init__(AsyncTableReader(client.asynchronous, topic, wait=wait))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.asynchronous
+
+    def __len__(self) -> int:
+        return len(self.asynchronous)
+
+    __exit__ = blocking(AsyncTableReader.__aexit__)
+    start = blocking(AsyncTableReader.start)
+    close = blocking(AsyncTableReader.close)
+    caught_up = blocking(AsyncTableReader.caught_up)
+    wait_until = blocking(AsyncTableReader.wait_until)
+    get = same(AsyncTableReader.get)
+    items = same(AsyncTableReader.items)
+    statistics = same(AsyncTableReader.statistics)
+
+
+class TableWriter(Twin[AsyncTableWriter]):
+    """Writes a table: see ``AsyncTableWriter``."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        super().__init__(AsyncTableWriter(client.asynchronous, topic))
+
+    put = blocking(AsyncTableWriter.put)
+    delete = blocking(AsyncTableWriter.delete)
 
 
 class TransactionProducer(Twin[AsyncTransactionProducer]):

@@ -1,0 +1,307 @@
+"""Tables: the last value of each key of a compaction topic, read here and written there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace.client._following import PullSize, follow
+from headrace.client._table import Table
+from headrace.client.producer import AsyncProducer, SendResult
+from headrace.client.pulling import AsyncPullConsumer
+from headrace.client.results import PullResult, PullStatus
+from headrace.errors import ConfigurationError, HeadraceError, RequestTimeoutError
+from headrace.keys import EXACT_KEY, KEYS, properties_of_key
+from headrace.protocol.messages import Message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from headrace.client.client import AsyncClient
+    from headrace.client.queues import MessageQueue
+
+__all__ = ["AsyncTableReader", "AsyncTableWriter", "TableStatistics"]
+
+_log = logging.getLogger("headrace.client")
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatistics:
+    """What a table holds and how far it has read."""
+
+    #: Keys that have a value.
+    keys: int
+    #: Memory that the table takes.
+    bytes: int
+    #: Messages read so far.
+    messages: int
+    #: Messages left out, as they have no key.
+    without_key: int
+    #: Next offset to read of each queue.
+    positions: dict[MessageQueue, int]
+
+
+class AsyncTableReader:
+    """The table that a compaction topic holds: the last value of each key, answered locally.
+
+    It reads the topic from offset 0 and follows it for ever.  An empty body deletes its key, and so
+    does RIP-58's marker property.  A key takes 30 to 70 bytes besides its own and its value's, and
+    no Python object.
+
+    Parameters
+    ----------
+    client
+        The connection to the cluster.
+    topic
+        What to read; equal keys must be in one queue, as every send by key of ours has it.
+    wait
+        How long the broker holds back a pull that finds nothing.
+
+    Examples
+    --------
+    >>> async def show(client: AsyncClient) -> None:
+    ...     async with AsyncTableReader(client, "settings") as table:
+    ...         await table.caught_up()
+    ...         print(table.get("color"), dict(table.items(prefix="size.")))
+    """
+
+    def __init__(
+        self, client: AsyncClient, topic: str, *, wait: timedelta = timedelta(seconds=15)
+    ) -> None:
+        self.client = client
+        self.topic = topic
+        self._size = PullSize(max_messages=1_000_000, max_bytes=4 * _MIB, wait=wait)
+        self._puller = AsyncPullConsumer(client)
+        self._table = Table()
+        self._positions: dict[MessageQueue, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._news = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._messages = 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Begin to read in the background.
+
+        Raises
+        ------
+        TopicNotFoundError
+            If the topic does not exist.
+        """
+        if self._tasks:
+            return
+        for queue in await self.client.queues(self.topic):
+            self._positions[queue] = 0
+            task = asyncio.create_task(self._read(queue))
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    async def close(self) -> None:
+        """Stop reading; what is in the table stays readable."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # What the table holds
+
+    def get(self, key: object, default: bytes | None = None) -> bytes | None:
+        """Value of a key, as far as the topic has been read; from memory, from any thread.
+
+        Parameters
+        ----------
+        key
+            Text, or any other key that ``headrace.keys`` knows.
+        """
+        value = self._table.get(_text_of(key))
+        return default if value is None else value
+
+    def items(self, prefix: str = "") -> Iterator[tuple[Any, bytes]]:
+        """Keys and values as they are now; only text keys that begin with ``prefix``, if given."""
+        return self._table.items(prefix.encode())
+
+    def __contains__(self, key: object) -> bool:
+        return self._table.get(_text_of(key)) is not None
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def statistics(self) -> TableStatistics:
+        """Tell how much the table holds and how far it is."""
+        table = self._table
+        return TableStatistics(
+            len(table), table.size, self._messages, table.without_key, dict(self._positions)
+        )
+
+    # How far it is
+
+    async def caught_up(self, timeout: timedelta | None = None) -> None:
+        """Wait until everything is in the table that the topic holds now.
+
+        Raises
+        ------
+        RequestTimeoutError
+            If that took longer than ``timeout``.
+        """
+        await self.start()
+        await self.wait_until(await self._puller.end_offsets(self._positions), timeout)
+
+    async def wait_until(
+        self,
+        written: SendResult | Mapping[MessageQueue, int],
+        timeout: timedelta | None = None,
+    ) -> None:
+        """Wait until a message that was sent is in the table: so you read what you have written.
+
+        Parameters
+        ----------
+        written
+            What the send returned, or offsets before which everything shall be read.
+
+        Raises
+        ------
+        RequestTimeoutError
+            If that took longer than ``timeout``.
+        """
+        if isinstance(written, SendResult):
+            written = {written.queue: written.offset + written.count}
+        behind = self._behind(written)
+        try:
+            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                while behind:
+                    self._news.clear()
+                    await self._news.wait()
+                    behind = self._behind(written)
+        except TimeoutError:
+            queue, offset = next(iter(behind.items()))
+            raise RequestTimeoutError(
+                f"the table of topic {self.topic!r} has read {queue} up to "
+                f"{self._positions.get(queue)}, not up to {offset}, within {timeout}",
+                hint="is its broker running, and the queue one of the topic's?",
+            ) from None
+
+    def _behind(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        if self._failure is not None:
+            raise self._failure
+        return {q: offset for q, offset in offsets.items() if self._positions.get(q, -1) < offset}
+
+    # Reading
+
+    async def _read(self, queue: MessageQueue) -> None:
+        pause = self.client.settings.retry_backoff_limit.total_seconds()
+        while True:
+            start = self._positions[queue]
+            try:
+                async with aclosing(follow(self._puller, queue, start, self._size)) as results:
+                    async for result in results:
+                        if isinstance(result, HeadraceError):
+                            _log.warning("table %r: %s", self.topic, result)
+                        elif self._take(queue, result):
+                            break
+            except HeadraceError as error:
+                # A block that cannot be decoded: nothing is skipped.
+                _log.error("table %r: %s cannot be read: %s", self.topic, queue, error)
+                await asyncio.sleep(pause)
+
+    def _take(self, queue: MessageQueue, result: PullResult) -> bool:
+        """Take an answer; True: reading must begin elsewhere."""
+        moved = result.status is PullStatus.OFFSET_MOVED
+        if moved and self._positions[queue]:
+            # The topic was made anew, or has lost what was not read: what is there counts.
+            _log.warning("table %r: %s is read anew from its first offset", self.topic, queue)
+            self._table.reset(queue)
+            self._positions[queue] = 0
+        else:
+            if result.status is PullStatus.FOUND:
+                columns = result.columns()
+                self._table.apply(queue, columns)
+                self._messages += len(columns)
+            self._positions[queue] = result.next_offset
+            moved = False
+        self._news.set()
+        return moved
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.critical("table %r is read no more", self.topic, exc_info=error)
+            self._failure = error
+            self._news.set()
+
+
+class AsyncTableWriter:
+    """Writes a table: each value goes to the queue of its key.
+
+    Parameters
+    ----------
+    client
+        The connection to the cluster.
+    topic
+        A topic whose ``cleanup.policy`` is COMPACTION: `headrace topic create --compaction`.
+
+    Examples
+    --------
+    >>> async def paint(client: AsyncClient) -> None:
+    ...     writer = AsyncTableWriter(client, "settings")
+    ...     await writer.put("color", b"red")
+    ...     await writer.delete("size")
+    """
+
+    def __init__(self, client: AsyncClient, topic: str) -> None:
+        self.topic = topic
+        self._producer = AsyncProducer(client)
+
+    async def put(self, key: object, value: bytes) -> SendResult:
+        """Set the value of a key.
+
+        Raises
+        ------
+        ConfigurationError
+            If the value is empty, which would delete the key.
+        """
+        if not value:
+            raise ConfigurationError(
+                f"an empty value for key {key!r} of topic {self.topic!r} would delete the key",
+                hint="call delete, or write values that are never empty",
+            )
+        return await self._send(key, value)
+
+    async def delete(self, key: object) -> SendResult:
+        """Delete a key; one that is not there is no error."""
+        return await self._send(key, b"")
+
+    async def _send(self, key: object, value: bytes) -> SendResult:
+        properties = properties_of_key(key)
+        if not properties:
+            raise ConfigurationError(f"a value for topic {self.topic!r} needs a key, not None")
+        keys = properties.pop(KEYS)
+        message = Message(topic=self.topic, body=value, keys=keys, properties=properties)
+        if value:
+            return await self._producer.send(message)
+        # RocketMQ's broker trips over an empty body, but not in a batch.
+        queue = await self._producer.queue_for(self.topic, key)
+        return await self._producer.send_batch([message], queue)
+
+
+def _text_of(key: object) -> bytes:
+    properties = properties_of_key(key)
+    if EXACT_KEY not in properties and KEYS not in properties:
+        raise ConfigurationError("None is no key of a table")
+    return properties[KEYS].encode()
