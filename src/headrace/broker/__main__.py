@@ -22,7 +22,15 @@ from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLocke
 __all__ = ["main"]
 
 _MIB = 1024 * 1024
-_NOT_SETTINGS = ("data", "port", "flush_interval", "no_create", "limit", "register_with")
+_NOT_SETTINGS = (
+    "data",
+    "port",
+    "flush_interval",
+    "replica_timeout",
+    "no_create",
+    "limit",
+    "register_with",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,8 +73,9 @@ def _settings(options: argparse.Namespace) -> BrokerSettings:
         for name, value in vars(options).items()
         if value is not None and name not in _NOT_SETTINGS
     }
-    if options.flush_interval is not None:
-        given["flush_interval"] = timedelta(milliseconds=options.flush_interval)
+    for name in ("flush_interval", "replica_timeout"):
+        if (number := getattr(options, name)) is not None:
+            given[name] = timedelta(milliseconds=number)
     return BrokerSettings(
         **given,
         create_topics=not options.no_create,
@@ -106,6 +115,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--tls-key", type=Path, metavar="FILE", help="its key, PEM")
     add("--tls-mode", choices=get_args(TlsMode), help="plain connections, too (permissive)")
     add("--limit", action="append", default=[], metavar="NAME=VALUE", help="see docs/security.md")
+    add("--follow", metavar="HOST:PORT", help="broker whose log to copy; read-only until promoted")
+    add("--follow-from", choices=["oldest", "newest"], help="file of its log to begin with")
+    add("--min-replicas", type=int, metavar="N", help="followers that must have a message (0)")
+    add("--replica-timeout", type=int, metavar="MS", help="longest wait for them (3000)")
     add("--no-create", action="store_true", help="create no topic for a first message")
     return parser
 

@@ -201,6 +201,10 @@ class FollowerTask:
             self._replication.save()
             self._machine = Follower(self._port.head(welcome.log), self._machine.from_newest)
         epochs = EpochTable(tuple(Epoch(*row) for row in welcome.epochs))
+        if epochs.latest > state.epoch:
+            # A promotion goes beyond it, though its entry may never come here.
+            state.epoch = epochs.latest
+            self._replication.save()
         return Welcomed(LogHead(welcome.log, epochs, welcome.begin, welcome.end, welcome.newest))
 
     async def _fetch(self, remote: Remote, instruction: Fetch) -> Event:

@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from headrace.cli import _replicas
+
 if TYPE_CHECKING:
     from headrace.broker import BrokerSettings
 
-__all__ = ["broker"]
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Run the embedded broker, name server and broker on one port, until Ctrl-C.",
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(_replicas.promote)
+app.command()(_replicas.replicas)
 
 
 class Flush(StrEnum):
@@ -26,7 +36,9 @@ class Flush(StrEnum):
     async_ = "async"
 
 
+@app.callback()
 def broker(
+    context: typer.Context,
     data_dir: Annotated[
         Path,
         typer.Option(
@@ -68,12 +80,21 @@ def broker(
         Path | None, typer.Option(metavar="FILE", help="Key of the certificate, PEM.")
     ] = None,
     tls_only: Annotated[bool, typer.Option("--tls-only", help="Refuse plain connections.")] = False,
+    follow: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Broker to follow: copy its log, serve reads only."),
+    ] = None,
+    min_replicas: Annotated[
+        int, typer.Option(min=0, help="Followers that must have a message before it is answered.")
+    ] = 0,
     limit: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A bound on what clients may take; repeatable."),
     ] = None,
 ) -> None:
     """Run the embedded broker, name server and broker on one port, until Ctrl-C."""
+    if context.invoked_subcommand is not None:
+        return
     from headrace.broker import BrokerSettings, Guards, Limits
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
@@ -88,6 +109,8 @@ def broker(
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         tls_mode="enforcing" if tls_only else "permissive",
+        follow=follow,
+        min_replicas=min_replicas,
         limits=Limits.parse(limit or ()),
         guards=Guards.from_environment(),
     )

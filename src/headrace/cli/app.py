@@ -38,10 +38,10 @@ app = typer.Typer(
 )
 app.command("run")(_run.run)
 app.command("describe")(_describe.describe)
-app.command("broker")(_broker.broker)
 app.command("produce")(connecting(_messages.produce))
 app.command("consume")(connecting(_messages.consume))
 app.command("doctor")(connecting(_doctor.doctor))
+app.add_typer(_broker.app, name="broker")
 app.add_typer(_topics.app, name="topic")
 app.add_typer(_store.app, name="store")
 

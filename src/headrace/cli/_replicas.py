@@ -1,0 +1,96 @@
+"""``headrace broker promote`` and ``replicas``: a broker's part in replication."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli._terminal import say, terminal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from headrace.protocol.frames import Command
+    from headrace.protocol.replication import ReplicationInfo
+
+__all__ = ["promote", "replicas"]
+
+Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="The broker's address.")]
+#: The last bytes of the old primary may take a while.
+_PATIENCE = timedelta(minutes=2)
+
+
+def promote(
+    address: Address,
+    force: Annotated[
+        bool, typer.Option("--force", help="Though it has not everything that it should have.")
+    ] = False,
+) -> None:
+    """Make a follower the primary; its old primary takes no more writes, now or when it is back."""
+    import msgspec
+
+    from headrace.protocol.codes import RequestCode
+    from headrace.protocol.replication import PromoteAnswer
+
+    answer = _ask(address, RequestCode.PROMOTE, {"force": str(force).lower()})
+    done = msgspec.json.decode(answer.payload, type=PromoteAnswer)
+    say(f"{address} is the primary, epoch {done.epoch}, from position {done.position:,} on.")
+    if not done.fenced:
+        say("The old primary did not answer; it is told when it is there again.")
+
+
+def replicas(address: Address) -> None:
+    """Show a broker's part in replication, and its followers."""
+    import msgspec
+
+    from headrace.protocol.codes import RequestCode
+    from headrace.protocol.replication import ReplicationInfo
+
+    answer = _ask(address, RequestCode.LIST_REPLICAS, {})
+    info = msgspec.json.decode(answer.payload, type=ReplicationInfo)
+    typer.echo(_sentence(address, info))
+    if info.role == "primary":
+        terminal().print(_table(info))
+
+
+def _sentence(address: str, info: ReplicationInfo) -> str:
+    text = f"{address}: {info.role}, epoch {info.epoch}, log {info.begin:,} to {info.end:,}"
+    if info.role == "follower":
+        lag = "unknown" if info.lag is None else f"{info.lag:,} bytes"
+        return f"{text}\nfollows {info.primary}, lag {lag}: {info.state}"
+    return f"{text}\n{info.primary} was promoted" if info.role == "fenced" else text
+
+
+def _table(info: ReplicationInfo) -> Table:
+    from rich.table import Table
+
+    table = Table("id", "follower", "position", "on disk", "lag bytes", "last heard")
+    for column in (table.columns[0], *table.columns[2:]):
+        column.justify = "right"
+    for row in info.replicas:
+        heard = "gone" if row.heard is None else f"{row.heard:.1f} s ago"
+        table.add_row(
+            str(row.number),
+            row.address,
+            f"{row.position:,}",
+            f"{row.durable:,}",
+            f"{row.lag:,}",
+            heard,
+        )
+    return table
+
+
+def _ask(address: str, code: int, ext: dict[str, str]) -> Command:
+    from headrace.client import AsyncClient
+    from headrace.client.settings import parse_addresses
+    from headrace.protocol.frames import Command
+
+    async def ask() -> Command:
+        (target,) = parse_addresses(address)
+        async with AsyncClient(target) as client:
+            return await client.invoke(target, Command(code, ext), timeout=_PATIENCE)
+
+    return asyncio.run(ask())
