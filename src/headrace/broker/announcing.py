@@ -8,6 +8,7 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.broker.replica_state import Role
 from headrace.errors import HeadraceError, SettingsError, broker_error
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command, FrameBuffer, encode
@@ -61,11 +62,14 @@ class Announcer:
 
     async def _run(self) -> None:
         loop = self._core.loop
-        told: tuple[int, int] | None = None
+        told: tuple[int, int, str] | None = None
         due = loop.time()
         while True:
-            versions = self._versions()
-            if versions != told or loop.time() >= due:
+            versions = (*self._versions(), self._broker_id())
+            if self._core.replication.role is Role.FENCED:
+                # Its name belongs to the broker that was promoted.
+                told = versions
+            elif versions != told or loop.time() >= due:
                 if await self._register():
                     told = versions
                 due = loop.time() + self._core.settings.register_interval.total_seconds()
