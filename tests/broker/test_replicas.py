@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.broker import BrokerSettings, EmbeddedBroker
+from headrace.broker import BrokerSettings, EmbeddedBroker, PeerSecurity
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.replication import Greeting, PromoteAnswer, ReplicationInfo
 from headrace.protocol.routes import TopicRoute
+from headrace.protocol.signing import Credentials
 from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, Wire, staged_part
 
 QUICK = {
@@ -391,3 +392,34 @@ def test_statistics_tell_how_far_a_follower_is(
         "following",
         0,
     )
+
+
+_ACL = """
+accounts:
+- accessKey: other-broker
+  secretKey: "12345678"
+  admin: true
+"""
+
+
+def test_followers_prove_who_they_are_and_speak_tls(tmp_path: Path) -> None:
+    acl = tmp_path / "acl.yml"
+    acl.write_text(_ACL)
+    security = PeerSecurity(
+        credentials=Credentials("other-broker", "12345678"), tls=True, tls_verify=False
+    )
+    locked = {"acl": acl, "tls": True, "tls_mode": "enforcing"}
+    with (
+        running(tmp_path / "primary", **locked) as primary,
+        running(tmp_path / "follower", follow=primary.address, peers=security) as follower,
+        running(tmp_path / "nobody", follow=primary.address) as stranger,
+        running(
+            tmp_path / "unsigned",
+            follow=primary.address,
+            peers=PeerSecurity(tls=True, tls_verify=False),
+        ) as unsigned,
+    ):
+        until(lambda: info(follower.address).state == "following", "it follows")
+        until(lambda: "TLS" in info(stranger.address).state, "it is not let in")
+        until(lambda: "access control" in info(unsigned.address).state, "it must sign")
+        assert promote(follower.address).epoch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.broker.embedded import BrokerProcess, EmbeddedBroker, spawn_broker
 from headrace.broker.limits import Limits
+from headrace.broker.remote import PeerSecurity
 from headrace.broker.server import BrokerServer, BrokerStatistics
 from headrace.broker.settings import BrokerSettings, Guards
 
@@ -15,5 +16,6 @@ __all__ = [
     "EmbeddedBroker",
     "Guards",
     "Limits",
+    "PeerSecurity",
     "spawn_broker",
 ]

@@ -15,6 +15,7 @@ from typing import get_args
 
 from headrace.broker.embedded import READY_LINE, ExitCode
 from headrace.broker.limits import Limits
+from headrace.broker.remote import PeerSecurity
 from headrace.broker.server import BrokerServer
 from headrace.broker.settings import BrokerSettings, Guards, TlsMode
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
@@ -81,6 +82,7 @@ def _settings(options: argparse.Namespace) -> BrokerSettings:
         create_topics=not options.no_create,
         limits=Limits.parse(options.limit),
         name_servers=tuple(options.register_with),
+        peers=PeerSecurity.from_environment(),
         guards=Guards.from_environment(),
     )
 

@@ -136,6 +136,9 @@ class FollowerTask:
                 hint="it takes no more writes: promote again when it is reachable, or stop it",
             ) from error
 
+    def _remote(self) -> Remote:
+        return Remote(self._primary, _PATIENCE, self._core.settings.peers)
+
     # The log
 
     async def _follow(self) -> None:
@@ -161,7 +164,7 @@ class FollowerTask:
 
     async def _session(self) -> None:
         """Follow over one connection, until it ends or there is nothing to be done."""
-        async with Remote(self._primary, _PATIENCE) as remote:
+        async with self._remote() as remote:
             instruction: Instruction = Greet()
             while not isinstance(instruction, Halt):
                 event = await self._perform(remote, instruction)
@@ -266,7 +269,7 @@ class FollowerTask:
     async def take_tables(self) -> None:
         """Take over what has changed, once; a primary that is gone has nothing to give."""
         with contextlib.suppress(ConnectionFailedError, RequestTimeoutError):
-            async with Remote(self._primary, _PATIENCE) as remote:
+            async with self._remote() as remote:
                 await self._pull_tables(remote)
 
     async def _take_over(self) -> None:
@@ -274,7 +277,7 @@ class FollowerTask:
         pause = self._core.settings.follow_interval.total_seconds()
         while True:
             with contextlib.suppress(HeadraceError, OSError):
-                async with Remote(self._primary, _PATIENCE) as remote:
+                async with self._remote() as remote:
                     while True:
                         await self._pull_tables(remote)
                         await asyncio.sleep(pause)

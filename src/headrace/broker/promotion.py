@@ -96,7 +96,7 @@ async def _fence_old(core: Core, old: str, epoch: int) -> int | None:
     """Have the old primary take no more; one past its last byte, None when it does not answer."""
     asked = FenceRequest(epoch=epoch, primary=core.address, log=core.replication.state.log)
     try:
-        async with Remote(old, _PATIENCE) as remote:
+        async with Remote(old, _PATIENCE, core.settings.peers) as remote:
             answer = await remote.ask(RequestCode.FENCE, msgspec.json.encode(asked))
         return msgspec.json.decode(answer.payload, type=FenceAnswer).end
     except FencedError:
@@ -126,7 +126,7 @@ async def _tell_old_primary(core: Core) -> None:
     while state.tell and core.replication.role is Role.PRIMARY:
         asked = FenceRequest(epoch=core.replication.epoch, primary=core.address, log=state.log)
         try:
-            async with Remote(state.left, _PATIENCE) as remote:
+            async with Remote(state.left, _PATIENCE, core.settings.peers) as remote:
                 await remote.ask(RequestCode.FENCE, msgspec.json.encode(asked))
             state.tell = False
             core.replication.save()
@@ -144,16 +144,16 @@ async def _ask_around(core: Core) -> None:
     """Ask the brokers that had this log whether one was promoted."""
     state = core.replication.state
     others = {*state.followers, state.left} - {"", core.address}
-    infos = await asyncio.gather(*map(_info, others))
+    infos = await asyncio.gather(*(_info(core, each) for each in others))
     for address, info in zip(others, infos, strict=True):
         newer = info is not None and info.epoch > core.replication.epoch
         if newer and info is not None and info.log == state.log and info.role == Role.PRIMARY:
             core.replication.fence(info.epoch, address)
 
 
-async def _info(address: str) -> ReplicationInfo | None:
+async def _info(core: Core, address: str) -> ReplicationInfo | None:
     try:
-        async with Remote(address, _PATIENCE) as remote:
+        async with Remote(address, _PATIENCE, core.settings.peers) as remote:
             answer = await remote.ask(RequestCode.LIST_REPLICAS)
         return msgspec.json.decode(answer.payload, type=ReplicationInfo)
     except (HeadraceError, OSError, msgspec.MsgspecError):

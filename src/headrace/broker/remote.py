@@ -3,18 +3,68 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import ConnectionFailedError, RequestTimeoutError, broker_error
 from headrace.protocol.frames import Command, FrameBuffer, encode
+from headrace.protocol.signing import Credentials, sign
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
 
-__all__ = ["Remote"]
+__all__ = ["PeerSecurity", "Remote"]
 
 _READ = 1 << 20
+#: Largest answer that is taken, bytes: one entry of the log at least.
+_MAX_FRAME = 1 << 28
+_NO = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSecurity:
+    """How this broker proves to others who it is, and whether it speaks TLS with them.
+
+    Examples
+    --------
+    >>> PeerSecurity.from_environment({"HEADRACE_TLS": "1"}).tls
+    True
+    """
+
+    #: Account of an admin at the other broker, None: requests are not signed.
+    credentials: Credentials | None = None
+    #: Whether to connect by TLS, and which certificates to trust; None: the system's.
+    tls: bool = False
+    tls_ca: Path | None = None
+    #: Whether a certificate must be trusted.
+    tls_verify: bool = True
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> PeerSecurity:
+        """Read the variables that clients read, too: ``HEADRACE_ACCESS_KEY`` and so on."""
+        key, secret = environ.get("HEADRACE_ACCESS_KEY"), environ.get("HEADRACE_SECRET_KEY")
+        ca = environ.get("HEADRACE_TLS_CA")
+        return cls(
+            credentials=Credentials(key, secret) if key and secret else None,
+            tls=environ.get("HEADRACE_TLS", "").lower() not in _NO,
+            tls_ca=Path(ca) if ca else None,
+            tls_verify=environ.get("HEADRACE_TLS_VERIFY", "1").lower() not in _NO,
+        )
+
+    def context(self) -> ssl.SSLContext | None:
+        """Make what a connection by TLS needs, None for a plain one."""
+        if not self.tls:
+            return None
+        context = ssl.create_default_context(cafile=self.tls_ca)
+        if not self.tls_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
 
 class Remote:
@@ -26,14 +76,17 @@ class Remote:
         ``host:port`` of the other broker.
     patience
         Seconds for the connection, and for an answer unless a request says otherwise.
-    max_frame
-        Largest answer that is taken, bytes.
+    security
+        How to prove who this broker is.
     """
 
-    def __init__(self, address: str, patience: float = 5.0, max_frame: int = 1 << 28) -> None:
+    def __init__(
+        self, address: str, patience: float = 5.0, security: PeerSecurity | None = None
+    ) -> None:
         self.address = address
+        self._security = security or PeerSecurity()
         self._patience = patience
-        self._frames = FrameBuffer(max_frame)
+        self._frames = FrameBuffer(_MAX_FRAME)
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._opaque = 0
@@ -43,7 +96,7 @@ class Remote:
         try:
             async with asyncio.timeout(self._patience):
                 self._reader, self._writer = await asyncio.open_connection(
-                    host.strip("[]"), int(port), limit=_READ
+                    host.strip("[]"), int(port), limit=_READ, ssl=self._security.context()
                 )
         except TimeoutError as error:
             raise self._failed(f"no answer within {self._patience:g} s") from error
@@ -83,6 +136,8 @@ class Remote:
         assert self._writer is not None
         self._opaque += 1
         command = Command(code, ext or {}, body, opaque=self._opaque)
+        if self._security.credentials is not None:
+            sign(command, self._security.credentials)
         patience = self._patience if patience is None else patience
         try:
             async with asyncio.timeout(patience):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.broker.limits import Limits
+from headrace.broker.remote import PeerSecurity
 from headrace.errors import SettingsError
 
 __all__ = ["UNSAFE_VARIABLE", "BrokerSettings", "Guards"]
@@ -108,6 +109,8 @@ class BrokerSettings:
     limits: Limits = field(default_factory=Limits)
     #: ``host:port`` of the broker to follow; None: be a primary.
     follow: str | None = None
+    #: How this broker proves to the others of its log who it is.
+    peers: PeerSecurity = field(default_factory=PeerSecurity)
     #: An empty follower begins with the primary's "oldest" or "newest" file of the log.
     follow_from: Literal["oldest", "newest"] = "oldest"
     #: So many followers must have a message on disk before it is answered.

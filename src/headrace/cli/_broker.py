@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headrace.cli import _replicas
+from headrace.cli._security import connecting
 
 if TYPE_CHECKING:
     from headrace.broker import BrokerSettings
@@ -25,8 +26,8 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
-app.command()(_replicas.promote)
-app.command()(_replicas.replicas)
+app.command()(connecting(_replicas.promote))
+app.command()(connecting(_replicas.replicas))
 
 
 class Flush(StrEnum):
@@ -95,7 +96,7 @@ def broker(
     """Run the embedded broker, name server and broker on one port, until Ctrl-C."""
     if context.invoked_subcommand is not None:
         return
-    from headrace.broker import BrokerSettings, Guards, Limits
+    from headrace.broker import BrokerSettings, Guards, Limits, PeerSecurity
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
     mode: Literal["sync", "async"] = "sync" if flush is Flush.sync else "async"
@@ -112,6 +113,7 @@ def broker(
         follow=follow,
         min_replicas=min_replicas,
         limits=Limits.parse(limit or ()),
+        peers=PeerSecurity.from_environment(),
         guards=Guards.from_environment(),
     )
     asyncio.run(_serve(data_dir, port, settings))

@@ -84,13 +84,15 @@ def _table(info: ReplicationInfo) -> Table:
 
 
 def _ask(address: str, code: int, ext: dict[str, str]) -> Command:
-    from headrace.client import AsyncClient
+    from headrace.cli._cluster import settings_from
+    from headrace.client import AsyncClient, ClientSettings
     from headrace.client.settings import parse_addresses
     from headrace.protocol.frames import Command
 
     async def ask() -> Command:
-        (target,) = parse_addresses(address)
-        async with AsyncClient(target) as client:
+        target = parse_addresses(address)[0]
+        settings = ClientSettings(**settings_from(target, None).connection)
+        async with AsyncClient(target, settings) as client:
             return await client.invoke(target, Command(code, ext), timeout=_PATIENCE)
 
     return asyncio.run(ask())
