@@ -408,9 +408,8 @@ def test_followers_prove_who_they_are_and_speak_tls(tmp_path: Path) -> None:
     security = PeerSecurity(
         credentials=Credentials("other-broker", "12345678"), tls=True, tls_verify=False
     )
-    locked = {"acl": acl, "tls": True, "tls_mode": "enforcing"}
     with (
-        running(tmp_path / "primary", **locked) as primary,
+        running(tmp_path / "primary", acl=acl, tls=True, tls_mode="enforcing") as primary,
         running(tmp_path / "follower", follow=primary.address, peers=security) as follower,
         running(tmp_path / "nobody", follow=primary.address) as stranger,
         running(
