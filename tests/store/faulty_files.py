@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.store import FileOps
 from headrace.store.fileops import Buffer
+from tests.store.samples import FaultyOps
 
-__all__ = ["FailingReads", "Killed", "KilledAt"]
+__all__ = ["FailingAt", "FailingReads", "Killed", "KilledAt"]
 
 
 class Killed(BaseException):
@@ -90,3 +92,51 @@ class FailingReads(FileOps):
 
     def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class FailingAt(FaultyOps):
+    """The N-th operation of a kind fails, once or from then on; syncs take no time.
+
+    Operations are counted from when it is armed.
+    """
+
+    def __init__(
+        self, name: str, at: int, code: int, *, for_good: bool, partial: bool = False
+    ) -> None:
+        super().__init__()
+        self.armed = False
+        #: Kinds of operations that have failed.
+        self.failed: set[str] = set()
+        #: Another kind and number that fails once.
+        self.also: tuple[str, int] | None = None
+        self._name, self._at, self._code = name, at, code
+        self._for_good = for_good
+        self._partial = partial
+        self._counts: Counter[str] = Counter()
+        self.plan = self._verdict
+
+    def _verdict(self, name: str, _number: int) -> int:
+        if not self.armed:
+            return 0
+        self._counts[name] += 1
+        number = self._counts[name]
+        hit = name == self._name and (number == self._at or (self._for_good and number > self._at))
+        if hit or (name, number) == self.also:
+            self.failed.add(name)
+            return self._code
+        return 0
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        try:
+            return super().pwritev(fd, buffers, offset)
+        except OSError:
+            if self._partial:
+                whole = b"".join(buffers)
+                os.pwrite(fd, whole[: len(whole) // 2], offset)
+            raise
+
+    def fdatasync(self, fd: int) -> None:
+        self._ask("sync")
+
+    def sync_directory(self, path: Path) -> None:
+        self._ask("sync_directory")

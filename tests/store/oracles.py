@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.errors import CorruptLogError
-from headrace.store import AppendResult, MessageStore, QueueAppend
+from headrace.errors import CorruptLogError, StoreFailedError
+from headrace.store import MessageStore, QueueAppend
 from tests.store.samples import split
 
 __all__ = [
@@ -64,28 +64,39 @@ class History:
     """What was appended, in order, and what was answered."""
 
     steps: list[Step] = field(default_factory=list)
+    #: Whether the store has said that it takes no more.
+    stopped: bool = False
 
     def append(self, store: MessageStore, *appends: QueueAppend, durable: bool = True) -> bool:
         """Append to a store, and remember it; whether it was acknowledged."""
-        future = store.append(appends)
-        error = future.exception(timeout=60)
-        self.note(appends, None if error else future.result(), durable=durable)
+        error = store.append(appends).exception(timeout=60)
+        self.note(appends, self._outcome(error, durable=durable))
         return error is None
 
-    def note(
-        self,
-        appends: Iterable[QueueAppend],
-        results: list[AppendResult] | None,
-        *,
-        durable: bool = True,
-    ) -> None:
+    def commit(self, store: MessageStore, *appends: QueueAppend) -> bool:
+        """Commit appends as one unit, and remember it; whether it was acknowledged."""
+        error = store.commit_unit([], appends).exception(timeout=60)
+        self.note(appends, self._outcome(error, durable=True))
+        return error is None
+
+    def _outcome(self, error: BaseException | None, *, durable: bool) -> str:
+        if error is None:
+            return "durable" if durable else "open"
+        if isinstance(error, StoreFailedError) and not self.stopped:
+            # The request that met the failure: nobody knows what became of it.
+            self.stopped = True
+            return "open"
+        return "refused"
+
+    def note(self, appends: Iterable[QueueAppend], outcome: str) -> None:
         """Remember an append; its records were stamped in place."""
         records = [
             (append.key, record)
             for append in appends
             for record in split([memoryview(append.records.data)])
         ]
-        outcome = "refused" if results is None else "durable" if durable else "open"
+        if not all(int.from_bytes(record[28:36], "big") for _, record in records):
+            outcome = "refused"  # before it had a place in the log
         self.steps.append(Step(records, outcome))
 
     def records(self) -> dict[tuple[Key, int], bytes]:

@@ -58,10 +58,13 @@ def check(store: MessageStore) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_killed_at_random_moments_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(1000, marks=pytest.mark.soak)])
+def test_t07_killed_at_random_moments_nothing_acknowledged_is_lost(
+    tmp_path: Path, kind: str, kills: int
+) -> None:
     chance = random.Random(f"kill {kind}")
     acked: set[int] = set()
-    for _ in range(5):
+    for _ in range(kills):
         with child(tmp_path, kind) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -82,7 +85,7 @@ def test_killed_at_random_moments_nothing_acknowledged_is_lost(tmp_path: Path, k
     ["store.append.written", "store.append.synced", "store.unit.middle", "store.unit.end"],
 )
 @pytest.mark.parametrize("hit", [1, 3])
-def test_killed_at_the_worst_moment_units_are_whole(
+def test_t07_killed_at_the_worst_moment_units_are_whole(
     tmp_path: Path, failpoint: str, hit: int
 ) -> None:
     with child(tmp_path, "sync", f"{failpoint}=kill:{hit}") as process:
@@ -106,7 +109,7 @@ def test_without_unit_marks_the_same_kill_leaves_half_a_unit(tmp_path: Path) -> 
         check(store)
 
 
-def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+def test_t18_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     with child(tmp_path, "sync") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -117,7 +120,7 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -
     MessageStore.open(tmp_path, settings()).close()
 
 
-def test_a_second_store_in_one_process_is_refused(tmp_path: Path) -> None:
+def test_t18_a_second_store_in_one_process_is_refused(tmp_path: Path) -> None:
     with (
         MessageStore.open(tmp_path, settings()),
         pytest.raises(StoreLockedError, match=f"process {os.getpid()}"),

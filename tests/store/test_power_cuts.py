@@ -185,7 +185,9 @@ class _CutDuringSync(Disk):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_after_a_power_cut_all_that_was_acknowledged_is_there(tmp_path: Path, seed: int) -> None:
+def test_t08_after_a_power_cut_all_that_was_acknowledged_is_there(
+    tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
     root, target = tmp_path / "live", tmp_path / "found"
     disk = _CutDuringSync(root, target, chance.randint(3, 60), chance)

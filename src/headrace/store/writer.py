@@ -348,7 +348,13 @@ class Writer:
             if self._log.end != group.begin:
                 self._log.cut(group.begin)
         except OSError as again:
-            self._fail(write_error(self._ops, self._log.segments[-1].path, again))
+            failure = StoreFailedError(
+                f"{self._log.segments[-1].path}: a write failed ({error}), and what it left could "
+                f"not be cut off again: {again.strerror or again}",
+                hint="check the disk, then start again: only then it is known what was kept of it",
+            )
+            self._fail(failure)
+            return failure
         return error
 
     def _fail(self, error: StoreError) -> None:
