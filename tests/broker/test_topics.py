@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.topics import DEFAULT_TOPIC, TopicTable
+from headrace.broker.topics import CLOSED_TOPICS, DEFAULT_TOPIC, TopicTable
 from headrace.errors import InvalidParameterError, NoPermissionError, TopicNotFoundError
 from headrace.protocol.routes import TopicConfig
 
@@ -16,7 +16,7 @@ def config(name: str = "t", queues: int = 4, perm: int = 6) -> TopicConfig:
 
 
 def test_template_cluster_and_broker_topics_exist_from_the_start() -> None:
-    assert sorted(table()) == ["DefaultCluster", "TBW102", "broker-a"]
+    assert sorted(table()) == sorted(["DefaultCluster", "TBW102", "broker-a", *CLOSED_TOPICS])
 
 
 def test_topic_is_created_and_changed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
@@ -270,6 +271,14 @@ class Java:
             "mqadmin", namesrv=namesrv, arguments=list(arguments), **_told(security)
         )
         return lambda: str(future.result(60))
+
+    def until(self, text: str, namesrv: str, *arguments: str, timeout: float = 20) -> str:
+        """Run the tool again and again until it prints a text, and return what it printed."""
+        deadline = time.monotonic() + timeout
+        while text not in (printed := self.mqadmin(namesrv, *arguments)):
+            assert time.monotonic() < deadline, f"{arguments[0]} never printed {text!r}: {printed}"
+            time.sleep(0.02)
+        return printed
 
     def producer(
         self,

@@ -121,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--follow-from", choices=["oldest", "newest"], help="file of its log to begin with")
     add("--min-replicas", type=int, metavar="N", help="followers that must have a message (0)")
     add("--replica-timeout", type=int, metavar="MS", help="longest wait for them (3000)")
+    add("--delay-levels", metavar="SPANS", help="how long messages wait at each delay level")
     add("--no-create", action="store_true", help="create no topic for a first message")
     return parser
 

@@ -44,9 +44,9 @@ def check_new_topic(core: Core, name: str) -> None:
 def check_group(core: Core, name: str) -> None:
     """Refuse a consumer group that has never been seen when there are too many."""
     most = core.settings.limits.max_groups
-    if core.offsets.knows(name) or core.clients.group(name) is not None:
+    if name in core.groups or core.offsets.knows(name) or core.clients.group(name) is not None:
         return
-    if max(core.offsets.group_count, core.clients.group_count) >= most:
+    if max(len(core.groups), core.offsets.group_count, core.clients.group_count) >= most:
         message = f"group {name!r} is not let in: there are {most} consumer groups already"
         raise BrokerBusyError(message, hint="Delete groups, or raise the limit max_groups.")
 

@@ -99,6 +99,12 @@ class ClientRegistry:
         """Number of producer groups."""
         return len(self._producers)
 
+    def forget(self, name: str) -> None:
+        """Drop what is known of a group without members."""
+        found = self._consumers.get(name)
+        if found is not None and not found.members:
+            del self._consumers[name]
+
     def producers(self, group: str) -> list[Member]:
         """List the members of a producer group."""
         return list(self._producers.get(group, {}).values())

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 from headrace.broker import admission
-from headrace.broker.appends import Appends, OnAppended
+from headrace.broker.appends import AppendOutcome, Appends, OnAppended
 from headrace.broker.clients import ClientRegistry, Notify
+from headrace.broker.delays import Delivery
+from headrace.broker.groups import GroupTable
 from headrace.broker.jobs import JobBook
 from headrace.broker.locks import QueueLocks
 from headrace.broker.mailbox import Mailbox
@@ -26,17 +28,19 @@ from headrace.broker.rates import Rate
 from headrace.broker.replicas import Replication
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 from headrace.broker.static_topics import StaticTopics
-from headrace.broker.topics import RETRY_PREFIX, TopicTable
-from headrace.errors import InvalidParameterError
+from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, TopicTable
+from headrace.errors import BrokerError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
+from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.routes import MappingDetail, TopicConfig
 
 if TYPE_CHECKING:
+    from headrace.broker.drafts import Draft
     from headrace.broker.follower import FollowerTask
     from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
-    from headrace.store import MessageStore, QueueAppend
+    from headrace.store import AppendResult, MessageStore, QueueAppend
 
 __all__ = ["Core"]
 
@@ -92,8 +96,12 @@ class Core:
         self.offsets: ConsumerOffsets = ConsumerOffsets(
             load_snapshot(self._offsets_file, _OffsetTable)
         )
+        saved_groups = load_snapshot(self._groups_file, list[SubscriptionGroupConfig]) or []
+        self.groups: GroupTable = GroupTable(create=settings.create_groups, saved=saved_groups)
+        self.delays = Delivery(self)
         self._saved_topics = self.topics.version
         self._saved_mappings = self.static_topics.version
+        self._saved_groups = self.groups.version
         self._saved_offsets = self.offsets.version
         #: This broker's part in replication.
         self.replication = Replication(self)
@@ -125,6 +133,10 @@ class Core:
     @property
     def _mappings_file(self) -> Path:
         return self.folder / "static_topics.json"
+
+    @property
+    def _groups_file(self) -> Path:
+        return self.folder / "groups.json"
 
     @property
     def _offsets_file(self) -> Path:
@@ -160,6 +172,13 @@ class Core:
         save_snapshot(self._topics_file, own)
         self._saved_topics = version
 
+    def save_groups(self) -> None:
+        """Make the table of groups durable."""
+        version = self.groups.version
+        if self._saved_groups != version:
+            save_snapshot(self._groups_file, self.groups.configs())
+            self._saved_groups = version
+
     def save_offsets(self) -> None:
         """Make consumer offsets durable if they changed."""
         version = self.offsets.version
@@ -187,11 +206,26 @@ class Core:
         self.topics.create(name, queues=queues)
         self.save_topics()
 
+    def retry_topic(self, group: str) -> TopicConfig:
+        """Give the topic of a group's retries, created as the group's settings say.
+
+        Raises
+        ------
+        GroupNotFoundError
+            When there is no such group, and none may be created.
+        """
+        admission.check_group(self, group)
+        admission.check_new_topic(self, RETRY_PREFIX + group)
+        queues = max(1, self.groups.get(group).retry_queue_nums)
+        self.save_groups()
+        self.ensure_topic(RETRY_PREFIX + group, queues)
+        return self.topics.get(RETRY_PREFIX + group)
+
     def show_group(self, name: str) -> None:
         """Let RocketMQ's tools find a group that has offsets but no members."""
         try:
-            self.ensure_topic(RETRY_PREFIX + name, queues=1)
-        except (InvalidParameterError, OSError) as error:
+            self.retry_topic(name)
+        except (BrokerError, OSError) as error:
             _log.warning("group %r stays hidden from RocketMQ's tools: %s", name, error)
 
     def delete_topic(self, name: str) -> Future[int] | None:
@@ -264,6 +298,17 @@ class Core:
             done = self.replication.after(appends, done)
         self._appends.add(appends, done)
 
+    async def put(self, draft: Draft) -> AppendResult:
+        """Store one message of the broker's own making."""
+        ended: asyncio.Future[AppendOutcome] = self.loop.create_future()
+        self.append([draft.append()], ended.set_result)
+        outcome = await ended
+        if outcome.error is not None:
+            raise outcome.error
+        if draft.topic in CLOSED_TOPICS:
+            self.delays.wake()
+        return outcome.results[0]
+
     @staticmethod
     async def stored(future: Future[T]) -> T:
         """Wait for the store."""
@@ -290,3 +335,4 @@ class Core:
         await self.in_thread(self.store.close)
         self.pool.shutdown()
         self.save_offsets()
+        self.save_groups()

@@ -67,3 +67,7 @@ class QueueLocks:
             lock = self._locks.get((group, queue))
             if lock is not None and lock.client == client:
                 del self._locks[group, queue]
+
+    def holds_any(self, group: str, *, now: float) -> bool:
+        """Tell whether any client of a group holds a lock: then the group consumes in order."""
+        return any(name == group and lock.expires > now for (name, _), lock in self._locks.items())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.replication import TableRow, Tables
 from headrace.protocol.routes import TopicConfig
 
@@ -45,6 +46,11 @@ def _replace_offsets(core: Core, table: dict[str, dict[str, dict[int, int]]]) ->
     core.offsets.replace(table)
 
 
+def _replace_groups(core: Core, configs: list[SubscriptionGroupConfig]) -> None:
+    core.groups.replace(configs)
+    core.save_groups()
+
+
 TABLES: dict[str, Table] = {
     "topics": Table(lambda core: core.topics.version, _topics, list[TopicConfig], _replace_topics),
     "offsets": Table(
@@ -52,6 +58,12 @@ TABLES: dict[str, Table] = {
         lambda core: core.offsets.table(),
         dict[str, dict[str, dict[int, int]]],
         _replace_offsets,
+    ),
+    "groups": Table(
+        lambda core: core.groups.version,
+        lambda core: core.groups.configs(),
+        list[SubscriptionGroupConfig],
+        _replace_groups,
     ),
 }
 """All tables, by name; they are taken over in this order."""

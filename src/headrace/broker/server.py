@@ -182,6 +182,7 @@ class BrokerServer:
         core.start_task(self._save_now_and_then())
         for announcer in self._announcers:
             announcer.start()
+        core.start_task(core.delays.run())
         core.start_task(self._look_around_now_and_then())
         if core.follower is not None:
             core.follower.start()
@@ -254,8 +255,9 @@ class BrokerServer:
             await asyncio.sleep(self._settings.save_interval.total_seconds())
             try:
                 core.save_offsets()
+                core.save_groups()
             except StoreError as error:
-                _log.error("consumer offsets could not be saved: %s", error)
+                _log.error("consumer offsets or groups could not be saved: %s", error)
 
     async def _look_around_now_and_then(self) -> None:
         core = self._running()

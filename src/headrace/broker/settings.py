@@ -88,6 +88,14 @@ class BrokerSettings:
     create_topics: bool = True
     #: Queues of a topic that is created that way.
     default_queues: int = 8
+    #: Create a consumer group when it is heard of for the first time.
+    create_groups: bool = True
+    #: How long a message waits at each delay level, from level 1 on: numbers with s, m, h, d or ms.
+    delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    #: A message may not be delayed for longer than this.
+    max_delay: timedelta = timedelta(days=3)
+    #: So many messages may wait for times of their own: each takes 44 bytes of memory.
+    max_timers: int = 2_000_000
     #: Most bytes of messages in one answer.
     max_pull_size: int = 8 * 1024 * 1024
     #: A client that says nothing for so long is gone.

@@ -13,13 +13,37 @@ from headrace.protocol.attributes import apply_attributes
 from headrace.protocol.codes import Perm
 from headrace.protocol.routes import TopicConfig
 
-__all__ = ["DEFAULT_TOPIC", "RETRY_PREFIX", "TopicTable"]
+__all__ = [
+    "CLOSED_TOPICS",
+    "DEAD_PREFIX",
+    "DEFAULT_TOPIC",
+    "DELAY_TOPIC",
+    "PROGRESS_TOPIC",
+    "RETRY_PREFIX",
+    "TIMER_TOPIC",
+    "TopicTable",
+]
 
 DEFAULT_TOPIC = "TBW102"
 """The topic whose settings a producer's new topic takes over."""
 
 RETRY_PREFIX = "%RETRY%"
 """In front of a group's name: the topic of messages that the group could not process."""
+
+DEAD_PREFIX = "%DLQ%"
+"""In front of a group's name: the topic of messages that the group could not process at all."""
+
+DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""Messages that wait by level; queue ``level - 1`` holds those of one level."""
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""Messages that wait for a time of their own."""
+
+PROGRESS_TOPIC = "rmq_sys_headrace_delays"
+"""What of the two topics above was delivered."""
+
+CLOSED_TOPICS = {DELAY_TOPIC: 18, TIMER_TOPIC: 1, PROGRESS_TOPIC: 1}
+"""Topics that only the broker itself writes to, with the number of their queues."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _MOST_QUEUES = 65_536
@@ -60,8 +84,9 @@ class TopicTable:
         self._system = {
             name: _config(name, default_queues, perm=everything)
             for name in (DEFAULT_TOPIC, cluster, broker)
-        }
-        self._topics = self._system | {config.topic_name: config for config in saved}
+        } | {name: _config(name, queues) for name, queues in CLOSED_TOPICS.items()}
+        own = {config.topic_name: config for config in saved}
+        self._topics = own | self._system
         #: Number of changes so far: the data version that clients see.
         self.version = 0
 
@@ -181,6 +206,8 @@ class TopicTable:
             When it takes no messages.
         """
         config = self._topics.get(name)
+        if name in CLOSED_TOPICS:
+            raise NoPermissionError(f"topic {name!r} takes no messages: it is the broker's own")
         if config is not None:
             if not config.perm & Perm.WRITE:
                 raise NoPermissionError(f"topic {name!r} takes no messages: it is read-only")

@@ -124,7 +124,7 @@ class StoredMessage:
     queue_offset: int = 0
     #: Place in the broker's commit log.
     position: int = 0
-    #: Decompressed.
+    #: Decompressed, unless it was read otherwise.
     body: bytes = b""
     properties: dict[str, str] = field(default_factory=dict)
     flag: int = 0
@@ -182,8 +182,8 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
     return b"".join(pieces)
 
 
-def decode_messages(block: Buffer) -> list[StoredMessage]:
-    """Read a block of stored messages, as a pull returns it.
+def decode_messages(block: Buffer, *, unpack: bool = True) -> list[StoredMessage]:
+    """Read a block of stored messages, as a pull returns it; ``unpack=False`` leaves bodies as stored.
 
     Raises
     ------
@@ -204,12 +204,12 @@ def decode_messages(block: Buffer) -> list[StoredMessage]:
         size = int.from_bytes(view[at : at + 4], signed=True)
         if not MIN_RECORD <= size <= left:
             raise ProtocolError(f"the record at byte {at} claims {size} bytes of {left}")
-        messages.append(_decode(view[at : at + size], at))
+        messages.append(_decode(view[at : at + size], at, unpack=unpack))
         at += size
     return messages
 
 
-def _decode(record: memoryview, at: int) -> StoredMessage:
+def _decode(record: memoryview, at: int, *, unpack: bool) -> StoredMessage:
     body_start, body_end, topic_end = record_parts(record, at)
     size, magic, crc, queue_id, flag, queue_offset, position, sys_flag, born = (
         _BEFORE_HOSTS.unpack_from(record)
@@ -225,7 +225,7 @@ def _decode(record: memoryview, at: int) -> StoredMessage:
         queue_id=queue_id,
         queue_offset=queue_offset,
         position=position,
-        body=decompress(body, sys_flag) if sys_flag & _COMPRESSED else bytes(body),
+        body=decompress(body, sys_flag) if unpack and sys_flag & _COMPRESSED else bytes(body),
         properties=decode_properties(record[topic_end + 2 :]),
         flag=flag,
         sys_flag=sys_flag,

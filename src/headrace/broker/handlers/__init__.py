@@ -14,8 +14,10 @@ from headrace.broker.handlers import (
     pull,
     registration,
     replication,
+    retries,
     routes,
     send,
+    subscriptions,
     topics,
 )
 
@@ -34,8 +36,10 @@ _FAMILIES = (
     pull,
     registration,
     replication,
+    retries,
     routes,
     send,
+    subscriptions,
     topics,
 )
 

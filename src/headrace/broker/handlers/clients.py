@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.admission import check_heartbeat, check_new_topic
+from headrace.broker.admission import check_heartbeat
 from headrace.broker.clients import Member
-from headrace.broker.topics import RETRY_PREFIX
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.groups import Heartbeat, LockRequest
 from headrace.protocol.routes import QueueRef, dumps
@@ -29,9 +28,8 @@ def heart_beat(core: Core, request: Request) -> Command:
         beat.client_id, peer.number, f"{host}:{port}", command.language, command.version
     )
     for consumer in beat.consumer_data_set:
-        retry = RETRY_PREFIX + consumer.group_name
-        check_new_topic(core, retry)
-        core.ensure_topic(retry, queues=1)
+        if core.groups.creates or consumer.group_name in core.groups:
+            core.retry_topic(consumer.group_name)
     core.notify(core.clients.heartbeat(beat, member, now=core.loop.time()))
     # The second version, heartbeats without subscriptions, is not offered: clients fall back.
     ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headrace.broker.topics import RETRY_PREFIX
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.routes import QueueRef, dumps
 
@@ -156,55 +155,6 @@ def get_subscription(core: Core, request: Request) -> Command:
     return request.reply(body=dumps(body))
 
 
-def delete_group(core: Core, request: Request) -> Command:
-    """Forget a group's offsets, if asked to: groups themselves come with their members."""
-    name = request.text("groupName")
-    if request.flag("cleanOffset", default=False):
-        core.offsets.forget_group(name)
-    return request.reply()
-
-
-def update_group(core: Core, request: Request) -> Command:
-    """Accept a group: it exists once it has members or offsets, and all are set up alike."""
-    config = request.body(dict[str, object])
-    core.ensure_topic(f"{RETRY_PREFIX}{config.get('groupName', '')}", queues=1)
-    return request.reply()
-
-
-def get_all_groups(core: Core, request: Request) -> Command:
-    """Describe all groups."""
-    names = {group.name for group in core.clients.groups()} | set(core.offsets.groups())
-    body = {
-        "subscriptionGroupTable": {name: _group_config(name) for name in sorted(names)},
-        "forbiddenTable": {},
-        "dataVersion": {"timestamp": core.started, "counter": len(names)},
-    }
-    return request.reply(body=dumps(body))
-
-
-def get_group(_core: Core, request: Request) -> Command:
-    """Describe one group."""
-    return request.reply(body=dumps(_group_config(request.text("group"))))
-
-
-def _group_config(name: str) -> dict[str, object]:
-    return {
-        "groupName": name,
-        "consumeEnable": True,
-        "consumeFromMinEnable": True,
-        "consumeBroadcastEnable": True,
-        "consumeMessageOrderly": False,
-        "retryQueueNums": 1,
-        "retryMaxTimes": 16,
-        "brokerId": 0,
-        "whichBrokerWhenConsumeSlowly": 1,
-        "notifyConsumerIdsChangedEnable": True,
-        "groupSysFlag": 0,
-        "consumeTimeoutMinute": 15,
-        "attributes": {},
-    }
-
-
 HANDLERS = {
     RequestCode.GET_CONSUMER_CONNECTION_LIST: get_consumer_connections,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: get_producer_connections,
@@ -214,8 +164,4 @@ HANDLERS = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: get_groups_of_topic,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: get_topics_of_group,
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: get_subscription,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all_groups,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
 }

@@ -58,8 +58,6 @@ def pull_message(core: Core, request: Request) -> Command | None:
     reset = core.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
     if reset is not None:
         return _moved_by_reset(core, request, pull, reset)
-    if not core.offsets.knows(pull.group):
-        check_group(core, pull.group)
     commit = request.number("commitOffset", 0)
     if flags & _COMMIT and commit >= 0:
         commit = pull.static.physical(commit) if pull.static else commit
@@ -147,6 +145,7 @@ def _checked(core: Core, request: Request, flags: int) -> _Pull:
     group, topic = request.text("consumerGroup"), request.text("topic")
     queue_id, offset = request.number("queueId"), request.number("queueOffset")
     config = core.topics.get(topic)
+    _check_group(core, group)
     static = core.static_topics.locate(topic, queue_id)
     if static is not None:
         queue_id, offset = static.queue_id, static.physical(offset)
@@ -167,6 +166,19 @@ def _checked(core: Core, request: Request, flags: int) -> _Pull:
         _tags(core, request, group, topic, by_request=bool(flags & _SUBSCRIPTION)),
         static,
     )
+
+
+def _check_group(core: Core, name: str) -> None:
+    if name not in core.groups:
+        check_group(core, name)
+    config = core.groups.get(name)
+    if not config.consume_enable:
+        raise NoPermissionError(f"subscription group no permission, {name}")
+    if not config.consume_broadcast_enable:
+        group = core.clients.group(name)
+        if group is not None and group.message_model == "BROADCASTING":
+            message = f"the consumer group[{name}] can not consume by broadcast way"
+            raise NoPermissionError(message)
 
 
 def _tags(

@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.broker.admission import check_batch, check_new_topic
+from headrace.broker.drafts import Draft
 from headrace.broker.failures import failure
+from headrace.broker.rewriting import Sending, is_special, rewritten
+from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
 from headrace.errors import InvalidParameterError, MessageRejectedError, NotReplicatedError
 from headrace.protocol.attributes import CLEANUP_POLICY
 from headrace.protocol.batches import batch_to_records
-from headrace.protocol.codes import RequestCode, SysFlag
+from headrace.protocol.codes import RequestCode
 from headrace.protocol.columns import decode_columns
 from headrace.protocol.ids import UniqueKeys
 from headrace.protocol.properties import (
-    DELAY,
     KEYS,
     MAX_PROPERTIES,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TRAN_MSG,
     UNIQ_KEY,
     WAIT,
+    decode_properties,
 )
 from headrace.protocol.records import RecordFields, Records, encode_record
 from headrace.store import QueueAppend
@@ -52,12 +51,11 @@ _LETTERS = {
     "flag": "h",
     "properties": "i",
     "reconsumeTimes": "j",
+    "maxReconsumeTimes": "l",
     "batch": "m",
 }
 _NAMES = {name: name for name in _LETTERS}
 
-_DELAYS = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-_UNSUPPORTED = re.compile(rf"(?:^|\x02)({'|'.join((*_DELAYS, TRAN_MSG))})\x01([^\x02]*)")
 _UNIQ_KEY = re.compile(rf"(?:^|\x02){UNIQ_KEY}\x01([^\x02]+)")
 _uniq_keys = UniqueKeys()
 _OWN_TO_EACH = re.compile(rf"(?:^|(?<=\x02))(?:{UNIQ_KEY}|{WAIT})\x01[^\x02]*(?:\x02|$)")
@@ -76,11 +74,13 @@ class _Fields:
     flag: int
     properties: str
     reconsume_times: int
+    most_times: int | None
     is_batch: bool
 
 
 def _fields(request: Request, names: dict[str, str]) -> _Fields:
     number = request.number
+    most_times = number(names["maxReconsumeTimes"], -1)
     return _Fields(
         topic=request.text(names["topic"]),
         default_topic=request.text(names["defaultTopic"], ""),
@@ -91,6 +91,7 @@ def _fields(request: Request, names: dict[str, str]) -> _Fields:
         flag=number(names["flag"]),
         properties=request.text(names["properties"], ""),
         reconsume_times=number(names["reconsumeTimes"], 0),
+        most_times=most_times if most_times >= 0 else None,
         is_batch=request.flag(names["batch"]),
     )
 
@@ -100,6 +101,8 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     fields = _fields(request, names)
     body = request.command.payload
     _check(core, fields, body)
+    if fields.topic.startswith(RETRY_PREFIX):
+        core.retry_topic(fields.topic.removeprefix(RETRY_PREFIX))
     if fields.topic not in core.topics:
         check_new_topic(core, fields.topic)
     template = fields.default_topic if core.settings.create_topics else ""
@@ -108,30 +111,54 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
         core.save_topics()
     static = core.static_topics.locate(fields.topic, fields.queue_id)
     queue_id = _choose_queue(config, static.queue_id if static else fields.queue_id)
-    uniq_key = ""
-    if fields.is_batch:
-        check_batch(core, body, fields.topic, fields.properties)
-        records = _batch(fields, queue_id, body, request.peer.address)
-    else:
-        uniq_key, records = _single(fields, queue_id, body, request.peer.address)
+    uniq_key, append = _append(core, fields, queue_id, request)
     if config.attributes.get(CLEANUP_POLICY) == "COMPACTION":
-        _require_keys(config.topic_name, records)
+        _require_keys(config.topic_name, append.records)
     size = len(body)
     request.peer.hold(size)
-    append = QueueAppend(fields.topic, queue_id, records)
-    core.append([append], partial(_stored, core, request, append, uniq_key, size, static))
+    sent = _Sent(append, queue_id, uniq_key, size, static)
+    core.append([append], partial(_stored, core, request, sent))
 
 
-def _stored(
-    core: Core,
-    request: Request,
-    append: QueueAppend,
-    uniq_key: str,
-    size: int,
-    static: LogicalQueue | None,
-    outcome: AppendOutcome,
-) -> None:
-    request.peer.release(size)
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What was handed to the store, and what its sender is to hear."""
+
+    append: QueueAppend
+    #: The queue that was asked for: a message that waits lies in another one.
+    queue_id: int
+    #: Empty for a batch.
+    uniq_key: str
+    size: int
+    static: LogicalQueue | None
+
+
+def _append(
+    core: Core, fields: _Fields, queue_id: int, request: Request
+) -> tuple[str, QueueAppend]:
+    """Make the records; the unique id of a single message comes first, as it may be made here."""
+    body, host = request.command.payload, request.peer.address
+    special = is_special(fields.topic, fields.sys_flag, fields.properties)
+    if fields.is_batch:
+        if special:
+            message = f"a batch for topic {fields.topic!r} asks for a delay or a transaction:"
+            raise MessageRejectedError(f"{message} only single messages can")
+        check_batch(core, body, fields.topic, fields.properties)
+        return "", QueueAppend(fields.topic, queue_id, _batch(fields, queue_id, body, host))
+    found = _UNIQ_KEY.search(fields.properties)
+    uniq_key = found[1] if found else _uniq_keys.take()
+    if special:
+        draft = _draft(fields, queue_id, body, host, uniq_key)
+        return uniq_key, rewritten(core, draft, Sending(fields.most_times)).append()
+    properties = fields.properties
+    if not found:
+        properties = f"{UNIQ_KEY}\x01{uniq_key}\x02{properties}"
+    records = _single(fields, queue_id, body, host, properties)
+    return uniq_key, QueueAppend(fields.topic, queue_id, records)
+
+
+def _stored(core: Core, request: Request, sent: _Sent, outcome: AppendOutcome) -> None:
+    request.peer.release(sent.size)
     error = outcome.error
     # Stored, but on too few followers: RocketMQ's clients want to know where, all the same.
     short = isinstance(error, NotReplicatedError) and bool(outcome.results)
@@ -140,16 +167,19 @@ def _stored(
         request.answer(failure(request, error))
         return
     (result,) = outcome.results
-    positions = np.asarray(append.records.starts) + result.first_position
+    static = sent.static
+    if sent.append.topic in CLOSED_TOPICS:
+        core.delays.wake()
+    positions = np.asarray(sent.append.records.starts) + result.first_position
     ext = {
         "msgId": _offset_ids(core, positions),
-        "queueId": str(static.global_id if static else append.queue_id),
+        "queueId": str(static.global_id if static else sent.queue_id),
         "queueOffset": str(static.logical(result.first_offset) if static else result.first_offset),
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }
-    if uniq_key:
-        ext["transactionId"] = uniq_key
+    if sent.uniq_key:
+        ext["transactionId"] = sent.uniq_key
     answer = request.reply(ext=ext)
     if isinstance(error, NotReplicatedError):
         answer.code, answer.remark = error.number or answer.code, str(error)
@@ -176,15 +206,6 @@ def _check(core: Core, fields: _Fields, body: Buffer) -> None:
     if len(fields.properties) > MAX_PROPERTIES:
         message = f"the properties of a message for topic {fields.topic!r} take more than"
         raise MessageRejectedError(f"{message} {MAX_PROPERTIES} bytes")
-    unsupported = _UNSUPPORTED.search(fields.properties)
-    prepared = fields.sys_flag & SysFlag.ROLLED_BACK == SysFlag.PREPARED
-    if prepared or (unsupported and unsupported[2] not in ("", "0", "false")):
-        name = unsupported[1] if unsupported else TRAN_MSG
-        message = f"a message for topic {fields.topic!r} has the property {name}:"
-        hint = "Send it to a full RocketMQ, or without delay or transaction."
-        raise MessageRejectedError(
-            f"{message} this broker keeps no delayed and no half messages", hint=hint
-        )
 
 
 def _choose_queue(config: TopicConfig, queue_id: int) -> int:
@@ -213,14 +234,8 @@ def _batch(fields: _Fields, queue_id: int, body: Buffer, host: tuple[str, int]) 
 
 
 def _single(
-    fields: _Fields, queue_id: int, body: Buffer, host: tuple[str, int]
-) -> tuple[str, Records]:
-    """Make the record of one message; its unique id comes first, as it may be made here."""
-    properties = fields.properties
-    found = _UNIQ_KEY.search(properties)
-    uniq_key = found[1] if found else _uniq_keys.take()
-    if not found:
-        properties = f"{UNIQ_KEY}\x01{uniq_key}\x02{properties}"
+    fields: _Fields, queue_id: int, body: Buffer, host: tuple[str, int], properties: str
+) -> Records:
     numbers = RecordFields(
         queue_id=queue_id,
         born=fields.born,
@@ -229,8 +244,23 @@ def _single(
         sys_flag=fields.sys_flag,
         reconsume_times=fields.reconsume_times,
     )
-    records = encode_record(fields.topic, body, properties.encode(), numbers)
-    return uniq_key, records
+    return encode_record(fields.topic, body, properties.encode(), numbers)
+
+
+def _draft(
+    fields: _Fields, queue_id: int, body: Buffer, host: tuple[str, int], uniq_key: str
+) -> Draft:
+    return Draft(
+        topic=fields.topic,
+        queue_id=queue_id,
+        body=body,
+        properties={UNIQ_KEY: uniq_key, **decode_properties(fields.properties.encode())},
+        born=fields.born,
+        born_host=host,
+        flag=fields.flag,
+        sys_flag=fields.sys_flag,
+        reconsume_times=fields.reconsume_times,
+    )
 
 
 def _require_keys(topic: str, records: Records) -> None:

@@ -1,0 +1,107 @@
+"""Messages with special properties go elsewhere first: a table of rules, applied in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.broker.delays import delayed
+from headrace.broker.retries import dead_letter, is_dead
+from headrace.broker.topics import RETRY_PREFIX
+from headrace.errors import BrokerBusyError, MessageRejectedError
+from headrace.protocol.codes import SysFlag
+from headrace.protocol.properties import (
+    DELAY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.core import Core
+    from headrace.broker.drafts import Draft
+
+__all__ = ["Sending", "is_special", "rewritten", "with_delay"]
+
+_PROPERTIES = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG)
+_SPECIAL = re.compile(rf"(?:^|\x02)(?:{'|'.join(_PROPERTIES)})\x01")
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What a send request says beside the message."""
+
+    #: How often a group tries again, if the request says so.
+    most_times: int | None = None
+
+
+def is_special(topic: str, sys_flag: int, properties: str) -> bool:
+    r"""Tell whether a rule may apply to a message: most take the short way.
+
+    >>> is_special("lines", 0, "KEYS\x01k\x02"), is_special("lines", 0, "DELAY\x013\x02")
+    (False, True)
+    """
+    return bool(
+        _SPECIAL.search(properties) or sys_flag & SysFlag.PREPARED or topic.startswith(RETRY_PREFIX)
+    )
+
+
+def rewritten(core: Core, draft: Draft, sending: Sending) -> Draft:
+    """Apply all rules to a message that was sent.
+
+    Raises
+    ------
+    MessageRejectedError
+        When what the message asks for cannot be.
+    GroupNotFoundError
+        When it is a retry of a group that does not exist.
+    BrokerBusyError
+        When too many messages wait.
+    """
+    for rule in _RULES:
+        draft = rule(core, draft, sending)
+    return draft
+
+
+def with_delay(core: Core, draft: Draft) -> Draft:
+    """Park a message that asks for a delay; raises as ``rewritten`` does."""
+    parked = delayed(draft, core.delays.spans, core.settings.max_delay, core.now())
+    waiting, most = core.delays.scheduler.pending_timers, core.settings.max_timers
+    if waiting >= most and parked.topic != draft.topic and DELAY not in parked.properties:
+        message = f"timer message is under flow control: {waiting} wait, the limit is {most}"
+        raise BrokerBusyError(message, hint="Send it later, or raise the broker's max_timers.")
+    return parked
+
+
+def _retry(core: Core, draft: Draft, sending: Sending) -> Draft:
+    """Turn what a group has given up into a dead letter."""
+    if not draft.topic.startswith(RETRY_PREFIX):
+        return draft
+    group = draft.topic.removeprefix(RETRY_PREFIX)
+    config = core.groups.get(group)
+    most = config.retry_max_times if sending.most_times is None else sending.most_times
+    in_order = core.locks.holds_any(group, now=core.loop.time())
+    if not is_dead(draft.reconsume_times, most, in_order=in_order):
+        return draft
+    letter = dead_letter(draft, group)
+    core.ensure_topic(letter.topic, queues=1)
+    return letter
+
+
+def _transaction(_core: Core, draft: Draft, _sending: Sending) -> Draft:
+    """Refuse half messages."""
+    prepared = draft.sys_flag & SysFlag.ROLLED_BACK == SysFlag.PREPARED
+    if prepared or draft.properties.get(TRAN_MSG, "false") == "true":
+        message = f"a message for topic {draft.topic!r} has the property {TRAN_MSG}:"
+        raise MessageRejectedError(f"{message} this broker keeps no half messages")
+    return draft
+
+
+def _delay(core: Core, draft: Draft, _sending: Sending) -> Draft:
+    return with_delay(core, draft)
+
+
+_RULES: tuple[Callable[[Core, Draft, Sending], Draft], ...] = (_retry, _transaction, _delay)
