@@ -47,6 +47,7 @@ def sent_back(message: StoredMessage, asked: SendBack) -> Draft:
 
     Examples
     --------
+    >>> from headrace.protocol.messages import StoredMessage
     >>> message = StoredMessage(topic="lines", reconsume_times=1)
     >>> again = sent_back(message, SendBack("g", most_times=2))
     >>> again.topic, again.properties["DELAY"], again.reconsume_times

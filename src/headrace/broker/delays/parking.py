@@ -36,6 +36,7 @@ def delayed(draft: Draft, levels: Sequence[int], longest: timedelta, now: int) -
 
     Examples
     --------
+    >>> from headrace.broker.drafts import Draft
     >>> draft = Draft(topic="lines", properties={"DELAY": "2"})
     >>> delayed(draft, (1000, 5000), timedelta(days=3), now=0).queue_id
     1
