@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from headrace.errors import InvalidParameterError
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.folder_lock import FolderLock
+from headrace.store.keys import KeyIndex
 from headrace.store.maintenance import Maintenance
 from headrace.store.opening import COPIED, StoreParts, open_parts
 from headrace.store.reading import Bounds, Cut, Reader, ReadResult
@@ -72,6 +73,9 @@ class MessageStore:
         self._maintenance = Maintenance(parts.retention.run, settings.maintenance_interval)
         verification = Verification(parts.log, parts.recovery.checked_from)
         self._reader = Reader(parts.log, parts.catalog, verification)
+        #: Finds messages by their keys.
+        self.keys = KeyIndex(path / "keys", parts.log, parts.catalog, self.read_at, ops)
+        self._indexing = Maintenance(self.keys.keep_up, settings.maintenance_interval)
         #: The log as followers and their primary need it.
         self.replication = LogPort(
             path / COPIED,
@@ -339,6 +343,8 @@ class MessageStore:
 
         Slices that were read stay valid.  Closing again does nothing.
         """
+        self.keys.close()
+        self._indexing.close()
         self._maintenance.close()
         if self._writer.close():
             self._checkpointer.close()

@@ -1,0 +1,283 @@
+"""The index of keys: files for the full segments, a little memory for the newest."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import NotFoundError
+from headrace.protocol.messages import StoredMessage, decode_messages
+from headrace.protocol.properties import KEYS, UNIQ_KEY
+from headrace.store.keys.collecting import ENTRY, Collected, Entries, collect, sorted_entries
+from headrace.store.keys.hashes import topic_hash, word_hashes
+from headrace.store.keys.sidecar import DamagedSidecarError, Sidecar, Subject, write_sidecar
+from headrace.store.record import store_time_of
+from headrace.store.segments import GoneError
+
+if TYPE_CHECKING:
+    from headrace.store.catalog import Catalog
+    from headrace.store.fileops import FileOps
+    from headrace.store.log import CommitLog
+    from headrace.store.segments import Segment
+
+__all__ = ["KeyIndex", "KeyQuery"]
+
+_logger = logging.getLogger(__name__)
+
+_SUFFIX = ".keys"
+#: Bytes at the end of a stretch whose checksum tells it from others at the same place.
+_FINGERPRINT = 4096
+#: Share of the time that the background may work.
+_DUTY = 0.2
+
+_Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyQuery:
+    """Which messages are wanted."""
+
+    topic: str
+    #: A word of the messages' keys, or their unique id.
+    word: str
+    #: Whether only a unique id counts.
+    unique: bool = False
+    #: Stored at this time or later, ms since 1970.
+    begin: int = 0
+    #: Stored at this time or before.
+    end: int = 1 << 62
+    #: At most so many, the newest.
+    limit: int = 32
+
+
+class KeyIndex:
+    """Finds messages by words of their keys.
+
+    What a query costs depends on how many messages it finds and, a little, on how many segments
+    there are, not on how many messages they hold.
+
+    Parameters
+    ----------
+    folder
+        Where the files are.
+    log, catalog
+        What is searched.
+    read_at
+        Reads the record that begins at a position.
+    ops
+        File operations.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        log: CommitLog,
+        catalog: Catalog,
+        read_at: Callable[[int], bytes],
+        ops: FileOps,
+    ) -> None:
+        self._folder = folder
+        self._log = log
+        self._catalog = catalog
+        self._read_at = read_at
+        self._ops = ops
+        self._lock = threading.Lock()
+        self._files: dict[int, tuple[Subject, Sidecar]] = {}
+        self._tail = _Tail()
+        self._closing = threading.Event()
+        ops.make_directory(folder)
+
+    def find(self, query: KeyQuery) -> list[bytes]:
+        """Give the newest records that a query asks for, the newest first."""
+        topic = np.full(1, topic_hash(query.topic.encode()))
+        wanted = np.uint64(word_hashes(pa.array([query.word.encode()], pa.binary()), topic)[0])
+        found: list[bytes] = []
+        for positions in self._newest_first(wanted):
+            for position in self._within(np.unique(positions), query)[::-1].tolist():
+                record = self._record(position)
+                if record is not None and self._is_wanted(record, query):
+                    found.append(record)
+                    if len(found) >= query.limit:
+                        return found
+        return found
+
+    def _newest_first(self, wanted: np.uint64) -> Iterator[_Positions]:
+        """Give positions of records with a word of this hash, segment by segment."""
+        *full, last = self._log.segments
+        with self._lock:
+            self._tail.extend(last, min(last.end, self._catalog.position))
+            newest = self._tail.find(wanted)
+        yield newest
+        for segment in reversed(full):
+            with contextlib.suppress(GoneError):
+                yield self._find_in(segment, wanted)
+
+    def _find_in(self, segment: Segment, wanted: np.uint64) -> _Positions:
+        with self._lock:
+            file = self._file(segment)
+            try:
+                return file.find(wanted)
+            except DamagedSidecarError as error:
+                _logger.warning("%s: it is made anew", error)
+                return self._make(segment).find(wanted)
+
+    def _file(self, segment: Segment) -> Sidecar:
+        """Open the file of a full segment, made now if need be. Caller: holds the lock."""
+        subject = _subject(segment)
+        known = self._files.get(segment.base)
+        if known is not None and known[0] == subject:
+            return known[1]
+        try:
+            file = Sidecar(self._path(segment), subject, self._ops)
+        except FileNotFoundError:
+            return self._make(segment)
+        except DamagedSidecarError as error:
+            _logger.warning("%s: it is made anew", error)
+            return self._make(segment)
+        self._files[segment.base] = (subject, file)
+        return file
+
+    def _make(self, segment: Segment) -> Sidecar:
+        subject, path = _subject(segment), self._path(segment)
+        content = segment.view(segment.base, segment.end)
+        parts = [part.entries for part in collect(content, segment.base, segment.base)]
+        entries = sorted_entries(np.concatenate(parts)) if parts else np.empty(0, ENTRY)
+        write_sidecar(path, subject, entries, self._ops)
+        file = Sidecar(path, subject, self._ops)
+        self._files[segment.base] = (subject, file)
+        return file
+
+    def _path(self, segment: Segment) -> Path:
+        return self._folder / f"{segment.base:020d}{_SUFFIX}"
+
+    def keep_up(self) -> None:
+        """Make what is missing, remove what is left over. Caller: a thread of the background."""
+        self._clear()
+        for segment in self._log.segments[:-1]:
+            if segment.base in self._files:
+                continue
+            began = time.perf_counter()
+            with self._lock, contextlib.suppress(GoneError):
+                self._file(segment)
+            # Others need the processor more.
+            if self._closing.wait((time.perf_counter() - began) * (1 / _DUTY - 1)):
+                return
+
+    def close(self) -> None:
+        """End the work of the background soon."""
+        self._closing.set()
+
+    def _clear(self) -> None:
+        """Remove files of segments that are gone."""
+        kept = {self._path(segment).name for segment in self._log.segments[:-1]}
+        for path in self._folder.glob(f"*{_SUFFIX}*"):
+            if path.name not in kept:
+                with contextlib.suppress(FileNotFoundError):
+                    self._ops.unlink(path)
+                if path.stem.isdigit():
+                    self._files.pop(int(path.stem), None)
+
+    def _within(self, positions: _Positions, query: KeyQuery) -> _Positions:
+        """Leave out what was stored outside the time asked for: store times never fall."""
+        low = self._first_from(positions, query.begin)
+        high = self._first_from(positions, query.end + 1)
+        return positions[low:high]
+
+    def _first_from(self, positions: _Positions, timestamp: int) -> int:
+        low, high = 0, len(positions)
+        while low < high:
+            middle = (low + high) // 2
+            record = self._record(int(positions[middle]))
+            # A record that is gone is older than all that are not.
+            if record is None or store_time_of(record) < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _record(self, position: int) -> bytes | None:
+        with contextlib.suppress(NotFoundError):
+            return self._read_at(position)
+        return None
+
+    def _is_wanted(self, record: bytes, query: KeyQuery) -> bool:
+        (message,) = decode_messages(record)
+        if message.topic != query.topic or not query.begin <= message.stored <= query.end:
+            return False
+        own_id = message.properties.get(UNIQ_KEY) == query.word
+        words = () if query.unique else message.properties.get(KEYS, "").split(" ")
+        return (own_id or query.word in words) and self._is_visible(message)
+
+    def _is_visible(self, message: StoredMessage) -> bool:
+        """Whether a message is of its topic's present life, and not beyond what is kept."""
+        view = self._catalog.view((message.topic, message.queue_id))
+        return view.birth <= message.position and message.queue_offset < view.max_offset
+
+
+class _Tail:
+    """The keys of the newest segment, as far as it was looked at, in memory.
+
+    It takes 16 bytes for each word, so at most about a sixth of a segment's size.
+    """
+
+    def __init__(self) -> None:
+        self._base = -1
+        self._end = 0
+        self._fingerprint = 0
+        self._runs: list[Collected] = []
+
+    def extend(self, segment: Segment, end: int) -> None:
+        """Look at what was appended since."""
+        if not self._is_same(segment, end):
+            self._base, self._end, self._runs = segment.base, segment.base, []
+        content = segment.view(segment.base, end)
+        for run in collect(content, segment.base, self._end):
+            self._end = run.end
+            self._add(run)
+        self._fingerprint = _fingerprint(segment, self._end)
+
+    def _is_same(self, segment: Segment, end: int) -> bool:
+        if segment.base != self._base or end < self._end:
+            return False
+        return _fingerprint(segment, self._end) == self._fingerprint
+
+    def _add(self, run: Collected) -> None:
+        """Keep runs few: each is joined with the one before unless that is much larger."""
+        self._runs.append(run)
+        while len(self._runs) > 1 and len(self._runs[-2].entries) < 2 * len(self._runs[-1].entries):
+            newer, older = self._runs.pop(), self._runs.pop()
+            joined = sorted_entries(np.concatenate((older.entries, newer.entries)))
+            self._runs.append(Collected(joined, newer.end))
+
+    def find(self, wanted: np.uint64) -> _Positions:
+        """Give the positions of records with a word of this hash, in any order."""
+        return np.concatenate([_of_hash(run.entries, wanted) for run in self._runs] or [_NONE])
+
+
+_NONE: _Positions = np.empty(0, np.int64)
+
+
+def _of_hash(entries: Entries, wanted: np.uint64) -> _Positions:
+    low = int(np.searchsorted(entries["hash"], wanted))
+    high = int(np.searchsorted(entries["hash"], wanted, side="right"))
+    found: _Positions = entries["position"][low:high].astype(np.int64)
+    return found
+
+
+def _subject(segment: Segment) -> Subject:
+    return Subject(segment.base, segment.end, _fingerprint(segment, segment.end))
+
+
+def _fingerprint(segment: Segment, end: int) -> int:
+    return zlib.crc32(segment.view(max(segment.base, end - _FINGERPRINT), end))
