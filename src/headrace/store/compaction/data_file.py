@@ -41,7 +41,19 @@ _CHECK_BYTES = 1024 * 1024
 
 
 class DerivedFileError(Exception):
-    """An index or a key sidecar is missing or damaged: it has to be made again."""
+    """An index or a key sidecar is missing or damaged: it has to be made again.
+
+    Parameters
+    ----------
+    file
+        Whose derived files these are.
+    """
+
+    def __init__(self, file: DataFile, message: str) -> None:
+        super().__init__(message)
+        self.file = file
+        #: Of the data file.
+        self.name = file.path.stem
 
 
 class DataFile:
@@ -122,12 +134,12 @@ class DataFile:
         size = ROW_HEADER_SIZE + meta.count * INDEX.itemsize
         mapping = self._index
         if len(mapping) < size:
-            mapping = _map_derived(self._index_path, size)
+            mapping = self._map_index(size)
             if not self._trusted:
                 if zlib.crc32(mapping[:size]) != meta.index_crc:
-                    raise DerivedFileError(f"{self._index_path} does not match its checksum")
+                    raise self._derived_error(f"{self._index_path} does not match its checksum")
                 if bytes(mapping[:4]) != INDEX_HEADER:
-                    raise DerivedFileError(f"{self._index_path} is no index")
+                    raise self._derived_error(f"{self._index_path} is no index")
             self._index = mapping
         return np.frombuffer(mapping, INDEX, meta.count, ROW_HEADER_SIZE)
 
@@ -148,7 +160,7 @@ class DataFile:
                 offset = ROW_HEADER_SIZE + at * KEY.itemsize
                 content = read_all(self._ops, fd, count * KEY.itemsize, offset)
                 if len(content) < count * KEY.itemsize:
-                    raise DerivedFileError(f"{self._keys_path} is too short")
+                    raise self._derived_error(f"{self._keys_path} is too short")
                 yield at, np.frombuffer(content, KEY)
         except OSError as error:
             raise read_error(self._keys_path, error) from error
@@ -170,11 +182,36 @@ class DataFile:
         """Drop the mappings; views given out stay valid, the next read maps again."""
         self._data = self._index = _NOTHING
 
+    def key_rows(self, meta: FileMeta, mark: bytes, first: int, last: int) -> KeyRows:
+        """Give the key rows from one to before another."""
+        for _, rows in self.key_chunks(meta, mark, first, last - first):
+            return rows
+        return np.empty(0, KEY)
+
+    def with_derived(self, meta: FileMeta) -> DataFile:
+        """Give the same file with derived files that this process made anew."""
+        other = DataFile(self.folder, meta, self._ops, good_from=meta.size)
+        other._data, other._verification = self._data, self._verification
+        other.trust()
+        return other
+
+    def _derived_error(self, message: str) -> DerivedFileError:
+        return DerivedFileError(self, message)
+
+    def _map_index(self, size: int) -> memoryview:
+        try:
+            mapping = _map(self._index_path)
+        except FileNotFoundError as error:
+            raise self._derived_error(f"{self._index_path} is missing") from error
+        if len(mapping) < size:
+            raise self._derived_error(f"{self._index_path} is too short")
+        return mapping
+
     def _open_keys(self, meta: FileMeta, mark: bytes) -> int:
         try:
             fd = self._ops.open(self._keys_path, os.O_RDONLY)
         except FileNotFoundError as error:
-            raise DerivedFileError(f"{self._keys_path} is missing") from error
+            raise self._derived_error(f"{self._keys_path} is missing") from error
         except OSError as error:
             raise read_error(self._keys_path, error) from error
         try:
@@ -192,27 +229,17 @@ class DataFile:
         while left:
             content = read_all(self._ops, fd, min(left, _CHECK_BYTES), at)
             if not content:
-                raise DerivedFileError(f"{self._keys_path} is too short")
+                raise self._derived_error(f"{self._keys_path} is too short")
             if at == 0 and content[:ROW_HEADER_SIZE] != row_header(KEYS_HEADER, mark):
-                raise DerivedFileError(f"{self._keys_path} was made with another digest")
+                raise self._derived_error(f"{self._keys_path} was made with another digest")
             crc = zlib.crc32(content, crc)
             at += len(content)
             left -= len(content)
         if crc != meta.keys_crc:
-            raise DerivedFileError(f"{self._keys_path} does not match its checksum")
+            raise self._derived_error(f"{self._keys_path} does not match its checksum")
 
 
 def _map(path: Path) -> memoryview:
     """Map a file; the descriptor is closed at once, the mapping goes with its last view."""
     with pa.memory_map(str(path)) as file:
         return memoryview(file.read_buffer())
-
-
-def _map_derived(path: Path, size: int) -> memoryview:
-    try:
-        mapping = _map(path)
-    except FileNotFoundError as error:
-        raise DerivedFileError(f"{path} is missing") from error
-    if len(mapping) < size:
-        raise DerivedFileError(f"{path} is too short")
-    return mapping

@@ -18,7 +18,7 @@ from headrace.store.fileops import read_error
 if TYPE_CHECKING:
     from headrace.store.fileops import FileOps
 
-__all__ = ["Stretch", "damage_at", "stretches", "witness_behind"]
+__all__ = ["Stretch", "damage_at", "next_intact", "stretches", "witness_behind"]
 
 #: Bytes in memory at a time; a larger entry takes as much as it has.
 WINDOW = 2 * 1024 * 1024
@@ -116,6 +116,15 @@ def witness_behind(path: Path, damaged: int, size: int, ops: FileOps) -> Entry |
                 if entry.synced > damaged:
                     return entry
             at = stretch.end
+    return None
+
+
+def next_intact(path: Path, at: int, size: int, ops: FileOps) -> int | None:
+    """Find the next intact entry at or behind a position."""
+    while (found := _find_header(path, at, size, ops)) is not None:
+        for _ in stretches(path, found, size, ops):
+            return found
+        at = found + 1
     return None
 
 

@@ -30,20 +30,12 @@ def data_path(folder: Path, name: str) -> Path:
 
 
 def index_path(folder: Path, meta: FileMeta) -> Path:
-    """Path of a file's index.
-
-    >>> index_path(Path("q"), FileMeta("0-1")).name
-    '0-1.0.index'
-    """
+    """Path of a file's index."""
     return folder / f"{meta.name}.{meta.derived}.index"
 
 
 def keys_path(folder: Path, meta: FileMeta) -> Path:
-    """Path of a file's key sidecar.
-
-    >>> keys_path(Path("q"), FileMeta("0-1")).name
-    '0-1.0.keys'
-    """
+    """Path of a file's key sidecar."""
     return folder / f"{meta.name}.{meta.derived}.keys"
 
 

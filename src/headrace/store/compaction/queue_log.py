@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from headrace.errors import CorruptLogError, InvalidParameterError, StoreError, StoreFailedError
 from headrace.store.compaction import reading
-from headrace.store.compaction.data_file import DataFile, DerivedFileError
-from headrace.store.compaction.data_writer import DataWriter
+from headrace.store.compaction.appender import Appender
+from headrace.store.compaction.compactor import (
+    Compaction,
+    Pace,
+    candidates_of,
+    dirt_of,
+    is_due,
+)
+from headrace.store.compaction.data_file import DerivedFileError
 from headrace.store.compaction.digests import KeyDigest
-from headrace.store.compaction.manifest import FileMeta, Manifest, publish
-from headrace.store.compaction.naming import make_name
-from headrace.store.compaction.open_files import OpenFiles
-from headrace.store.compaction.recovery import Recovered, paths_of, recover, remove_files
-from headrace.store.compaction.reports import QueueLogStatistics, QueueRead
-from headrace.store.compaction.units import IndexRows, Rows, describe
+from headrace.store.compaction.inspection import inspect_files
+from headrace.store.compaction.log_files import LogFiles
+from headrace.store.compaction.marking import Horizon, Rounds
+from headrace.store.compaction.recovery import recover
+from headrace.store.compaction.reports import (
+    CompactionReport,
+    Damage,
+    Dirt,
+    QueueLogStatistics,
+    QueueRead,
+)
+from headrace.store.compaction.rewriting import Place
+from headrace.store.compaction.truncation import truncated
 from headrace.store.compaction.view import Part, View
-from headrace.store.fileops import write_error
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from headrace.protocol.columns import Records
     from headrace.store.compaction.clock import StoreClock
+    from headrace.store.compaction.recovery import Recovered
     from headrace.store.compaction.settings import CompactionSettings
+    from headrace.store.compaction.units import IndexRows
     from headrace.store.fileops import FileOps
 
 __all__ = ["QueueLog"]
 
-_log = logging.getLogger(__name__)
-
 _Answer = TypeVar("_Answer")
 
-#: Logs of one process that hold files open for writing at the same time.
-_open_files = OpenFiles(256)
+_MS = timedelta(milliseconds=1)
 
 
 class QueueLog:
@@ -54,45 +64,31 @@ class QueueLog:
     >>> from headrace.protocol.columns import encode_records, stamp_records
     >>> from headrace.store import FileOps
     >>> from headrace.store.compaction import CompactionSettings, StoreClock
-    >>> log = QueueLog.open(
-    ...     Path(tempfile.mkdtemp()), CompactionSettings(), FileOps(), secret=b"s", clock=StoreClock()
-    ... )
-    >>> records = encode_records("t", 0, [b"old", b"new"], b"KEYS\\x01k\\x02")
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> settings, clock = CompactionSettings(), StoreClock()
+    >>> log = QueueLog.open(folder, settings, FileOps(), secret=b"secret", clock=clock)
+    >>> records = encode_records("t", 0, [b"old", b"new"], b"KEYS\x01k\x02")
     >>> stamp_records(records, 0, 0, 0, ("127.0.0.1", 0))
     >>> log.append(records)
-    >>> log.read(0, max_count=10, max_bytes=1000, tags=None).count
+    >>> log.roll()
+    >>> log.compact(force=True).records_out
+    1
+    >>> log.read(0, max_count=10, max_bytes=1000).next_offset
     2
     >>> log.close()
     """
 
     def __init__(
         self,
-        folder: Path,
+        files: LogFiles,
         settings: CompactionSettings,
-        ops: FileOps,
         clock: StoreClock,
-        digest: KeyDigest,
         found: Recovered,
     ) -> None:
-        self._folder = folder
+        self._files = files
         self._settings = settings
-        self._ops = ops
         self._clock = clock
-        self._digest = digest
-        self._view = found.view
-        self._writer = found.writer
-        self._generation = found.generation
-        self._is_born = found.is_born
-        self._durable = found.view.log_end
-        self._failure: StoreFailedError | None = None
-        self._closed = False
-        self._garbage: list[Path] = []
-        #: Guards the view and the small fields; held for moments only.
-        self._lock = threading.Lock()
-        #: Held by who writes to the active file.
-        self._append_lock = threading.RLock()
-        #: Held while a manifest is published.
-        self._publish_lock = threading.Lock()
+        self._appender = Appender(files, found.writer, settings.file_size)
         #: Held by a compaction, and by what must not meet one.
         self._work_lock = threading.Lock()
 
@@ -121,27 +117,28 @@ class QueueLog:
             Bytes that were once on disk are damaged; nothing was changed.
         """
         digest = KeyDigest(settings.digest, secret)
-        return cls(folder, settings, ops, clock, digest, recover(folder, ops, digest))
+        found = recover(folder, ops, digest)
+        return cls(LogFiles(folder, ops, digest, found), settings, clock, found)
 
     @property
     def folder(self) -> Path:
         """Where the files are."""
-        return self._folder
+        return self._files.folder
 
     @property
     def next_offset(self) -> int:
-        """One past the highest offset that was ever appended; never moves back by compaction."""
-        return self._view.log_end
+        """One past the highest offset that was ever appended; compaction never moves it back."""
+        return self._files.view.log_end
 
     @property
     def min_offset(self) -> int:
         """First readable offset; ``next_offset`` when nothing is readable."""
-        return self._view.min_offset
+        return self._files.view.min_offset
 
     @property
     def durable_offset(self) -> int:
         """Everything below is on disk."""
-        return self._durable
+        return self._appender.durable
 
     def append(self, records: Records, positions: npt.NDArray[np.int64] | None = None) -> None:
         """Append stamped records of this queue.
@@ -161,27 +158,8 @@ class QueueLog:
         StoreError
             The disk did not take the records; see its subclasses.
         """
-        if not len(records):
-            return
-        rows = describe(records, self._digest)
-        if positions is not None:
-            rows.index["log_position"] = positions
-        self._check_order(rows)
-        payload = memoryview(records.data)
-        with self._append_lock:
-            self._require_usable()
-            if not self._is_born:
-                self._make_folder()
-            starts = [*records.starts.tolist(), len(payload)]
-            first = 0
-            while first < len(rows):
-                last = first + self._fitting(rows.index["size"][first:])
-                if last == first:
-                    self.roll()
-                    continue
-                self._write(payload[starts[first] : starts[last]], rows.part(first, last))
-                first = last
-        _open_files.use(self)
+        if len(records):
+            self._appender.append(records, positions)
 
     def sync(self) -> None:
         """Put everything on the disk, and close the files until the next append.
@@ -191,16 +169,7 @@ class QueueLog:
         StoreFailedError
             The sync failed: what the disk holds is unknown, and the log takes nothing more.
         """
-        with self._append_lock:
-            self._require_usable()
-            self._sync()
-        _open_files.drop(self)
-
-    def rest(self) -> None:
-        """Do as :meth:`sync`, but keep an error for the next call of the owner."""
-        with self._append_lock, contextlib.suppress(StoreError):
-            if self._failure is None and not self._closed:
-                self._sync()
+        self._appender.sync()
 
     def roll(self) -> None:
         """Close the active file, if it holds anything: it can then be compacted.
@@ -210,22 +179,29 @@ class QueueLog:
         StoreError
             The file could not be closed; it stays active.
         """
-        with self._append_lock:
-            self._require_usable()
-            view = self._view
-            meta = view.active.meta
-            if not meta.count:
+        self._appender.roll()
+
+    def truncate(self, offset: int) -> None:
+        """Remove everything from an offset on, for good: the log's end moves back to it.
+
+        Waits for a running compaction.  A key whose latest record is removed has none then: what
+        may be truncated must not be compacted (``below`` of :meth:`compact`).
+
+        Raises
+        ------
+        StoreError
+            Nothing was removed.
+        """
+        with self._work_lock, self._appender.lock:
+            self._files.require_usable()
+            view = self._files.view
+            if offset >= view.log_end:
                 return
-            self._sync(rows=True)
-            name = self._new_name(view.log_end)
-            fresh = FileMeta(name)
-            active = Part(fresh, DataFile(self._folder, fresh, self._ops, good_from=0))
-
-            def rolled(view: View) -> View:
-                return View((*view.closed, view.active), active, view.log_end, view.clean_until)
-
-            self._publish(rolled)
-            self._writer = DataWriter(self._folder, fresh, self._digest.mark, self._ops)
+            self._appender.sync()
+            fresh = self._appender.fresh(offset)
+            self._retry(lambda: truncated(self._files, offset, fresh, self._place(None)))
+            self._appender.begin(fresh)
+            self._remove_replaced((*view.closed, view.active))
 
     def read(
         self, offset: int, max_count: int, max_bytes: int, tags: frozenset[int] | None = None
@@ -239,11 +215,11 @@ class QueueLog:
         CorruptLogError
             The first record to give is damaged; names the file and the place.
         """
-        return self._ask(lambda view: reading.read(view, offset, max_count, max_bytes, tags))
+        return self._files.ask(lambda view: reading.read(view, offset, max_count, max_bytes, tags))
 
     def units(self, first_offset: int, last_offset: int) -> IndexRows:
         """Give the index rows of the offsets from the first to before the last."""
-        return self._ask(lambda view: reading.units(view, first_offset, last_offset))
+        return self._files.ask(lambda view: reading.units(view, first_offset, last_offset))
 
     def store_time(self, offset: int) -> int:
         """Tell when a record was stored, ms since 1970.
@@ -253,15 +229,74 @@ class QueueLog:
         NotFoundError
             The log does not hold the offset.
         """
-        return self._ask(lambda view: reading.store_time(view, offset))
+        return self._files.ask(lambda view: reading.store_time(view, offset))
 
     def offset_at(self, timestamp: int, *, upper: bool) -> int:
         """Find a record by its store time, as :meth:`MessageStore.offset_at` does."""
-        return self._ask(lambda view: reading.offset_at(view, timestamp, upper=upper))
+        return self._files.ask(lambda view: reading.offset_at(view, timestamp, upper=upper))
+
+    def dirt(self) -> Dirt:
+        """Tell how much of the closed files no compaction has covered."""
+        return self._files.ask(lambda view: dirt_of(view.closed, view.clean_until))
+
+    def is_due(self) -> bool:
+        """Whether :meth:`compact` without ``force`` would do anything."""
+        return self._files.ask(lambda view: is_due(view, self._settings, self._clock))
+
+    def compact(
+        self,
+        *,
+        force: bool = False,
+        max_rounds: int | None = None,
+        map_capacity: int | None = None,
+        throttle: Callable[[int], None] | None = None,
+        below: int | None = None,
+    ) -> CompactionReport:
+        """Keep only the latest record of each key in the closed files.
+
+        Parameters
+        ----------
+        force
+            Whatever the ratio and the lags are.
+        max_rounds
+            Offset maps to fill at most; the next compaction goes on from there.
+        map_capacity
+            Keys that one offset map holds at most, below what ``map_bytes`` allows.
+        throttle
+            Called with bytes that were read or written; may wait.
+        below
+            Files with an offset from here on are left alone.
+
+        Raises
+        ------
+        CorruptLogError
+            A record to copy is damaged; names the file and the place.  Nothing was changed.
+        StoreError
+            The disk did not take the new files.  Nothing was changed.
+        """
+        with self._work_lock:
+            self._files.require_usable()
+            if not force and not self.is_due():
+                return CompactionReport.nothing()
+            rounds = Rounds(self._settings.map_bytes, map_capacity, max_rounds)
+            retention = self._settings.tombstone_retention // _MS
+            horizon = Horizon(self._clock.elapsed(), retention)
+            place = self._place(throttle)
+            return self._retry(
+                lambda: self._compact(rounds, horizon, place, force=force, below=below)
+            )
+
+    def verify(self) -> list[Damage]:
+        """Read everything, and tell what is damaged by file and place."""
+        return self._files.ask(
+            lambda view: inspect_files(
+                self.folder, [part.meta for part in view.parts], self._files.ops
+            )
+        )
 
     def statistics(self) -> QueueLogStatistics:
         """Count what the log holds."""
-        view = self._view
+        view = self._files.view
         metas = [part.meta for part in view.parts]
         return QueueLogStatistics(
             files=len(metas),
@@ -272,138 +307,80 @@ class QueueLog:
             clean_until=view.clean_until,
         )
 
+    def release(self) -> None:
+        """Drop mappings of an idle log; the next read maps again."""
+        for part in self._files.view.parts:
+            part.file.forget()
+
     def close(self) -> None:
-        """Sync and close; views given out stay valid."""
-        with self._work_lock, self._append_lock:
-            if self._closed:
-                return
-            self._closed = True
-            try:
-                if self._failure is None:
-                    self._sync()
-            finally:
-                _open_files.drop(self)
-                with contextlib.suppress(OSError):
-                    self._writer.release()
+        """Stop a running compaction, sync and close; views given out stay valid."""
+        was_closed, self._files.is_closed = self._files.is_closed, True
+        with self._work_lock, self._appender.lock:
+            if not was_closed:
+                self._appender.close(sync=True)
 
     def delete(self) -> None:
         """Close, and remove all files; views given out stay valid."""
-        with self._work_lock, self._append_lock:
-            self._closed = True
-            _open_files.drop(self)
-            with contextlib.suppress(OSError):
-                self._writer.release()
-            self._ops.remove_tree(self._folder)
+        self._files.is_closed = True
+        with self._work_lock, self._appender.lock:
+            self._appender.close(sync=False)
+            self._files.ops.remove_tree(self.folder)
 
-    def _ask(self, question: Callable[[View], _Answer]) -> _Answer:
-        """Answer from the present view; again when its files were replaced meanwhile."""
-        while True:
-            view = self._view
-            try:
-                return question(view)
-            except DerivedFileError as error:
-                self._rederive(view, error)
-            except FileNotFoundError as error:
-                if view is self._view:
-                    raise CorruptLogError(
-                        f"{error.filename or error} is missing",
-                        hint="put the file back from a copy, or restore the queue from a replica",
-                    ) from error
+    def _compact(
+        self, rounds: Rounds, horizon: Horizon, place: Place, *, force: bool, below: int | None
+    ) -> CompactionReport:
+        view = self._files.view
+        parts = candidates_of(view, self._clock.now(), self._settings, force=force, below=below)
 
-    def _check_order(self, rows: Rows) -> None:
-        offsets = rows.index["offset"]
-        if int(offsets[0]) < self.next_offset or bool((np.diff(offsets) <= 0).any()):
-            raise InvalidParameterError(
-                f"records with offsets {int(offsets[0])} to {int(offsets[-1])} cannot be appended "
-                f"to {self._folder}: the next offset is {self.next_offset}, and offsets rise"
-            )
+        def publish(made: list[Part], clean_until: int) -> None:
+            def swapped(view: View) -> View:
+                # Derived files may have been made again meanwhile for a part that stays.
+                current = {part.meta.name: part for part in view.closed}
+                stays = {id(part) for part in parts}
+                new = [current[p.meta.name] if id(p) in stays else p for p in made]
+                closed = (*new, *view.closed[len(parts) :])
+                return View(closed, view.active, view.log_end, clean_until)
 
-    def _fitting(self, sizes: npt.NDArray[np.int32]) -> int:
-        """How many of the records the active file takes; one that is too large has its own."""
-        used = self._view.active.meta.size
-        left = self._settings.file_size - used
-        count = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, "right"))
-        return max(count, 0 if used else 1)
+            self._files.publish(swapped)
+            self._remove_replaced(parts)
 
-    def _write(self, payload: memoryview, rows: Rows) -> None:
-        self._writer.write(payload, rows)
-        meta = self._writer.meta
-        with self._lock:
-            view = self._view
-            part = Part(meta, view.active.file)
-            self._view = View(view.closed, part, meta.last + 1, view.clean_until)
+        return Compaction(parts, view.clean_until, rounds, horizon, place).run(publish)
 
-    def _sync(self, *, rows: bool = False) -> None:
-        end = self._view.log_end
-        try:
-            self._writer.sync(rows=rows)
-        except StoreFailedError as error:
-            self._failure = error
-            with contextlib.suppress(OSError):
-                self._writer.release()
-            raise
-        if self._durable < end:
-            self._durable = end
-            with contextlib.suppress(OSError):
-                self._writer.note()
-        self._writer.release()
+    def _place(self, throttle: Callable[[int], None] | None) -> Place:
+        rate = self._settings.bytes_per_second
+        if throttle is None and rate is not None:
+            throttle = Pace(rate)
 
-    def _make_folder(self) -> None:
-        try:
-            self._ops.make_directory(self._folder)
-        except OSError as error:
-            raise write_error(self._ops, self._folder, error) from error
-        self._publish(lambda view: view)
-        self._is_born = True
+        def check(count: int) -> None:
+            self._files.require_usable()
+            if throttle is not None:
+                throttle(count)
 
-    def _new_name(self, base: int) -> str:
-        with self._lock:
-            self._generation += 1
-            return make_name(base, self._generation)
-
-    def _publish(self, change: Callable[[View], View]) -> None:
-        """Make a changed view the valid one, on disk and for readers; all or nothing.
-
-        Only the active part and the log's end may change meanwhile: ``change`` must take both from
-        the view that it is given.
-        """
-        with self._publish_lock:
-            self._require_usable()
-            try:
-                error = publish(self._folder, self._manifest(change(self._view)), self._ops)
-            except OSError as refused:
-                path = self._folder / "MANIFEST"
-                raise write_error(self._ops, path, refused) from refused
-            if error is not None:
-                self._failure = StoreFailedError(
-                    f"could not sync {self._folder}: {error.strerror or error}",
-                    hint="check the disk, then start again: one of two complete states is kept",
-                )
-                raise self._failure from error
-            with self._lock:
-                self._view = change(self._view)
-
-    def _manifest(self, view: View) -> Manifest:
-        return Manifest(
-            active=view.active.meta.name,
-            digest=self._digest.algorithm,
-            mark=self._digest.mark.hex(),
-            files=tuple(part.meta for part in view.closed),
-            log_end=view.log_end,
-            clean_until=view.clean_until,
-            generation=self._generation,
+        return Place(
+            self.folder,
+            self._files.ops,
+            self._files.digest.mark,
+            self._settings.file_size,
+            self._files.new_number,
+            check,
         )
 
-    def _remove(self, metas: list[FileMeta]) -> None:
-        """Remove files that no manifest names any longer. Affects: what was left before."""
-        paths = [path for meta in metas for path in paths_of(self._folder, meta)]
-        self._garbage = remove_files(self._garbage + paths, self._ops)
+    def _retry(self, work: Callable[[], _Answer]) -> _Answer:
+        """Do work that needs derived files; make those again that are damaged."""
+        while True:
+            try:
+                return work()
+            except DerivedFileError as error:
+                self._files.derive_again(error)
 
-    def _rederive(self, view: View, cause: DerivedFileError) -> None:
-        raise NotImplementedError
-
-    def _require_usable(self) -> None:
-        if self._failure is not None:
-            raise StoreFailedError(self._failure.message, hint=self._failure.hint)
-        if self._closed:
-            raise StoreError(f"the compaction log in {self._folder} is closed")
+    def _remove_replaced(self, parts: tuple[Part, ...]) -> None:
+        """Remove the files of parts that the view no longer has."""
+        view = self._files.view
+        left = {part.meta.name: part.meta.derived for part in (*view.closed, view.active)}
+        gone = [part.meta for part in parts if part.meta.name not in left]
+        restamped = [
+            part.meta
+            for part in parts
+            if left.get(part.meta.name, part.meta.derived) != part.meta.derived
+        ]
+        self._files.remove(gone, restamped)

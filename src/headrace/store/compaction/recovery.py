@@ -78,17 +78,15 @@ def recover(folder: Path, ops: FileOps, digest: KeyDigest) -> Recovered:
     )
     meta = active.meta
     log_end = max(manifest.log_end, meta.last + 1 if meta.count else 0)
-    view = View(closed, active, log_end, manifest.clean_until)
+    # Beyond the end it cannot be true, and believed it would end compaction for good.
+    clean_until = manifest.clean_until if manifest.clean_until <= log_end else 0
+    view = View(closed, active, log_end, clean_until)
     writer = DataWriter(folder, meta, digest.mark, ops, is_new=meta.count == 0)
     return Recovered(view, writer, max([manifest.generation, *found]), is_born)
 
 
 def paths_of(folder: Path, meta: FileMeta) -> list[Path]:
-    """Name the files that belong to one data file.
-
-    >>> len(paths_of(Path("q"), FileMeta("0-1")))
-    4
-    """
+    """Name the files that belong to one data file."""
     return [
         data_path(folder, meta.name),
         index_path(folder, meta),

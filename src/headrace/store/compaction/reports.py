@@ -67,6 +67,15 @@ class CompactionReport:
     map_keys: int
     seconds: float
 
+    @classmethod
+    def nothing(cls) -> CompactionReport:
+        """Report that there was nothing to do.
+
+        >>> CompactionReport.nothing().rounds
+        0
+        """
+        return cls(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Damage:
