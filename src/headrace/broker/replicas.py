@@ -66,6 +66,9 @@ class Replication:
         self._waiting: set[asyncio.Future[None]] = set()
         self._peers: dict[int, str] = {}
         self._timer: asyncio.TimerHandle | None = None
+        #: Lowest position that a follower still needs, for retention's thread to read.
+        self._lowest: int | None = None
+        core.store.hold(self._keep_from)
         #: Called when this broker has become a primary.
         self.on_promotion: list[Callable[[], None]] = []
 
@@ -195,7 +198,18 @@ class Replication:
 
     def heard(self, follower: str, address: str, position: int, durable: int) -> None:
         """Note how far a follower has come."""
-        self.book.heard(follower, address, position, durable, now=self._core.loop.time())
+        now = self._core.loop.time()
+        self.book.heard(follower, address, position, durable, now=now)
+        self._lowest = self.book.lowest(now=now)
+
+    def look_around(self) -> None:
+        """Forget what followers that are gone have needed. Caller: now and then."""
+        self._lowest = self.book.lowest(now=self._core.loop.time())
+
+    def _keep_from(self) -> int | None:
+        # Caller: retention's thread.  A follower that is too far behind starts over instead.
+        lowest = self._lowest
+        return None if lowest is None else max(lowest, self.port.end - self._settings.replica_hold)
 
     def disconnected(self, peer: int) -> None:
         """Note that a connection ended."""

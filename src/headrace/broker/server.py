@@ -264,6 +264,7 @@ class BrokerServer:
         while True:
             await asyncio.sleep(_LOOK_AROUND)
             core.sample_rates()
+            core.replication.look_around()
             core.notify(core.clients.expire(now=core.loop.time()))
             core.names.registry.expire(now=core.loop.time())
 

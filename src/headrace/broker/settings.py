@@ -127,6 +127,8 @@ class BrokerSettings:
     replica_timeout: timedelta = timedelta(seconds=3)
     #: A follower that says nothing for so long is gone.
     replica_expiry: timedelta = timedelta(seconds=15)
+    #: Retention keeps at most so many bytes of the log's end for followers that are there.
+    replica_hold: int = 16 * 1024 * 1024 * 1024
     #: A follower asks for changed topics, offsets and groups so often.
     follow_interval: timedelta = timedelta(seconds=1)
     #: Safeguards of the commit protocol.
