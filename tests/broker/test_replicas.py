@@ -96,6 +96,9 @@ def test_follower_has_the_same_log_and_tables(
     for number in range(60):
         assert wire.put("lines", b"%d" % number, number % 2).code == 0
     wire.put("gone", b"x")
+    group = {"groupName": "readers", "retryMaxTimes": 7}
+    body = msgspec.json.encode(group)
+    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
     wire.open()
     wire.stage({("lines", 0): [b"staged"] * 30, ("lines", 1): [b"too"]})
     commit = wire.commit(parts=[staged_part(records=31)], offsets={"lines@broker-a@0": 7})
@@ -114,6 +117,8 @@ def test_follower_has_the_same_log_and_tables(
             return answer.ext.get("offset")
 
         until(lambda: offset() == "7", "offsets are taken over")
+        answer = other.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="readers")
+        assert msgspec.json.decode(answer.payload)["retryMaxTimes"] == 7
     for queue in (0, 1):
         assert bodies(follower.address, "lines", queue) == bodies(primary.address, "lines", queue)
 

@@ -90,7 +90,7 @@ class Core:
         # A lock that nobody holds or waits for goes by itself.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.topics: TopicTable = self._load_topics()
-        self.static_topics = StaticTopics(
+        self.static_topics: StaticTopics = StaticTopics(
             self.name, load_snapshot(self._mappings_file, list[MappingDetail]) or ()
         )
         self.offsets: ConsumerOffsets = ConsumerOffsets(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.broker.remote import Remote
-from headrace.broker.replica_tables import take_over
+from headrace.broker.replica_tables import stamp, take_over
 from headrace.errors import (
     ConnectionFailedError,
     HeadraceError,
@@ -232,7 +232,7 @@ class FollowerTask:
             if getattr(error, "number", None) == ResponseCode.PULL_OFFSET_MOVED:
                 return Refused()
             raise
-        if answer.ext["topics"] != f"{self._started}-{self._versions.get('topics')}":
+        if answer.ext["topics"] != stamp(self._versions, self._started):
             # What is in the log never has a topic that is not known here, come what may.
             await self._pull_tables(remote)
         self._sync = answer.ext["sync"] == "true" or self._core.settings.flush == "sync"

@@ -10,12 +10,12 @@ import msgspec
 
 from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.replication import TableRow, Tables
-from headrace.protocol.routes import TopicConfig
+from headrace.protocol.routes import MappingDetail, TopicConfig
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
 
-__all__ = ["TABLES", "Table", "Versions", "changed", "take_over"]
+__all__ = ["TABLES", "Table", "Versions", "changed", "own_stamp", "stamp", "take_over"]
 
 Versions = dict[str, int]
 """Version of each table, by name."""
@@ -42,31 +42,48 @@ def _replace_topics(core: Core, configs: list[TopicConfig]) -> None:
     core.save_topics()
 
 
-def _replace_offsets(core: Core, table: dict[str, dict[str, dict[int, int]]]) -> None:
-    core.offsets.replace(table)
-
-
 def _replace_groups(core: Core, configs: list[SubscriptionGroupConfig]) -> None:
     core.groups.replace(configs)
     core.save_groups()
 
 
+def _replace_offsets(core: Core, table: dict[str, dict[str, dict[int, int]]]) -> None:
+    core.offsets.replace(table)
+
+
 TABLES: dict[str, Table] = {
-    "topics": Table(lambda core: core.topics.version, _topics, list[TopicConfig], _replace_topics),
-    "offsets": Table(
-        lambda core: core.offsets.version,
-        lambda core: core.offsets.table(),
-        dict[str, dict[str, dict[int, int]]],
-        _replace_offsets,
+    # Mappings first: a topic without its mapping would be read by the wrong numbers.
+    "static_topics": Table(
+        lambda core: core.static_topics.version,
+        lambda core: list(core.static_topics.details().values()),
+        list[MappingDetail],
+        lambda core, details: core.static_topics.replace(details),
     ),
+    "topics": Table(lambda core: core.topics.version, _topics, list[TopicConfig], _replace_topics),
     "groups": Table(
         lambda core: core.groups.version,
         lambda core: core.groups.configs(),
         list[SubscriptionGroupConfig],
         _replace_groups,
     ),
+    "offsets": Table(
+        lambda core: core.offsets.version,
+        lambda core: core.offsets.table(),
+        dict[str, dict[str, dict[int, int]]],
+        _replace_offsets,
+    ),
 }
 """All tables, by name; they are taken over in this order."""
+
+
+def stamp(versions: Versions, started: int) -> str:
+    """Name the state of the tables that messages cannot do without."""
+    return f"{started}-{versions.get('topics')}-{versions.get('static_topics')}"
+
+
+def own_stamp(core: Core) -> str:
+    """Name the state of this broker's tables."""
+    return stamp({name: table.version(core) for name, table in TABLES.items()}, core.started)
 
 
 def changed(core: Core, started: int, have: Versions) -> Tables:

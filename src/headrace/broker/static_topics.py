@@ -83,6 +83,11 @@ class StaticTopics:
         """All mappings, by topic."""
         return dict(self._details)
 
+    def replace(self, details: Iterable[MappingDetail]) -> None:
+        """Take over all mappings of another broker."""
+        self._details = {detail.topic: detail for detail in details}
+        self.version += 1
+
     def find(self, topic: str) -> MappingDetail | None:
         """Return the mapping of a topic, None when it is not static."""
         return self._details.get(topic)

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.broker.promotion import fence, promote
 from headrace.broker.replica_state import Role
-from headrace.broker.replica_tables import changed
+from headrace.broker.replica_tables import changed, own_stamp
 from headrace.errors import FencedError, InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.replication import FenceRequest, Greeting, Welcome
@@ -77,7 +77,7 @@ async def follow_log(core: Core, request: Request) -> Command:
         "position": str(position),
         "end": str(stretch.end),
         # Topics are made before their messages: a follower asks for them before it goes on.
-        "topics": f"{core.started}-{core.topics.version}",
+        "topics": own_stamp(core),
         # Somebody may be waiting for an acknowledgement.
         "sync": "true" if replication.book.needed else "false",
     }
