@@ -113,7 +113,7 @@ class Core:
         self.put_rate = Rate()
         self.get_rate = Rate()
         # What offset ids begin with: where the message is stored.
-        self.id_prefix = (socket.inet_aton(host) + port.to_bytes(4, "big")).hex().upper().encode()
+        self.id_prefix = (socket.inet_aton(host) + port.to_bytes(4, "big")).hex().upper()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Sending", "is_special", "rewritten", "with_delay"]
 
 _PROPERTIES = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG)
+# As a plain number: it is looked at for every message.
+_PREPARED = int(SysFlag.PREPARED)
 _SPECIAL = re.compile(rf"(?:^|\x02)(?:{'|'.join(_PROPERTIES)})\x01")
 
 
@@ -45,7 +47,7 @@ def is_special(topic: str, sys_flag: int, properties: str) -> bool:
     (False, True)
     """
     return bool(
-        _SPECIAL.search(properties) or sys_flag & SysFlag.PREPARED or topic.startswith(RETRY_PREFIX)
+        _SPECIAL.search(properties) or sys_flag & _PREPARED or topic.startswith(RETRY_PREFIX)
     )
 
 

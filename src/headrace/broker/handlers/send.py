@@ -170,9 +170,8 @@ def _stored(core: Core, request: Request, sent: _Sent, outcome: AppendOutcome) -
     static = sent.static
     if sent.append.topic in CLOSED_TOPICS:
         core.delays.wake()
-    positions = np.asarray(sent.append.records.starts) + result.first_position
     ext = {
-        "msgId": _offset_ids(core, positions),
+        "msgId": _offset_ids(core, sent.append.records, result.first_position),
         "queueId": str(static.global_id if static else sent.queue_id),
         "queueOffset": str(static.logical(result.first_offset) if static else result.first_offset),
         "MSG_REGION": "DefaultRegion",
@@ -186,11 +185,14 @@ def _stored(core: Core, request: Request, sent: _Sent, outcome: AppendOutcome) -
     request.answer(answer)
 
 
-def _offset_ids(core: Core, positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
+def _offset_ids(core: Core, records: Records, first_position: int) -> str:
     """Write the ids of messages, comma-joined: host, port and position in hex."""
+    if len(records.starts) == 1:
+        return f"{core.id_prefix}{first_position:016X}"
+    positions = np.asarray(records.starts) + first_position
     digits = positions.astype(">i8").tobytes().hex().upper().encode()
     cells = np.empty((len(positions), 33), np.uint8)
-    cells[:, :16] = np.frombuffer(core.id_prefix, np.uint8)
+    cells[:, :16] = np.frombuffer(core.id_prefix.encode(), np.uint8)
     cells[:, 16:32] = np.frombuffer(digits, np.uint8).reshape(-1, 16)
     cells[:, 32] = ord(",")
     return cells.tobytes()[:-1].decode("ascii")
