@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -131,3 +132,88 @@ def test_port_in_use_is_one_message(address: str, tmp_path: Path, capsys: Captur
     shown = capsys.readouterr().err
     assert port in shown
     assert "Traceback" not in shown
+
+
+def test_groups_are_listed_with_their_lag_reset_and_deleted(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    run("topic", "create", "lagging", "--queues", "1")
+    run("produce", "lagging", "a", "b", "c")
+    run("group", "reset", "slow", "--topic", "lagging", "--to", "first")
+    assert "Group slow goes on at 0 in queue 0 of lagging." in capsys.readouterr().err
+    run("consume", "lagging", "--group", "slow", "--max-messages", "1")
+    assert capsys.readouterr().out == "\ta\n"
+    run("group", "lag", "slow", "--json")
+    shown = json.loads(capsys.readouterr().out)
+    (queue,) = [queue for queue in shown["queues"] if queue["topic"] == "lagging"]
+    assert (shown["lag"], queue["offset"], queue["end"], queue["lag"]) == (2, 1, 3, 2)
+    assert queue["behind_seconds"] > 0
+    run("group", "list")
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "slow" in line]
+    assert row.split()[1:6:2] == ["slow", "0", "2"]
+    run("group", "list", "--json")
+    assert {"group": "slow", "members": 0}.items() <= json.loads(capsys.readouterr().out)[0].items()
+    rounds = iter([None, None])
+
+    def sleep(seconds: float) -> None:
+        if next(rounds, 0) == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.cli._groups.time.sleep", sleep)
+    run("group", "lag", "slow", "--topic", "lagging", "--watch")
+    assert capsys.readouterr().out.count("broker-a 0") == 3
+    run("consume", "lagging", "--group", "slow", "--until-end")
+    assert capsys.readouterr().out == "\tb\n\tc\n"
+    run("group", "delete", "slow")
+    run("group", "delete", "slwo", status=1)
+    assert "there is no group 'slwo'" in capsys.readouterr().err
+    run("group", "reset", "slow", "--topic", "lagging", "--to", "sometime", status=1)
+    assert "no place in a topic" in capsys.readouterr().err
+
+
+def test_a_compaction_topic_is_shown_as_a_table(capsys: Captured) -> None:
+    run("topic", "create", "colors", "--queues", "2", "--compaction")
+    run(
+        "produce",
+        "colors",
+        "--key-separator",
+        "=",
+        "sky=blue",
+        "sun=red",
+        "sun=yellow",
+        "sea=green",
+    )
+    capsys.readouterr()
+    run("table", "colors")
+    assert capsys.readouterr().out == "sea\tgreen\nsky\tblue\nsun\tyellow\n"
+    run("table", "colors", "--prefix", "s")
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    run("table", "colors", "sun")
+    assert capsys.readouterr().out == "yellow\n"
+    run("table", "colors", "moon", status=1)
+    assert "has no key 'moon'" in capsys.readouterr().err
+    run("table", "colors", "sun", "--follow", status=1)
+
+
+def test_messages_are_sent_with_keys_tags_and_properties_and_found_again(capsys: Captured) -> None:
+    run("topic", "create", "told", "--queues", "1")
+    run("produce", "told", "--key", "k1", "--tag", "red", "--property", "who=me", "hello")
+    capsys.readouterr()
+    run("message", "told", "--queue", "0", "--offset", "0", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["body"], found["queue"], found["offset"]) == ("hello", 0, 0)
+    assert {"KEYS": "k1", "TAGS": "red", "who": "me"}.items() <= found["properties"].items()
+    run("message", "told", "--id", found["id"])
+    assert "hello" in capsys.readouterr().out
+    run("message", "told", "--key", "k1")
+    assert "k1" in capsys.readouterr().out
+    run("message", "told", status=1)
+    assert "one way to find the message" in capsys.readouterr().err
+    run("produce", "told", "--sharding-key", "s", "--key-separator", "=", "k2=bye")
+    run("produce", "told", "--delay", "soon", "x", status=1)
+    assert "a duration is a number and a unit" in capsys.readouterr().err
+    run("produce", "told", "--property", "x", "x", status=1)
+    run("topic", "describe", "told")
+    shown = capsys.readouterr().out
+    assert "1 to read, 1 to write" in shown
+    assert "none" in shown

@@ -7,9 +7,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headrace.client import Admin, Client, Message, MessageQueue, Producer, PullConsumer
+from headrace.client import (
+    Admin,
+    Client,
+    GroupConsumer,
+    GroupOptions,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+)
 from headrace.errors import ConfigurationError, NotFoundError, TopicNotFoundError
 from tests.clusters import Cluster, await_messages
+from tests.java.clients import Java
 
 MakeTopic = Callable[..., str]
 
@@ -146,6 +156,57 @@ def test_a_group_can_be_reset_to_a_time_and_deleted(
     assert group not in admin.groups()
 
 
+def test_the_lag_of_any_group_is_told_by_queue_in_all_and_in_time(
+    client: Client, admin: Admin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    first, second = client.queues(topic)
+    group = f"{topic}-group"
+    with pytest.raises(NotFoundError, match="nothing tells what it reads"):
+        admin.lag(group)
+    producer = Producer(client)
+    for number in range(5):
+        producer.send(Message(topic=topic, body=b"%d" % number), first)
+    producer.send(Message(topic=topic, body=b"x"), second)
+    await_messages(client, first, 5)
+    await_messages(client, second, 1)
+    # A group that never connected has everything before it.
+    never = admin.lag(group, topic)
+    assert (never.total, never.queues[first].offset, never.queues[first].lag) == (6, None, 5)
+    PullConsumer(client, group).commit({first: 3})
+    time.sleep(0.05)
+    producer.send(Message(topic=topic, body=b"new"), first)
+    await_messages(client, first, 6)
+    # It has offsets, but no member: its topics are known now.
+    lag = admin.lag(group)
+    assert list(lag.queues) == [first, second]
+    assert (lag.queues[first].lag, lag.queues[second].lag, lag.total) == (3, 1, 4)
+    assert timedelta(milliseconds=40) < lag.queues[first].behind <= lag.behind
+    assert lag.behind < timedelta(minutes=1)
+    PullConsumer(client, group).commit({first: 6, second: 1})
+    done = admin.lag(group)
+    assert (done.total, done.behind) == (0, timedelta(0))
+
+
+def test_a_group_is_reset_to_either_end_while_its_members_run(
+    client: Client, admin: Admin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=1)
+    (queue,) = client.queues(topic)
+    group = f"{topic}-group"
+    Producer(client).send_batch([Message(topic=topic, body=b"%d" % n) for n in range(3)], queue)
+    await_messages(client, queue, 3)
+    assert admin.reset_group(group, topic, "last") == {queue: 3}
+    assert admin.lag(group, topic).total == 0
+    options = GroupOptions(wait=timedelta(seconds=1))
+    with GroupConsumer(client, group, [topic], options) as consumer:
+        assert admin.reset_group(group, topic, "first") == {queue: 0}
+        found: list[bytes] = []
+        while len(found) < 3:
+            found += [m.body for block in consumer.poll() for m in block.messages()]
+    assert found == [b"0", b"1", b"2"]
+
+
 def test_brokers_report_themselves(client: Client, admin: Admin) -> None:
     assert list(client.brokers()) == ["broker-a"]
     assert admin.cluster_info().cluster_addr_table == {"DefaultCluster": ["broker-a"]}
@@ -159,7 +220,7 @@ def test_the_kind_of_broker_is_known(cluster: Cluster, admin: Admin) -> None:
 
 @pytest.mark.rocketmq
 def test_rocketmqs_own_tool_shows_what_we_did(
-    cluster: Cluster, client: Client, make_topic: MakeTopic
+    cluster: Cluster, client: Client, make_topic: MakeTopic, java: Java
 ) -> None:
     topic = make_topic(queues=2)
     first, second = client.queues(topic)
@@ -167,10 +228,11 @@ def test_rocketmqs_own_tool_shows_what_we_did(
         Producer(client).send(Message(topic=topic, body=b"x"), second)
     await_messages(client, second, 7)
     PullConsumer(client, f"{topic}-group").commit({first: 0, second: 5})
-    progress = cluster.mqadmin("consumerProgress", "-g", f"{topic}-group")
+    progress = java.mqadmin(cluster.namesrv, "consumerProgress", "-g", f"{topic}-group")
     assert _line(progress, topic, second)[:3] == ["7", "5", "2"]
     assert "Consume Diff Total: 2" in progress
-    assert _line(cluster.mqadmin("topicStatus", "-t", topic), "broker-a", second)[:2] == ["0", "7"]
+    status = java.mqadmin(cluster.namesrv, "topicStatus", "-t", topic)
+    assert _line(status, "broker-a", second)[:2] == ["0", "7"]
 
 
 def _line(output: str, begins: str, queue: MessageQueue) -> list[str]:

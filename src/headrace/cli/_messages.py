@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,9 +19,9 @@ from headrace.cli._terminal import say
 from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from headrace.client import AsyncPullConsumer, Client, MessageQueue, PullResult
+    from headrace.client import AsyncPullConsumer, Client, Message, MessageQueue, PullResult
 
-__all__ = ["consume", "produce"]
+__all__ = ["consume", "print_queues", "produce"]
 
 _CHUNK = 10_000
 _POLL = timedelta(seconds=10)
@@ -37,17 +38,36 @@ def produce(
         str | None,
         typer.Option(metavar="TEXT", help="What stands between a message's key and its value."),
     ] = None,
+    key: Annotated[str | None, typer.Option(help="Key of all these messages.")] = None,
+    sharding_key: Annotated[
+        str | None, typer.Option(help="Messages of one such key go to one queue.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Tag of all these messages.")] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A property; several are possible."),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help='Show them so much later, e.g. "30 s".')
+    ] = None,
+    delay_level: Annotated[
+        int, typer.Option(min=0, max=18, help="RocketMQ's delay level, 1 (1 s) to 18 (2 h).")
+    ] = 0,
     namesrv: NameServer = None,
     data_dir: DataDir = None,
 ) -> None:
     """Send messages, or every line of stdin, to a topic."""
+    template = _template(topic, key, sharding_key, tag, properties, delay, delay_level)
     lines = iter(messages) if messages else (line.rstrip("\n") for line in sys.stdin)
     # Somebody who types wants each line sent at once.
     size = 1 if messages is None and sys.stdin.isatty() else _CHUNK
     sent = 0
     with cluster(namesrv, data_dir) as client:
         while chunk := list(islice(lines, size)):
-            _send(client, topic, chunk, key_separator, turn=sent)
+            if template is None:
+                _send(client, topic, chunk, key_separator, turn=sent)
+            else:
+                _send_singly(client, template, chunk, key_separator)
             sent += len(chunk)
     say(f"Sent {sent:,} messages to {topic}.")
 
@@ -63,12 +83,22 @@ def consume(
     max_messages: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many messages.")
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Read as a member of this group, and commit what is printed."),
+    ] = None,
     namesrv: NameServer = None,
     data_dir: DataDir = None,
 ) -> None:
     """Print a topic's messages as key, tab, value; until Ctrl-C, or to the end."""
     printer = _Printer(max_messages)
     with cluster(namesrv, data_dir) as client:
+        if group is not None:
+            from headrace.cli._membership import print_group
+
+            start: Literal["first", "last"] = "first" if from_beginning else "last"
+            print_group(client, group, topic, start, max_messages, until_end=until_end)
+            return
         asyncio.run(_print_topic(client, topic, printer, first=from_beginning, until_end=until_end))
 
 
@@ -90,15 +120,75 @@ def _send(client: Client, topic: str, lines: list[str], separator: str | None, t
         producer.send_columns(queues[number], bodies, keys)
 
 
+def _template(
+    topic: str,
+    key: str | None,
+    sharding_key: str | None,
+    tag: str | None,
+    properties: list[str] | None,
+    delay: str | None,
+    delay_level: int,
+) -> Message | None:
+    """What all messages have in common; None: nothing but the topic."""
+    if not (key or sharding_key or tag or properties or delay or delay_level):
+        return None
+    from headrace.client import Message
+
+    return Message(
+        topic=topic,
+        keys=key,
+        sharding_key=sharding_key,
+        tags=tag,
+        properties=dict(_pair(text) for text in properties or ()),
+        delay=None if delay is None else _duration(delay),
+        delay_level=delay_level,
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise ConfigurationError(f"The property {text!r} has no '='.", hint="Write NAME=VALUE.")
+    return name, value
+
+
+def _duration(text: str) -> timedelta:
+    from headrace._setting import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--delay {text!r}: {error}") from None
+
+
+def _send_singly(
+    client: Client, template: Message, lines: list[str], separator: str | None
+) -> None:
+    from headrace.client import Producer
+
+    producer = Producer(client)
+    for line in lines:
+        message = replace(template, body=line.encode())
+        if separator is not None:
+            key, value = _split(line, separator)
+            message = replace(template, keys=key, body=value.encode())
+        producer.send(message)
+
+
+def _split(line: str, separator: str) -> tuple[str, str]:
+    key, found, value = line.partition(separator)
+    if not found:
+        message = f"The line {line!r} has no {separator!r} between key and value."
+        raise ConfigurationError(message, hint="Correct it, or leave out --key-separator.")
+    return key, value
+
+
 def _by_queue(lines: list[str], separator: str, queues: int) -> dict[int, list[tuple[str, str]]]:
     from headrace.keys import encode_key, partition_of
 
     chosen: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for line in lines:
-        key, found, value = line.partition(separator)
-        if not found:
-            message = f"The line {line!r} has no {separator!r} between key and value."
-            raise ConfigurationError(message, hint="Correct it, or leave out --key-separator.")
+        key, value = _split(line, separator)
         chosen[partition_of(encode_key(key), queues)].append((key, value))
     return chosen
 
@@ -137,6 +227,18 @@ def _lines(result: PullResult, end: int | None) -> Iterator[str]:
         if end is None or offset < end:
             shown = "" if key is None else key
             yield f"{shown}\t{body.decode(errors='backslashreplace')}\n"
+
+
+async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) -> None:
+    """Print what comes in queues from offsets on, until Ctrl-C."""
+    from headrace.client import AsyncClient, AsyncPullConsumer
+
+    names = ";".join(client.asynchronous.name_servers)
+    async with AsyncClient(names, client.settings) as connection:
+        consumer, printer = AsyncPullConsumer(connection), _Printer(None)
+        await asyncio.gather(
+            *(_print_queue(consumer, q, offset, None, printer) for q, offset in positions.items())
+        )
 
 
 async def _print_topic(

@@ -51,7 +51,7 @@ def create(
     """Make a topic, or change its number of queues."""
     from headrace.client import Admin
 
-    attributes = {"+cleanup.policy": "COMPACTION"} if compaction else None
+    attributes = {"cleanup.policy": "COMPACTION"} if compaction else None
     with cluster(namesrv, data_dir) as client:
         Admin(client).create_topic(topic, queues=queues, attributes=attributes)
     say(f"Topic {topic} has {queues} queues.")
@@ -112,6 +112,29 @@ def status(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = Non
         )
     table.add_section()
     table.add_row("all", "", "", f"{sum(ends.values()) - sum(begins.values()):,}")
+    terminal().print(table)
+
+
+@app.command()
+@connecting
+def describe(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+    """Show a topic's settings on each broker, and the groups that read it."""
+    from rich.table import Table
+
+    from headrace.client import Admin
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    with cluster(namesrv, data_dir) as client:
+        admin = Admin(client)
+        configs, groups = admin.topic_config(topic), admin.topic_groups(topic)
+    for broker, config in configs.items():
+        table.add_row("broker", broker)
+        table.add_row(
+            "queues", f"{config.read_queue_nums} to read, {config.write_queue_nums} to write"
+        )
+        for name, value in sorted(config.attributes.items()):
+            table.add_row(name, value)
+    table.add_row("groups", ", ".join(groups) or "none")
     terminal().print(table)
 
 

@@ -13,7 +13,18 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import _broker, _describe, _doctor, _messages, _run, _store, _topics
+from headrace.cli import (
+    _broker,
+    _describe,
+    _doctor,
+    _groups,
+    _lookup,
+    _messages,
+    _run,
+    _store,
+    _tables,
+    _topics,
+)
 from headrace.cli._security import connecting
 from headrace.cli._terminal import debug_wanted, report
 from headrace.errors import HeadraceError
@@ -41,8 +52,11 @@ app.command("describe")(_describe.describe)
 app.command("produce")(connecting(_messages.produce))
 app.command("consume")(connecting(_messages.consume))
 app.command("doctor")(connecting(_doctor.doctor))
+app.command("table")(connecting(_tables.table))
+app.command("message")(connecting(_lookup.message))
 app.add_typer(_broker.app, name="broker")
 app.add_typer(_topics.app, name="topic")
+app.add_typer(_groups.app, name="group")
 app.add_typer(_store.app, name="store")
 
 

@@ -23,6 +23,7 @@ from headrace.client.client import AsyncClient, ClientStatistics
 from headrace.client.deliveries import Delivery
 from headrace.client.groups import AsyncGroupConsumer, GroupOptions, GroupStatistics
 from headrace.client.jobs import AsyncJobs, JobsStatistics, StageTarget
+from headrace.client.lag import GroupLag, QueueLag
 from headrace.client.outcomes import DEAD_LETTER, Outcome, Retry
 from headrace.client.producer import AsyncProducer, ProducerStatistics, SendResult
 from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatistics, PullStatus
@@ -58,6 +59,7 @@ __all__ = [
     "ClientStatistics",
     "Delivery",
     "GroupConsumer",
+    "GroupLag",
     "GroupOptions",
     "GroupStatistics",
     "JobStanding",
@@ -76,6 +78,7 @@ __all__ = [
     "PushConsumer",
     "PushOptions",
     "PushStatistics",
+    "QueueLag",
     "QueueProgress",
     "QueueRange",
     "Retry",

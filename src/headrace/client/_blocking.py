@@ -15,16 +15,18 @@ __all__ = ["Twin", "blocking", "blocking_iterator", "same"]
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
+# What is made for a class serves those that inherit from it, too.
+A_co = TypeVar("A_co", covariant=True)
 
 
-class Twin(Generic[A]):
+class Twin(Generic[A_co]):
     """A blocking object that hands its calls to an asynchronous one on the background loop."""
 
-    def __init__(self, inner: A) -> None:
+    def __init__(self, inner: A_co) -> None:
         self._inner = inner
 
     @property
-    def asynchronous(self) -> A:
+    def asynchronous(self) -> A_co:
         """The object that does the work, for use on the background loop only."""
         return self._inner
 

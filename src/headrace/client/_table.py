@@ -105,7 +105,7 @@ class Table:
     def get(self, key: bytes) -> bytes | None:
         """Value of a key, None if it has none."""
         with self._lock:
-            (row,) = self._index.find(digests_of([key])).tolist()
+            row = self._index.find_one(key)
             if row < 0:
                 return None
             block, place = self._blocks[row >> _BLOCK_SHIFT], row & 0xFFFF_FFFF

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.client._group_administration import GroupAdministration, queue_of_key
 from headrace.client._provision import topic_fields
 from headrace.client.pulling import AsyncPullConsumer
-from headrace.client.queues import MessageQueue
-from headrace.client.standings import JobStanding, QueueProgress, QueueRange
+from headrace.client.standings import JobStanding, QueueRange
 from headrace.errors import (
     ConfigurationError,
     NotFoundError,
@@ -19,19 +19,20 @@ from headrace.errors import (
     RequestTimeoutError,
     TopicNotFoundError,
 )
-from headrace.protocol.bodies import QueueRef, loads
+from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
-from headrace.protocol.groups import SubscriptionGroupTable
+from headrace.protocol.groups import GroupList
 from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.routes import ClusterInfo, TopicConfig, TopicList
-from headrace.protocol.stats import ConsumerConnections, ConsumeStats, RuntimeInfo, TopicStats
+from headrace.protocol.stats import RuntimeInfo, TopicStats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.client.client import AsyncClient
+    from headrace.client.queues import MessageQueue
+
 
 __all__ = ["AsyncAdmin"]
 
@@ -40,7 +41,7 @@ _ROUTE_TIMEOUT = timedelta(seconds=15)
 _ROUTE_PAUSE = 0.05
 
 
-class AsyncAdmin:
+class AsyncAdmin(GroupAdministration):
     """Look after a cluster.
 
     Parameters
@@ -48,9 +49,6 @@ class AsyncAdmin:
     client
         The connection to the cluster.
     """
-
-    def __init__(self, client: AsyncClient) -> None:
-        self.client = client
 
     # Topics
 
@@ -144,83 +142,20 @@ class AsyncAdmin:
                 broker, lambda: Command(RequestCode.GET_TOPIC_STATS_INFO, ext)
             )
             for ref, range_ in loads(answer.payload, TopicStats).offset_table.items():
-                found[_queue(ref)] = QueueRange(
+                found[queue_of_key(ref)] = QueueRange(
                     range_.min_offset, range_.max_offset, _time(range_.last_update_timestamp)
                 )
         return dict(sorted(found.items()))
 
-    # Groups
-
-    async def group_progress(
-        self, group: str, topic: str | None = None
-    ) -> dict[MessageQueue, QueueProgress]:
-        """How far a group has come in the queues of its topics, or of one topic.
-
-        Raises
-        ------
-        NotFoundError
-            If no broker knows an offset of the group.
-        """
-        ext = {"consumerGroup": group} | ({"topic": topic} if topic is not None else {})
-        found: dict[MessageQueue, QueueProgress] = {}
-        for broker in await self.client.brokers():
+    async def topic_groups(self, name: str) -> list[str]:
+        """List the groups that read a topic or have an offset in it."""
+        found: set[str] = set()
+        for broker in await self._brokers_of(name):
             answer = await self.client.ask_broker(
-                broker, lambda: Command(RequestCode.GET_CONSUME_STATS, ext)
+                broker, lambda: Command(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": name})
             )
-            for ref, part in loads(answer.payload, ConsumeStats).offset_table.items():
-                found[_queue(ref)] = QueueProgress(part.consumer_offset, part.broker_offset)
-        if not found:
-            raise NotFoundError(
-                f"group {group!r} has no offsets" + (f" in topic {topic!r}" if topic else ""),
-                hint="a group appears with its first commit",
-            )
-        return dict(sorted(found.items()))
-
-    async def group_members(self, group: str) -> list[str]:
-        """List the client ids of a group's members; none if it has no member now."""
-        members: set[str] = set()
-        ext = {"consumerGroup": group}
-        for broker in await self.client.brokers():
-            answer = await self.client.ask_broker(
-                broker,
-                lambda: Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext),
-                expect=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                found = loads(answer.payload, ConsumerConnections)
-                members.update(connection.client_id for connection in found.connection_set)
-        return sorted(members)
-
-    async def set_group_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set the next offset that a group reads from queues; it should have no member now."""
-        await AsyncPullConsumer(self.client, group).commit(offsets)
-
-    async def groups(self) -> list[str]:
-        """List the names of all consumer groups."""
-        names: set[str] = set()
-        for broker in await self.client.brokers():
-            answer = await self.client.ask_broker(
-                broker, lambda: Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            )
-            names.update(loads(answer.payload, SubscriptionGroupTable).subscription_group_table)
-        return sorted(names)
-
-    async def reset_group(self, group: str, topic: str, time: datetime) -> None:
-        """Set a group back (or ahead) to what was stored at ``time`` or later.
-
-        It should have no member now: a member commits over it.
-        """
-        consumer = AsyncPullConsumer(self.client, group)
-        queues = await self.client.queues(topic)
-        await consumer.commit(await consumer.offsets_for_time(queues, time))
-
-    async def delete_group(self, group: str) -> None:
-        """Delete a group and its offsets."""
-        ext = {"groupName": group, "cleanOffset": "true"}
-        for broker in await self.client.brokers():
-            await self.client.ask_broker(
-                broker, lambda: Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
-            )
+            found.update(loads(answer.payload, GroupList).group_list)
+        return sorted(found)
 
     # Brokers
 
@@ -352,11 +287,6 @@ class AsyncAdmin:
             if part.read_queue_nums == queues == part.write_queue_nums
         }
         return brokers <= ready
-
-
-def _queue(key: str) -> MessageQueue:
-    ref = QueueRef.of_key(key)
-    return MessageQueue(ref.topic, ref.broker_name, ref.queue_id)
 
 
 def _time(milliseconds: int) -> datetime | None:

@@ -169,6 +169,9 @@ class TransactionProducer(Twin[AsyncTransactionProducer]):
     begin = blocking(AsyncTransactionProducer.begin)
     end = blocking(AsyncTransactionProducer.end)
     send_in_transaction = blocking(AsyncTransactionProducer.send_in_transaction)
+    send = blocking(AsyncProducer.send)
+    send_oneway = blocking(AsyncProducer.send_oneway)
+    queue_for = blocking(AsyncProducer.queue_for)
     transaction_statistics = same(AsyncTransactionProducer.transaction_statistics)
 
 
@@ -281,10 +284,12 @@ class Admin(Twin[AsyncAdmin]):
     topic_exists = blocking(AsyncAdmin.topic_exists)
     topic_config = blocking(AsyncAdmin.topic_config)
     topic_stats = blocking(AsyncAdmin.topic_stats)
+    topic_groups = blocking(AsyncAdmin.topic_groups)
     group_progress = blocking(AsyncAdmin.group_progress)
     group_members = blocking(AsyncAdmin.group_members)
     set_group_offsets = blocking(AsyncAdmin.set_group_offsets)
     groups = blocking(AsyncAdmin.groups)
+    lag = blocking(AsyncAdmin.lag)
     reset_group = blocking(AsyncAdmin.reset_group)
     delete_group = blocking(AsyncAdmin.delete_group)
     cluster_info = blocking(AsyncAdmin.cluster_info)

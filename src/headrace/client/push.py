@@ -168,9 +168,13 @@ class AsyncPushConsumer:
 
     async def close(self) -> None:
         """Finish what is worked on, commit, and leave the group."""
+        await asyncio.shield(self.close_soon())
+
+    def close_soon(self) -> asyncio.Task[None]:
+        """Begin to close, for a listener that must not wait for its own end."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
+        return self._closing
 
     def statistics(self) -> PushStatistics | None:
         """Tell what this member does and has done; None before it was started."""
@@ -201,7 +205,7 @@ class AsyncPushConsumer:
     def _fail(self, error: BaseException) -> None:
         _log.critical("group %r stops: a background task failed", self.group, exc_info=error)
         self._failure = self._failure or error
-        self._closing = self._closing or asyncio.create_task(self._close())
+        self.close_soon()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -1,0 +1,83 @@
+"""``headrace consume --group``: prints as a member of a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.client import AsyncPushConsumer, Client, MessageQueue, StoredMessage
+
+__all__ = ["print_group"]
+
+_PAUSE = 0.05
+
+
+def print_group(
+    client: Client,
+    group: str,
+    topic: str,
+    start: Literal["first", "last"],
+    limit: int | None,
+    *,
+    until_end: bool,
+) -> None:
+    """Print what comes to a member of a group; only what is printed counts as read."""
+    asyncio.run(_print(client, group, topic, start, limit, until_end=until_end))
+
+
+async def _print(
+    client: Client,
+    group: str,
+    topic: str,
+    start: Literal["first", "last"],
+    limit: int | None,
+    *,
+    until_end: bool,
+) -> None:
+    from headrace.client import AsyncClient, AsyncPullConsumer, AsyncPushConsumer, PushOptions
+
+    names = ";".join(client.asynchronous.name_servers)
+    async with AsyncClient(names, client.settings) as connection:
+        ends = await AsyncPullConsumer(connection).end_offsets(await connection.queues(topic))
+        options = PushOptions(start=start, concurrency=256)
+        async with AsyncPushConsumer(connection, group, [topic], options=options) as consumer:
+            watch = asyncio.create_task(_close_at(consumer, ends)) if until_end else None
+            left = limit
+            async for delivery in consumer:
+                _write(delivery.message)
+                delivery.ack()
+                if left is not None:
+                    left -= 1
+                    if not left:
+                        break
+            if watch is not None:
+                watch.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watch
+
+
+async def _close_at(consumer: AsyncPushConsumer, ends: Mapping[MessageQueue, int]) -> None:
+    """Close the consumer when it has read its own queues up to their ends."""
+    while True:
+        await asyncio.sleep(_PAUSE)
+        statistics = consumer.statistics()
+        positions = {} if statistics is None else statistics.positions
+        mine = [queue for queue in ends if queue in positions]
+        if all(positions[queue] >= ends[queue] for queue in mine):
+            # Not awaited: the loop that prints ends by it, and would wait for itself.
+            consumer.close_soon()
+            return
+
+
+def _write(message: StoredMessage) -> None:
+    from headrace.keys import key_from_properties
+
+    key = key_from_properties(message.properties)
+    shown = "" if key is None else key
+    sys.stdout.write(f"{shown}\t{message.body.decode(errors='backslashreplace')}\n")
+    sys.stdout.flush()

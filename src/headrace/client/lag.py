@@ -1,0 +1,140 @@
+"""How far a consumer group is behind, whether or not it ever connected."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from msgspec import field
+
+from headrace.client.pulling import AsyncPullConsumer
+from headrace.errors import NotFoundError, TopicNotFoundError
+from headrace.protocol.bodies import JsonBody, loads
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Command
+from headrace.protocol.groups import dead_letter_topic
+from headrace.protocol.stats import ConsumerConnections
+
+if TYPE_CHECKING:
+    from headrace.client.client import AsyncClient
+    from headrace.client.queues import MessageQueue
+
+__all__ = ["GroupLag", "QueueLag", "group_lag", "topics_of_group"]
+
+_NOTHING = timedelta(0)
+
+
+class _Topics(JsonBody):
+    topic_list: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is behind in one queue."""
+
+    #: Next offset that the group reads; None: it has none, so it has read nothing.
+    offset: int | None
+    #: First offset that the queue holds.
+    begin: int
+    #: One past its last offset.
+    end: int
+    #: Age of the oldest message that the group has not read; zero if it has read all.
+    behind: timedelta
+
+    @property
+    def lag(self) -> int:
+        """Messages that the queue holds and the group has not read."""
+        return max(0, self.end - max(self.offset or 0, self.begin))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is behind.
+
+    Examples
+    --------
+    >>> from headrace.client.queues import MessageQueue
+    >>> queue = MessageQueue("lines", "broker-a", 0)
+    >>> lag = GroupLag("readers", {queue: QueueLag(3, 0, 10, timedelta(seconds=5))})
+    >>> lag.total, lag.behind
+    (7, datetime.timedelta(seconds=5))
+    """
+
+    group: str
+    queues: dict[MessageQueue, QueueLag]
+
+    @property
+    def total(self) -> int:
+        """Messages not read, over all queues."""
+        return sum(queue.lag for queue in self.queues.values())
+
+    @property
+    def behind(self) -> timedelta:
+        """Age of the oldest message that is not read."""
+        return max((queue.behind for queue in self.queues.values()), default=_NOTHING)
+
+
+async def group_lag(client: AsyncClient, group: str, topics: Iterable[str] = ()) -> GroupLag:
+    """Work out a group's lag from its offsets and the queues, asked now.
+
+    Caller: AsyncAdmin.
+    """
+    chosen = list(topics) or await topics_of_group(client, group)
+    if not chosen:
+        raise NotFoundError(
+            f"group {group!r} has no offsets and no member: nothing tells what it reads",
+            hint="name the topic, or correct the group's name: `headrace group list` shows all",
+        )
+    queues: list[MessageQueue] = []
+    for topic in chosen:
+        queues += await client.queues(topic, refresh=True)
+    own, reader = AsyncPullConsumer(client, group), AsyncPullConsumer(client)
+    found = await asyncio.gather(*(_queue_lag(own, reader, queue) for queue in queues))
+    return GroupLag(group, dict(sorted(zip(queues, found, strict=True))))
+
+
+async def topics_of_group(client: AsyncClient, group: str) -> list[str]:
+    """List the topics that a group has offsets in, or that its members read."""
+    found: set[str] = set()
+    for broker in await client.brokers():
+        answer = await client.ask_broker(
+            broker, lambda: Command(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+        )
+        if answer.payload:
+            found.update(loads(answer.payload, _Topics).topic_list)
+        answer = await client.ask_broker(
+            broker,
+            lambda: Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}),
+            expect=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            found.update(loads(answer.payload, ConsumerConnections).subscription_table)
+    found.discard(dead_letter_topic(group))
+    return [topic for topic in sorted(found) if await _exists(client, topic)]
+
+
+async def _exists(client: AsyncClient, topic: str) -> bool:
+    try:
+        await client.route(topic, refresh=True)
+    except TopicNotFoundError:
+        return False
+    return True
+
+
+async def _queue_lag(
+    own: AsyncPullConsumer, reader: AsyncPullConsumer, queue: MessageQueue
+) -> QueueLag:
+    offset, begin, end = await asyncio.gather(
+        own.committed(queue), own.begin_offset(queue), own.end_offset(queue)
+    )
+    first = max(offset or 0, begin)
+    behind = _NOTHING
+    if first < end:
+        unread = (await reader.pull(queue, first, max_messages=1)).messages()
+        if unread:
+            behind = timedelta(seconds=max(0.0, time.time() - unread[0].stored / 1000))
+    return QueueLag(offset, begin, end, behind)
