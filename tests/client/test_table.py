@@ -112,4 +112,4 @@ def test_the_index_finds_what_it_holds_at_any_size() -> None:
     for count in (4_000, 23_000, 45_000, 50_000):
         full = KeyIndex()
         full.put(digests_of(names[:count]), np.arange(count))
-        assert 30 <= full.bytes / count <= 70
+        assert 30 <= full.size / count <= 70

@@ -54,7 +54,7 @@ class KeyIndex:
         return self._live
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Memory that the index takes."""
         return _SLOT * len(self._rows)
 

@@ -100,7 +100,7 @@ class Table:
     def size(self) -> int:
         """Memory that the table takes, out-of-date rows too."""
         with self._lock:
-            return self._index.bytes + sum(block.size for block in self._blocks.values())
+            return self._index.size + sum(block.size for block in self._blocks.values())
 
     def get(self, key: bytes) -> bytes | None:
         """Value of a key, None if it has none."""
