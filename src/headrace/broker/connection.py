@@ -43,6 +43,8 @@ class Hooks:
     #: Told when a connection stands, and when it is gone.
     opened: Callable[[Connection], None]
     closed: Callable[[Connection], None]
+    #: Takes each answer to a request of the broker's own, with the connection's number.
+    answered: Callable[[int, Command], None]
     #: What all connections hold together.
     ledger: Ledger
 
@@ -150,7 +152,9 @@ class Connection(asyncio.Protocol):
         self._receiving = True
         try:
             for command in commands:
-                if not command.is_response:
+                if command.is_response:
+                    self._hooks.answered(self.number, command)
+                else:
                     dispatch(Request(command, self))
                 if self._paused:
                     self._backlog, self._backlog_bytes = commands, size

@@ -8,9 +8,10 @@ import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from headrace.broker import admission
@@ -24,6 +25,7 @@ from headrace.broker.mailbox import Mailbox
 from headrace.broker.names import NameServer
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.polls import LongPolls, Queue
+from headrace.broker.questions import Questions
 from headrace.broker.rates import Rate
 from headrace.broker.replicas import Replication
 from headrace.broker.snapshots import load_snapshot, save_snapshot
@@ -31,7 +33,6 @@ from headrace.broker.static_topics import StaticTopics
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, TopicTable
 from headrace.errors import BrokerError
 from headrace.protocol.codes import RequestCode
-from headrace.protocol.frames import Command
 from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.routes import MappingDetail, TopicConfig
 
@@ -47,7 +48,6 @@ __all__ = ["Core"]
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_ONEWAY = 2
 _OffsetTable = dict[str, dict[str, dict[int, int]]]
 
 
@@ -107,7 +107,8 @@ class Core:
         self.replication = Replication(self)
         #: The task that follows a primary, while this broker follows one.
         self.follower: FollowerTask | None = None
-        self._opaque = 0
+        #: What clients were asked.
+        self.questions = Questions()
         #: Messages given to consumers so far.
         self.messages_out = 0
         self.put_rate = Rate()
@@ -157,6 +158,12 @@ class Core:
         for topic, count in queues.items():
             topics.create(topic, queues=count)
         return topics
+
+    def change_settings(self, **changes: Any) -> None:
+        """Change settings until the broker stops."""
+        self.settings = replace(self.settings, **changes)
+        if "create_groups" in changes:
+            self.groups.creates = changes["create_groups"]
 
     def save_topics(self) -> None:
         """Make the table of topics durable."""
@@ -282,15 +289,10 @@ class Core:
         """Tell members that their groups changed."""
         for notice in notices:
             peer = self.peers.get(notice.peer)
-            if peer is not None:
-                self._opaque += 1
-                command = Command(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                    {"consumerGroup": notice.group},
-                    opaque=self._opaque,
-                    flag=_ONEWAY,
-                )
-                peer.send(command)
+            config = self.groups.peek(notice.group)
+            if peer is not None and (config is None or config.notify_consumer_ids_changed_enable):
+                code, ext = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": notice.group}
+                self.questions.tell(peer, code, ext)
 
     def append(self, appends: list[QueueAppend], done: OnAppended) -> None:
         """Append messages and call back, on the loop, when they are stored or were refused."""

@@ -34,18 +34,14 @@ class GroupTable:
     """
 
     def __init__(self, *, create: bool, saved: Iterable[SubscriptionGroupConfig] = ()) -> None:
-        self._create = create
+        #: Whether a group comes into being when it is heard of.
+        self.creates = create
         self._groups = {config.group_name: config for config in saved}
         #: Number of changes so far: the data version that tools see.
         self.version = 0
 
     def __len__(self) -> int:
         return len(self._groups)
-
-    @property
-    def creates(self) -> bool:
-        """Whether a group comes into being when it is heard of."""
-        return self._create
 
     def __contains__(self, name: str) -> bool:
         return name in self._groups
@@ -58,10 +54,14 @@ class GroupTable:
         """All groups, for a snapshot."""
         return list(self._groups.values())
 
+    def peek(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a group, None when there is none."""
+        return self._groups.get(name)
+
     def find(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group, created if that is allowed; None when there is none."""
         found = self._groups.get(name)
-        if found is None and self._create and _NAME.fullmatch(name):
+        if found is None and self.creates and _NAME.fullmatch(name):
             return self._put(SubscriptionGroupConfig(group_name=name))
         return found
 

@@ -171,7 +171,9 @@ class BrokerServer:
         self._dispatch = Dispatcher(core, HANDLERS)
         ledger = Ledger(self._settings.limits)
         dispatch = self._dispatch if guard is None else guard.before(self._dispatch)
-        self._hooks = Hooks(dispatch, self._connected, self._disconnected, ledger)
+        self._hooks = Hooks(
+            dispatch, self._connected, self._disconnected, core.questions.answered, ledger
+        )
         gate = Gate(self._settings.limits, self._settings.tls_mode, tls)
         self._listener = Listener(listener, self._connection, gate)
         self._listener.start()
@@ -235,6 +237,7 @@ class BrokerServer:
             self._deserted.set()
         del core.peers[connection.number]
         core.polls.abandon(connection.number)
+        core.questions.gone(connection.number)
         core.replication.disconnected(connection.number)
         core.names.registry.disconnect(connection.number)
         core.notify(core.clients.disconnect(connection.number))

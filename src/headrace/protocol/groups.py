@@ -9,6 +9,7 @@ from headrace.protocol.hashing import java_hash
 
 __all__ = [
     "ALL_TAGS",
+    "ClientConfig",
     "ConsumerData",
     "ConsumerIds",
     "GroupList",
@@ -120,6 +121,15 @@ class Heartbeat(JsonBody):
     heartbeat_fingerprint: int = 0
     #: The subscriptions are left out because they have not changed.
     without_sub: bool = False
+
+
+class ClientConfig(JsonBody):
+    """Body of CHECK_CLIENT_CONFIG: a subscription that a client is about to use."""
+
+    client_id: str = ""
+    group: str = ""
+    namespace: str = ""
+    subscription_data: SubscriptionData = field(default_factory=SubscriptionData)
 
 
 class ConsumerIds(JsonBody):

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import (
     brokers,
+    changes,
     clients,
     groups,
     jobs,
+    members,
     messages,
     offsets,
+    progress,
     pull,
     registration,
     replication,
@@ -28,11 +31,14 @@ __all__ = ["HANDLERS"]
 
 _FAMILIES = (
     brokers,
+    changes,
     clients,
     groups,
     jobs,
+    members,
     messages,
     offsets,
+    progress,
     pull,
     registration,
     replication,

@@ -73,6 +73,8 @@ def get_broker_config(core: Core, request: Request) -> Command:
         "flushDiskType": f"{core.settings.flush.upper()}_FLUSH",
         "maxMessageSize": str(core.settings.max_message_size),
         "autoCreateTopicEnable": str(core.settings.create_topics).lower(),
+        "autoCreateSubscriptionGroup": str(core.settings.create_groups).lower(),
+        "messageDelayLevel": core.settings.delay_levels,
         "defaultTopicQueueNums": str(core.settings.default_queues),
         "mappedFileSizeCommitLog": str(core.settings.segment_size),
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.admission import check_heartbeat
 from headrace.broker.clients import Member
 from headrace.protocol.codes import RequestCode, ResponseCode
-from headrace.protocol.groups import Heartbeat, LockRequest
+from headrace.protocol.groups import ClientConfig, Heartbeat, LockRequest
 from headrace.protocol.routes import QueueRef, dumps
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ def heart_beat(core: Core, request: Request) -> Command:
     for consumer in beat.consumer_data_set:
         if core.groups.creates or consumer.group_name in core.groups:
             core.retry_topic(consumer.group_name)
-    core.notify(core.clients.heartbeat(beat, member, now=core.loop.time()))
-    # The second version, heartbeats without subscriptions, is not offered: clients fall back.
-    ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+    notices = core.clients.heartbeat(beat, member, now=core.loop.time())
+    core.notify(notices)
+    # After news a client of the second version sends its subscriptions once more.
+    ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(bool(notices)).lower()}
     return request.reply(ext=ext)
 
 
@@ -58,7 +59,12 @@ def get_consumer_list(core: Core, request: Request) -> Command:
 
 
 def check_client_config(_core: Core, request: Request) -> Command:
-    """Accept a subscription: what cannot be is refused when it is used."""
+    """Refuse a subscription that pulls could not use."""
+    asked = request.body(ClientConfig)
+    kind = asked.subscription_data.expression_type or "TAG"
+    if kind != "TAG":
+        message = f"The broker does not support consumer to filter message by {kind}"
+        return request.reply(ResponseCode.SYSTEM_ERROR, message)
     return request.reply()
 
 

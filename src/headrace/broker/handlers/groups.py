@@ -1,12 +1,13 @@
-"""Requests of tools about groups: members, progress, resets."""
+"""Requests of tools about groups: their members and what these read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from headrace.broker.handlers.progress import topics_read
 from headrace.protocol.codes import RequestCode, ResponseCode
-from headrace.protocol.routes import QueueRef, dumps
+from headrace.protocol.routes import dumps
 
 if TYPE_CHECKING:
     from headrace.broker.clients import Member
@@ -75,62 +76,6 @@ def get_all_producers(core: Core, request: Request) -> Command:
     return request.reply(body=dumps({"data": data}))
 
 
-def get_consume_stats(core: Core, request: Request) -> Command:
-    """Tell how far a group has come in every queue that it reads."""
-    name = request.text("consumerGroup")
-    table: dict[str, dict[str, int]] = {}
-    for topic in _topics(core, name, request.text("topic", "")):
-        config = core.topics.find(topic)
-        for queue_id in range(config.read_queue_nums if config else 0):
-            table[QueueRef(topic, core.name, queue_id).key] = _progress(core, name, topic, queue_id)
-    return request.reply(body=dumps({"consumeTps": 0.0, "offsetTable": table}))
-
-
-def _topics(core: Core, group: str, topic: str) -> list[str]:
-    if topic:
-        return [topic]
-    found = core.clients.group(group)
-    return sorted({*core.offsets.topics_of(group), *(found.subscriptions if found else ())})
-
-
-def _progress(core: Core, group: str, topic: str, queue_id: int) -> dict[str, int]:
-    bounds = core.store.bounds(topic, queue_id)
-    consumed = core.offsets.get(group, topic, queue_id)
-    if consumed is None:
-        consumed = bounds.min_offset
-    pulled = core.offsets.pulled(group, topic, queue_id)
-    last = consumed - 1
-    known = bounds.min_offset <= last < bounds.max_offset
-    return {
-        "brokerOffset": bounds.max_offset,
-        "consumerOffset": consumed,
-        "pullOffset": consumed if pulled is None else max(pulled, consumed),
-        "lastTimestamp": core.store.store_time(topic, queue_id, last) if known else 0,
-    }
-
-
-def reset_offsets(core: Core, request: Request) -> Command:
-    """Move a group to a time, or to an offset; its members hear of it with their next pull."""
-    topic, group = request.text("topic"), request.text("group")
-    config = core.topics.get(topic)
-    only, timestamp = request.number("queueId", -1), request.number("timestamp")
-    offset = request.command.ext.get("offset")
-    moved: dict[int, int] = {}
-    for queue_id in range(config.read_queue_nums) if only < 0 else [only]:
-        if only >= 0 and offset is not None and int(offset) >= 0:
-            moved[queue_id] = int(offset)
-        elif timestamp < 0:
-            moved[queue_id] = core.store.bounds(topic, queue_id).max_offset
-        else:
-            moved[queue_id] = core.store.offset_at(topic, queue_id, timestamp)
-        before = core.offsets.get(group, topic, queue_id)
-        if not request.flag("isForce", default=True) and before is not None:
-            moved[queue_id] = min(before, moved[queue_id])
-    core.offsets.reset(group, topic, moved)
-    table = {QueueRef(topic, core.name, queue_id).key: to for queue_id, to in moved.items()}
-    return request.reply(body=dumps({"offsetTable": table}))
-
-
 def get_groups_of_topic(core: Core, request: Request) -> Command:
     """List the groups that read a topic."""
     topic = request.text("topic")
@@ -141,7 +86,7 @@ def get_groups_of_topic(core: Core, request: Request) -> Command:
 
 def get_topics_of_group(core: Core, request: Request) -> Command:
     """List the topics that a group reads."""
-    topics = _topics(core, request.text("group"), "")
+    topics = topics_read(core, request.text("group"))
     return request.reply(body=dumps({"topicList": topics, "brokerAddr": core.address}))
 
 
@@ -159,8 +104,6 @@ HANDLERS = {
     RequestCode.GET_CONSUMER_CONNECTION_LIST: get_consumer_connections,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: get_producer_connections,
     RequestCode.GET_ALL_PRODUCER_INFO: get_all_producers,
-    RequestCode.GET_CONSUME_STATS: get_consume_stats,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset_offsets,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: get_groups_of_topic,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: get_topics_of_group,
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: get_subscription,

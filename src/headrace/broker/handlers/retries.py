@@ -39,6 +39,10 @@ async def send_back(core: Core, request: Request) -> Command:
         remark = f"look message by offset failed, {position}: {error}"
         return request.reply(ResponseCode.SYSTEM_ERROR, remark)
     (message,) = decode_messages(record, unpack=False)
+    origin = request.text("originTopic", message.topic)
+    if message.topic not in (origin, RETRY_PREFIX + group):
+        # Whoever may read one topic must not get a copy of another one's messages.
+        raise NoPermissionError(f"the message at {position} is not of topic {origin!r}")
     asked = SendBack(
         group,
         request.number("maxReconsumeTimes", config.retry_max_times),
