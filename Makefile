@@ -10,6 +10,7 @@ DONE := $(VENV)/.done
 # More arguments for the tool behind a target: `make test ARGS="-k frames"`.
 ARGS ?=
 MEASURE ?=
+SECONDS ?= 600
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet \
@@ -18,7 +19,7 @@ COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java lint format test soak demo bench bench-peers lock clean
+.PHONY: help setup java lint format test soak fuzz demo bench bench-peers lock clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +69,9 @@ test: setup ## Run the tests, two at a time (ARGS="-k name" for some of them)
 
 soak: setup ## Run the long fault tests (FAULTS_KILLS=n, FAULTS_SEED=n; fifty kills of random kinds)
 	$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+
+fuzz: setup ## Give mutated input to every decoder and to a broker (SECONDS=600, ARGS="--seed N")
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 demo: setup ## Count the words of Python's standard library on Spark, exactly once
 	@$(BIN)/python examples/demo.py $(ARGS)

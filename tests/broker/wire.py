@@ -73,6 +73,21 @@ class Wire:
             else:
                 self.told.append(command)
 
+    def limit(self, seconds: float) -> None:
+        """Wait no longer than this for anything."""
+        self._socket.settimeout(seconds)
+
+    def read_to_the_end(self, seconds: float) -> None:
+        """Say that nothing more comes, and read until the broker has answered everything."""
+        self.limit(seconds)
+        self._socket.shutdown(socket.SHUT_WR)
+        while True:
+            self.read()
+
+    def answered(self) -> list[Command]:
+        """Answers that nobody has asked for yet."""
+        return list(self._answers.values())
+
     def ask(self, code: int, body: Buffer = b"", /, **ext: object) -> Command:
         return self.receive(self.send(code, body, **ext))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 import zlib
 
 import pytest
@@ -45,3 +46,15 @@ def test_body_that_unpacks_to_too_much_is_refused(flag: int) -> None:
     assert len(decompress(bomb, flag, limit=100_000)) == 100_000
     with pytest.raises(ProtocolError, match="more than 99999 bytes"):
         decompress(bomb, flag, limit=99_999)
+
+
+@pytest.mark.parametrize("flag", [SysFlag.ZLIB, SysFlag.LZ4, SysFlag.ZSTD])
+def test_damaged_bodies_leave_nothing_in_memory(flag: SysFlag) -> None:
+    # Found by fuzzing: pyarrow's read() loses the memory of its result.
+    tracemalloc.start()
+    for _ in range(5):
+        with pytest.raises(ProtocolError):
+            decompress(bytes(50), int(flag))
+    left, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert left < 1_000_000

@@ -62,3 +62,10 @@ def test_time_in_a_key_counts_from_the_start_of_the_month(
         monkeypatch.setattr(time, "time_ns", lambda now=now: now * 1_000_000)
         key = keys.take()
         assert elapsed is None or int(key[20:28], 16) == elapsed
+
+
+def test_position_below_zero_is_written_as_java_does() -> None:
+    # Found by fuzzing: a damaged record may hold one.
+    written = encode_offset_id(("127.0.0.1", 1), -1)
+    assert written == "7F00000100000001FFFFFFFFFFFFFFFF"
+    assert decode_offset_id(written) == (("127.0.0.1", 1), -1)

@@ -143,7 +143,7 @@ class Request:
         """
         try:
             return msgspec.json.decode(self._json(), type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             what = request_name(self.command.code)
             raise InvalidParameterError(f"the body of {what} cannot be read: {error}") from error
 

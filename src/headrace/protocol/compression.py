@@ -21,6 +21,8 @@ MAX_BODY = 64 * 1024 * 1024
 
 _STREAMS = {int(SysFlag.LZ4): "lz4", int(SysFlag.ZSTD): "zstd"}
 _LEVEL = 5
+_LEAST_PIECE = 1024
+_LARGEST_PIECE = 256 * 1024
 
 
 def compress(body: bytes) -> bytes:
@@ -62,6 +64,10 @@ def _inflate(body: Buffer, limit: int) -> bytes:
 
 
 def _stream(body: Buffer, codec: str, limit: int) -> bytes:
+    unpacked = bytearray()
+    # Not read(): it loses the memory of its result when the body is damaged.
+    piece = memoryview(bytearray(min(limit + 1, _LEAST_PIECE + 4 * len(body), _LARGEST_PIECE)))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), codec) as stream:
-        unpacked = stream.read(limit + 1)
+        while len(unpacked) <= limit and (size := stream.readinto(piece)):
+            unpacked += piece[:size]
     return bytes(unpacked)

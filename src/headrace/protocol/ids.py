@@ -19,7 +19,7 @@ def encode_offset_id(store_host: Host, position: int) -> str:
     >>> encode_offset_id(("127.0.0.1", 9876), 42)
     '7F00000100002694000000000000002A'
     """
-    return (pack_host(store_host) + position.to_bytes(8)).hex().upper()
+    return (pack_host(store_host) + position.to_bytes(8, signed=True)).hex().upper()
 
 
 def decode_offset_id(offset_id: str) -> tuple[Host, int]:
@@ -44,7 +44,7 @@ def decode_offset_id(offset_id: str) -> tuple[Host, int]:
             f"{offset_id[:64]!r} is no offset id: 32 or 56 hexadecimal digits are expected",
             hint="a UNIQ_KEY names a message, too, but not its place: query by key instead",
         )
-    return unpack_host(packed[:-8]), int.from_bytes(packed[-8:])
+    return unpack_host(packed[:-8]), int.from_bytes(packed[-8:], signed=True)
 
 
 class UniqueKeys:

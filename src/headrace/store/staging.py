@@ -24,6 +24,7 @@ from headrace.errors import (
     StagedPartMissingError,
 )
 from headrace.protocol.columns import Records, record_starts, tag_hashes
+from headrace.protocol.layout import locate
 from headrace.protocol.transactions import StagedSection, decode_sections, encode_sections
 from headrace.store.fileops import (
     Buffer,
@@ -246,6 +247,9 @@ def _runs(path: Path, at: int, body: Buffer) -> Iterator[StagedRun]:
 
 def _check_section(section: StagedSection, starts: npt.NDArray[np.int64]) -> None:
     wanted, count = (section.topic, section.queue_id), len(starts)
+    if count == 1:
+        # More than one are looked at below.
+        locate(section.records, starts)
     mixed = count and (
         queue_of(section.records) != wanted or not are_of_one_queue(section.records, starts)
     )
