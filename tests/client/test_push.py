@@ -149,8 +149,6 @@ def test_what_fails_comes_again_and_ends_among_the_dead_letters(
     make_topic: MakeTopic,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if cluster.kind == "embedded":
-        pytest.skip("notyet: the embedded broker takes nothing back")
     topic = make_topic(queues=1)
     group = f"{topic}-g"
     send_singly(brisk, topic, b"good", b"once", b"never", b"dead", b"later")
@@ -209,8 +207,6 @@ def _dead_letters(client: Client, group: str, count: int) -> list[StoredMessage]
 def test_a_delay_between_the_brokers_levels_is_possible(
     cluster: Cluster, brisk: Client, make_topic: MakeTopic
 ) -> None:
-    if cluster.kind == "embedded":
-        pytest.skip("notyet: the embedded broker shows delayed messages at once")
     topic = make_topic(queues=1)
     send_singly(brisk, topic, b"once")
     log = Log(once=1)
@@ -265,8 +261,6 @@ def test_ordered_queues_are_processed_one_message_after_the_other_by_their_lock_
 def test_an_ordered_message_that_fails_too_often_is_a_dead_letter(
     cluster: Cluster, brisk: Client, make_topic: MakeTopic
 ) -> None:
-    if cluster.kind == "embedded":
-        pytest.skip("notyet: the embedded broker takes nothing back")
     topic = make_topic(queues=1)
     send(brisk, topic, [b"bad", b"good"])
     log = Log(bad=9)
@@ -402,8 +396,6 @@ def test_listeners_are_limited_in_time_and_close_waits_for_what_runs(
         assert begun.wait(10)
     assert ended.is_set()
     assert committed(brisk, group, topic) == 1
-    if cluster.kind == "embedded":
-        pytest.skip("notyet: the embedded broker takes nothing back")
     seen: list[int] = []
 
     async def endless(message: StoredMessage) -> None:

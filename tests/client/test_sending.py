@@ -104,8 +104,6 @@ def test_one_way_messages_arrive(client: Client, make_topic: MakeTopic) -> None:
 def test_delayed_messages_come_late_by_level_delay_and_time(
     cluster: Cluster, client: Client, make_topic: MakeTopic
 ) -> None:
-    if cluster.kind == "embedded":
-        pytest.skip("notyet: the embedded broker shows delayed messages at once")
     topic = make_topic(queues=1)
     (queue,) = client.queues(topic)
     producer = Producer(client)
