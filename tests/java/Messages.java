@@ -74,7 +74,9 @@ final class Messages {
     }
 
     static JSONObject describe(Throwable error) {
-        JSONObject told = JSONObject.of("text", error.toString(), "kind", error.getClass().getSimpleName());
+        StringBuilder text = new StringBuilder(error.toString());
+        for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) text.append(" because of ").append(cause);
+        JSONObject told = JSONObject.of("text", text.toString(), "kind", error.getClass().getSimpleName());
         for (Throwable cause = error; cause != null; cause = cause.getCause()) {
             if (cause instanceof MQBrokerException) return told.fluentPut("code", ((MQBrokerException) cause).getResponseCode());
             if (cause instanceof MQClientException && ((MQClientException) cause).getResponseCode() > 0) {
