@@ -20,6 +20,7 @@ from headrace.broker.clients import ClientRegistry, Notify
 from headrace.broker.delays import Delivery
 from headrace.broker.groups import GroupTable
 from headrace.broker.jobs import JobBook
+from headrace.broker.keeping import COMPACTED, keep_as_configured
 from headrace.broker.locks import QueueLocks
 from headrace.broker.mailbox import Mailbox
 from headrace.broker.names import NameServer
@@ -155,8 +156,10 @@ class Core:
         queues: dict[str, int] = {}
         for topic, queue_id in self.store.queues():
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+        compacted = self.store.compacted_topics()
         for topic, count in queues.items():
-            topics.create(topic, queues=count)
+            attributes = COMPACTED if topic in compacted else None
+            topics.create(topic, queues=count, attributes=attributes)
         return topics
 
     def change_settings(self, **changes: Any) -> None:
@@ -227,6 +230,13 @@ class Core:
         self.save_groups()
         self.ensure_topic(RETRY_PREFIX + group, queues)
         return self.topics.get(RETRY_PREFIX + group)
+
+    async def ensure_compacted(self, name: str) -> None:
+        """Create a topic of one queue that keeps the newest message of each key, durably."""
+        config = self.topics.create(name, queues=1, attributes=COMPACTED)
+        if (kept := keep_as_configured(self, config)) is not None:
+            await self.stored(kept)
+        self.save_topics()
 
     def show_group(self, name: str) -> None:
         """Let RocketMQ's tools find a group that has offsets but no members."""

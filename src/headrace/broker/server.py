@@ -22,6 +22,7 @@ from headrace.broker.core import Core
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
+from headrace.broker.keeping import compact_all
 from headrace.broker.ledger import Ledger
 from headrace.broker.listener import Gate, Listener
 from headrace.broker.promotion import begin_replication
@@ -162,6 +163,7 @@ class BrokerServer:
         try:
             core = Core(self._data, store, self._settings, host, port)
             await begin_replication(core, self._reopen)
+            await asyncio.to_thread(compact_all, core)
             restore_jobs(core)
         except BaseException:
             store.close()
@@ -209,6 +211,10 @@ class BrokerServer:
             flush_interval=settings.flush_interval,
             max_message_size=settings.max_message_size,
             unit_marks=settings.guards.marks,
+            retention=settings.retention,
+            retention_bytes=settings.retention_size,
+            disk_watermark=settings.disk_watermark,
+            compaction=settings.compaction,
         )
         if settings.min_free_space is None:
             return given

@@ -12,6 +12,7 @@ from typing import Literal
 from headrace.broker.limits import Limits
 from headrace.broker.remote import PeerSecurity
 from headrace.errors import SettingsError
+from headrace.store.compaction import CompactionSettings
 
 __all__ = ["UNSAFE_VARIABLE", "BrokerSettings", "Guards"]
 
@@ -82,6 +83,14 @@ class BrokerSettings:
     segment_size: int = 256 * 1024 * 1024
     #: Largest message, and largest batch of messages, in bytes.
     max_message_size: int = 4 * 1024 * 1024
+    #: Messages older than this are deleted, a file of the commit log at a time; None: never.
+    retention: timedelta | None = timedelta(hours=72)
+    #: The oldest files go while the commit log has more bytes than this; None: no limit.
+    retention_size: int | None = None
+    #: They also go, before their time, while more than this share of the disk is used.
+    disk_watermark: float = 0.9
+    #: How topics that keep the newest message of each key are kept.
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     #: Free bytes below which nothing more is written; None: the store's own default.
     min_free_space: int | None = None
     #: Create a topic when a producer sends to it for the first time.

@@ -55,6 +55,26 @@ def broker(
     flush: Annotated[
         Flush, typer.Option(help="sync: an answer means on disk; async: on disk soon after.")
     ] = Flush.sync,
+    retention: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="Messages are deleted after so long; or: forever."),
+    ] = "72 h",
+    retention_size: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="The oldest are deleted beyond so much, e.g. 100GiB."),
+    ] = None,
+    disk_watermark: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE", help="The oldest are deleted while more of the disk is used."
+        ),
+    ] = 0.9,
+    compaction: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="A setting of compaction, as dirty_ratio=0.3; repeatable."
+        ),
+    ] = None,
     broker_name: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the broker, unique in its cluster.")
     ] = "broker-a",
@@ -97,12 +117,17 @@ def broker(
     if context.invoked_subcommand is not None:
         return
     from headrace.broker import BrokerSettings, Guards, Limits, PeerSecurity
+    from headrace.broker.keeping import parse_compaction, parse_retention, parse_size
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
     mode: Literal["sync", "async"] = "sync" if flush is Flush.sync else "async"
     settings = BrokerSettings(
         host=host,
         flush=mode,
+        retention=parse_retention(retention),
+        retention_size=None if retention_size is None else parse_size(retention_size),
+        disk_watermark=disk_watermark,
+        compaction=parse_compaction(compaction or ()),
         broker_name=broker_name,
         name_servers=tuple(register_with or ()),
         acl=acl,

@@ -53,8 +53,11 @@ class Catalog:
         self.epochs = EpochTable()
         #: Queues that changed since the last snapshot.
         self._changed: set[QueueIndex] = set()
-        #: Called after compacted queues got records, with their keys; must be quick.
-        self.on_compacted: Callable[[list[QueueKey]], None] | None = None
+        #: Compacted queues with new records, and those that were deleted, since the last look.
+        self._news: set[QueueKey] = set()
+        self._gone: list[QueueIndex] = []
+        #: Called after there is such news; must be quick.
+        self.on_compacted: Callable[[], None] = lambda: None
 
     @property
     def position(self) -> int:
@@ -122,10 +125,10 @@ class Catalog:
                 index.max_offset = index.next_offset
             self._position = position
             self._changed.update(touched)
-        if self._compacted and self.on_compacted is not None:
-            news = [index.key for index in touched if index.compacted]
-            if news:
-                self.on_compacted(news)
+            if self._compacted:
+                self._news.update(index.key for index in touched if index.compacted)
+        if self._news:
+            self.on_compacted()
 
     def retract(self, touched: Collection[QueueIndex]) -> None:
         """Forget what was laid down since the last publish. Caller: the writer thread."""
@@ -140,9 +143,12 @@ class Catalog:
             for index in dropped:
                 index.files.gone = True
                 del self._queues[index.key]
+            self._gone += [index for index in dropped if index.compacted]
             self._changed.difference_update(dropped)
             self._compacted = {each: at for each, at in self._compacted.items() if each != topic}
             self._position = position
+        if self._gone:
+            self.on_compacted()
         return dropped
 
     def compact_topic(self, topic: str, position: int) -> None:
@@ -153,9 +159,19 @@ class Catalog:
             for index in mine:
                 index.compacted = True
             self._changed.update(mine)
+            self._news.update(index.key for index in mine)
             self._position = position
-        if mine and self.on_compacted is not None:
-            self.on_compacted([index.key for index in mine])
+        self.on_compacted()
+
+    def take_news(self) -> tuple[int, set[QueueKey], list[QueueIndex]]:
+        """Take the position that readers see, and the compacted queues with news until there.
+
+        The third is those that were deleted. Caller: the reput.
+        """
+        with self._lock:
+            news, self._news = self._news, set()
+            gone, self._gone = self._gone, []
+            return self._position, news, gone
 
     def raise_minimums(self, minimums: Mapping[QueueKey, tuple[int, int]]) -> None:
         """Move first offsets up: birth and offset by queue. Caller: retention."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 
 __all__ = ["Maintenance"]
 
@@ -13,22 +12,40 @@ _logger = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Does its work again and again until it is closed; what fails is tried again later."""
+    """Does its work again and again until it is closed; what fails is tried again later.
 
-    def __init__(self, work: Callable[[], object], interval: timedelta) -> None:
+    Parameters
+    ----------
+    work
+        What to do.
+    interval
+        Seconds between two times.
+    """
+
+    def __init__(self, work: Callable[[], object], interval: float) -> None:
         self._work = work
-        self._interval = interval.total_seconds()
-        self._closing = threading.Event()
+        self._interval = interval
+        self._wake = threading.Event()
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="headrace-maintenance", daemon=True)
         self._thread.start()
 
+    def wake(self) -> None:
+        """Do the work soon."""
+        self._wake.set()
+
     def close(self) -> None:
         """Finish what is being done, then stop."""
-        self._closing.set()
+        self._closing = True
+        self._wake.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.wait(self._interval):
+        while True:
+            self._wake.wait(self._interval)
+            self._wake.clear()
+            if self._closing:
+                return
             try:
                 self._work()
             except Exception:

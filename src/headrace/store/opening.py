@@ -12,11 +12,12 @@ from headrace.store.catalog import Catalog
 from headrace.store.checkpoint import Checkpointer, remove_strangers
 from headrace.store.index_repair import remake_units
 from headrace.store.log import CommitLog
+from headrace.store.queue_logs import QueueLogs
 from headrace.store.recovery import RecoveryReport, recover
 from headrace.store.replication.port import read_mark
-from headrace.store.retention import Retention
 from headrace.store.saving import Saving
 from headrace.store.staging import Staging
+from headrace.store.upkeep import make_clock
 from headrace.store.writer import OnAppend, Writer
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class StoreParts:
     staging: Staging
     checkpointer: Checkpointer
     writer: Writer
-    retention: Retention
+    queue_logs: QueueLogs
     recovery: RecoveryReport
 
 
@@ -48,7 +49,7 @@ def open_parts(
     ops: FileOps,
     *,
     on_append: OnAppend | None,
-    clock: Callable[[], int],
+    clock: Callable[[], int] | None,
 ) -> StoreParts:
     """Recover what a folder holds. Caller: has the folder's lock."""
     for name in ("log", "index", "staging"):
@@ -73,6 +74,13 @@ def open_parts(
         log.close()
         raise
     remove_strangers(catalog.folder, catalog.indexes(), ops)
+    store_clock = make_clock(path, clock)
+    queue_logs = QueueLogs(path / "compaction", settings.compaction, ops, store_clock)
+    try:
+        queue_logs.begin(catalog)
+    except BaseException:
+        log.close()
+        raise
     checkpointer = Checkpointer(checkpoint, ops, -1 if report.rebuilt else report.checked_from)
     writer = Writer(
         log,
@@ -81,11 +89,8 @@ def open_parts(
         Saving(log, catalog, checkpointer, settings),
         settings=settings,
         ops=ops,
-        clock=clock,
+        clock=store_clock.now,
         on_append=on_append,
     )
     writer.last_timestamp = report.timestamp
-    retention = Retention(
-        log, catalog, checkpointer, writer, settings=settings, ops=ops, clock=clock
-    )
-    return StoreParts(log, catalog, staging, checkpointer, writer, retention, report)
+    return StoreParts(log, catalog, staging, checkpointer, writer, queue_logs, report)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.errors import NotFoundError
+from headrace.store.cuts import Cut, QueuePositions, cut_queues
 from headrace.store.record import record_size_at, store_time_of
-from headrace.store.segments import GoneError
+from headrace.store.segments import GoneError, looking_again
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
+    from headrace.store.compacted_reading import OldParts
     from headrace.store.index import IndexView, QueueKey, Units
     from headrace.store.log import CommitLog
     from headrace.store.verification import Verification
@@ -28,10 +29,6 @@ _FILTER_WINDOW = 16_384
 #: More ranges than this are joined into one buffer when they are small.
 _MAX_SLICES = 256
 _SMALL_SLICE = 4096
-#: Each try takes a fresh view: to fail, as many deletes must have come between.
-_TRIES = 5
-
-T = TypeVar("T")
 
 
 class ReadStatus(Enum):
@@ -71,30 +68,24 @@ class ReadResult:
     max_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Several queues, cut at one position of the log."""
-
-    #: Every message before this position is before the queue's end, every later one behind it.
-    position: int
-    begins: dict[QueueKey, int]
-    ends: dict[QueueKey, int]
-    #: One past the last message of each queue.
-    latest: dict[QueueKey, int]
-
-
 class Reader:
     """All questions about stored messages; any thread may ask."""
 
-    def __init__(self, log: CommitLog, catalog: Catalog, verification: Verification) -> None:
+    def __init__(
+        self, log: CommitLog, catalog: Catalog, verification: Verification, old_parts: OldParts
+    ) -> None:
         self._log = log
         self._catalog = catalog
         self._verification = verification
+        self._old_parts = old_parts
 
     def bounds(self, key: QueueKey) -> Bounds:
         """Give the offsets between which a queue holds messages."""
-        view = self._catalog.view(key)
-        return Bounds(view.min_offset, view.max_offset)
+        return looking_again(lambda: self._bounds(self._catalog.view(key)))
+
+    def _bounds(self, view: IndexView) -> Bounds:
+        old = self._old_parts.of(view)
+        return Bounds(view.min_offset if old is None else old.min_offset, view.max_offset)
 
     def read(
         self,
@@ -105,9 +96,35 @@ class Reader:
         tags: frozenset[int] | None,
     ) -> ReadResult:
         """Read from an offset on; see :meth:`MessageStore.read`."""
-        return _looking_again(
-            lambda: self._read(self._catalog.view(key), offset, max_count, max_bytes, tags)
+        return looking_again(
+            lambda: self._read_any(self._catalog.view(key), offset, max_count, max_bytes, tags)
         )
+
+    def _read_any(
+        self,
+        view: IndexView,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags: frozenset[int] | None,
+    ) -> ReadResult:
+        old = self._old_parts.of(view)
+        if old is None or offset >= view.max_offset:
+            return self._read(view, offset, max_count, max_bytes, tags)
+        least = old.min_offset
+        if offset < old.seam:
+            found = old.read(offset, max_count, max_bytes, tags)
+            ended = found.status is ReadStatus.NO_MATCH and found.next_offset < old.seam
+            if found.status is ReadStatus.FOUND or ended:
+                end = max(view.max_offset, found.next_offset)
+                return ReadResult(
+                    found.status, found.slices, found.count, found.next_offset, least, end
+                )
+        offset = max(offset, old.dense_offset)
+        if offset >= view.max_offset:
+            # What was there was compacted away: the reader goes on at the end.
+            return ReadResult(ReadStatus.NO_MATCH, [], 0, view.max_offset, least, view.max_offset)
+        return replace(self._read(view, offset, max_count, max_bytes, tags), min_offset=least)
 
     def _read(
         self,
@@ -131,7 +148,7 @@ class Reader:
             return _nothing(ReadStatus.NO_MATCH, view, stop)
         return ReadResult(
             ReadStatus.FOUND,
-            self._slices(units),
+            self.slices(units),
             len(units),
             stop,
             view.min_offset,
@@ -158,10 +175,13 @@ class Reader:
 
     def store_time(self, key: QueueKey, offset: int) -> int:
         """Tell when a message was stored, ms since 1970."""
-        return _looking_again(lambda: self._time_of(key, offset))
+        return looking_again(lambda: self._time_of(key, offset))
 
     def _time_of(self, key: QueueKey, offset: int) -> int:
         view = self._catalog.view(key)
+        old = self._old_parts.of(view)
+        if old is not None and offset < old.seam:
+            return old.store_time(offset)
         if not view.min_offset <= offset < view.max_offset:
             raise NotFoundError(
                 f"queue {key[1]} of topic {key[0]!r} holds offsets {view.min_offset} to before "
@@ -171,11 +191,26 @@ class Reader:
 
     def offset_at(self, key: QueueKey, timestamp: int, *, upper: bool) -> int:
         """Find a message by its store time; see :meth:`MessageStore.offset_at`."""
-        return _looking_again(lambda: self._offset_at(key, timestamp, upper=upper))
+        return looking_again(lambda: self._offset_at(key, timestamp, upper=upper))
 
     def _offset_at(self, key: QueueKey, timestamp: int, *, upper: bool) -> int:
         view = self._catalog.view(key)
-        low, high = view.min_offset, view.max_offset
+        old = self._old_parts.of(view)
+        if old is None:
+            return self._dense_offset_at(view, view.min_offset, timestamp, upper=upper)
+        first = old.dense_offset
+        if upper:
+            dense = first < view.max_offset and self._store_time(view, first) <= timestamp
+            if dense or old.min_offset == first:
+                return self._dense_offset_at(view, first, timestamp, upper=True)
+            return old.offset_at(timestamp, upper=True)
+        found = old.offset_at(timestamp, upper=False)
+        if found < old.seam:
+            return found
+        return self._dense_offset_at(view, first, timestamp, upper=False)
+
+    def _dense_offset_at(self, view: IndexView, first: int, timestamp: int, *, upper: bool) -> int:
+        low, high = first, view.max_offset
         while low < high:
             middle = (low + high) // 2
             time = self._store_time(view, middle)
@@ -183,23 +218,19 @@ class Reader:
                 low = middle + 1
             else:
                 high = middle
-        return max(low - 1, view.min_offset) if upper else low
+        return max(low - 1, first) if upper else low
 
     def cut(self, begins: Mapping[QueueKey, int], limit: int) -> Cut:
         """Cut queues at one position; see :meth:`MessageStore.cut`."""
-        return _looking_again(lambda: self._cut(begins, limit))
+        return looking_again(lambda: self._cut(begins, limit))
 
     def _cut(self, begins: Mapping[QueueKey, int], limit: int) -> Cut:
         taken = self._catalog.view_all(begins)
-        latest = {key: view.max_offset for key, view in taken.views.items()}
-        held = {key: max(begins[key], view.min_offset) for key, view in taken.views.items()}
-        ends = {key: max(held[key], end) for key, end in latest.items()}
-        position = taken.position
-        if limit and sum(ends[key] - held[key] for key in ends) > limit:
-            position = _position_after(taken.views, held, limit)
-            for key, view in taken.views.items():
-                ends[key] = _first_from(view, held[key], ends[key], position)
-        return Cut(position, dict(begins), ends, latest)
+        queues = {
+            key: QueuePositions(view, self._old_parts.of(view), begins[key])
+            for key, view in taken.views.items()
+        }
+        return cut_queues(queues, begins, taken.position, limit)
 
     def _store_time(self, view: IndexView, offset: int) -> int:
         unit = view.units(offset, offset + 1)
@@ -208,7 +239,8 @@ class Reader:
         position, size = int(unit["position"][0]), int(unit["size"][0])
         return store_time_of(self._log.view(position, position + size))
 
-    def _slices(self, units: Units) -> list[memoryview]:
+    def slices(self, units: Units) -> list[memoryview]:
+        """Give the checked bytes of units, adjacent ones as one slice."""
         starts = np.ascontiguousarray(units["position"])
         ends = starts + units["size"]
         breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
@@ -222,14 +254,6 @@ class Reader:
         if len(slices) > _MAX_SLICES and total < _SMALL_SLICE * len(slices):
             return [memoryview(b"".join(slices))]
         return slices
-
-
-def _looking_again(look: Callable[[], T]) -> T:
-    """Look once more when retention, or the delete of a topic, came between."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(GoneError):
-            return look()
-    return look()
 
 
 def _status(view: IndexView, offset: int) -> ReadStatus:
@@ -277,50 +301,3 @@ def _nearest(view: IndexView, offset: int) -> Units:
         if units["size"].any():
             return units[np.flatnonzero(units["size"])[-1:]]
     raise NotFoundError(f"all messages of queue {view.key} were lost")
-
-
-def _position_after(
-    views: Mapping[QueueKey, IndexView], begins: Mapping[QueueKey, int], limit: int
-) -> int:
-    """Find the position of the first message beyond a limit, counted over all queues.
-
-    Only a window of each queue is loaded, and it grows while it may hide an earlier message.
-    """
-    windows = {key: 2 * limit // len(views) + 1024 for key in views}
-    while True:
-        positions = {
-            key: _positions(view, begins[key], begins[key] + windows[key])
-            for key, view in views.items()
-        }
-        loaded = np.concatenate(list(positions.values()))
-        # Fewer loaded than the limit: then some window is too small, and all of them grow.
-        cut = int(np.partition(loaded, limit)[limit]) if len(loaded) > limit else None
-        short = [
-            key
-            for key, view in views.items()
-            if begins[key] + windows[key] < view.max_offset
-            and (cut is None or positions[key][-1] < cut)
-        ]
-        if cut is not None and not short:
-            return cut
-        for key in short:
-            windows[key] *= 4
-
-
-def _positions(view: IndexView, first: int, last: int) -> npt.NDArray[np.int64]:
-    last = min(last, view.max_offset)
-    if first >= last:
-        return np.empty(0, np.int64)
-    return np.ascontiguousarray(view.units(first, last)["position"])
-
-
-def _first_from(view: IndexView, first: int, last: int, position: int) -> int:
-    """Find the first offset, from ``first`` on, whose message lies at or behind a position."""
-    low, high = first, min(last, view.max_offset)
-    while low < high:
-        middle = (low + high) // 2
-        if view.position(middle) < position:
-            low = middle + 1
-        else:
-            high = middle
-    return max(low, first)

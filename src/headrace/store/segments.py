@@ -7,20 +7,34 @@ import itertools
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from headrace.errors import CorruptLogError
 from headrace.store.entries import HEADER_SIZE, EntryKind, parse_header
 from headrace.store.fileops import FileOps, read_all, read_error
 
-__all__ = ["GoneError", "Segment", "load_segments", "make_segment", "state_end"]
+__all__ = ["GoneError", "Segment", "load_segments", "looking_again", "make_segment", "state_end"]
 
 _SUFFIX = ".log"
+#: Each try takes a fresh view: to fail, as many deletes must have come between.
+_TRIES = 5
+
+T = TypeVar("T")
 
 
 class GoneError(LookupError):
     """A part of the log that retention has deleted; who meets it looks again where to read."""
+
+
+def looking_again(look: Callable[[], T]) -> T:
+    """Look once more when retention, or the delete of a topic, came between."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(GoneError):
+            return look()
+    return look()
 
 
 @dataclass(slots=True, eq=False)

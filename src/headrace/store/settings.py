@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
 from headrace.errors import SettingsError
+from headrace.store.compaction.settings import CompactionSettings
 
 __all__ = ["StoreSettings"]
 
@@ -50,6 +51,8 @@ class StoreSettings:
     disk_watermark: float = 0.9
     #: How often to look for what is to be deleted.
     maintenance_interval: timedelta = timedelta(seconds=10)
+    #: How compacted topics are kept.
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     #: Units in one index file.
     index_file_units: int = 65_536
     #: Test only.  False writes units without begin and end marks and keeps partial ones at

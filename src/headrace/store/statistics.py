@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.store.compacting import CompactorStatistics
     from headrace.store.recovery import RecoveryReport
+    from headrace.store.reput import ReputStatistics
 
 __all__ = ["StoreStatistics"]
 
@@ -35,3 +37,6 @@ class StoreStatistics:
     failure: str | None
     #: What opening the store found.
     recovery: RecoveryReport
+    #: How far the logs of compacted topics are, and what was compacted.
+    reput: ReputStatistics
+    compaction: CompactorStatistics

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import InvalidParameterError
+from headrace.store.compacted_reading import OldParts
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.folder_lock import FolderLock
 from headrace.store.keys import KeyIndex
@@ -18,6 +18,7 @@ from headrace.store.opening import COPIED, StoreParts, open_parts
 from headrace.store.reading import Bounds, Cut, Reader, ReadResult
 from headrace.store.record import check_sizes, queue_of
 from headrace.store.replication.port import LogPort
+from headrace.store.reput import Reput
 from headrace.store.requests import (
     AppendRequest,
     AppendResult,
@@ -29,9 +30,11 @@ from headrace.store.requests import (
 )
 from headrace.store.settings import StoreSettings
 from headrace.store.statistics import StoreStatistics
+from headrace.store.upkeep import Upkeep
 from headrace.store.verification import Verification
 
 if TYPE_CHECKING:
+    from headrace.store.compaction import CompactionReport
     from headrace.store.index import QueueKey
     from headrace.store.retention import ExpiryReport
     from headrace.store.staging import StageKey
@@ -69,13 +72,17 @@ class MessageStore:
         self._writer = parts.writer
         self._recovery = parts.recovery
         self._settings = settings
-        self._retention = parts.retention
-        self._maintenance = Maintenance(parts.retention.run, settings.maintenance_interval)
+        self._queue_logs = parts.queue_logs
         verification = Verification(parts.log, parts.recovery.checked_from)
-        self._reader = Reader(parts.log, parts.catalog, verification)
+        old_parts = OldParts(parts.queue_logs)
+        self._reader = Reader(parts.log, parts.catalog, verification, old_parts)
+        slices, handed_on = self._reader.slices, parts.recovery.handed_on
+        reput = Reput(parts.log, parts.catalog, parts.queue_logs, slices, handed_on)
+        self._upkeep = Upkeep(path, parts, reput, settings, ops)
         #: Finds messages by their keys.
         self.keys = KeyIndex(path / "keys", parts.log, parts.catalog, self.read_at, ops)
-        self._indexing = Maintenance(self.keys.keep_up, settings.maintenance_interval)
+        interval = settings.maintenance_interval.total_seconds()
+        self._indexing = Maintenance(self.keys.keep_up, interval)
         #: The log as followers and their primary need it.
         self.replication = LogPort(
             path / COPIED,
@@ -120,7 +127,7 @@ class MessageStore:
         ops.make_directory(path)
         lock = FolderLock(path)
         try:
-            parts = open_parts(path, settings, ops, on_append=on_append, clock=clock or _now)
+            parts = open_parts(path, settings, ops, on_append=on_append, clock=clock)
         except BaseException:
             lock.release()
             raise
@@ -293,14 +300,14 @@ class MessageStore:
         OSError
             When a file cannot be deleted; it is tried again later.
         """
-        return self._retention.run()
+        return self._upkeep.expire()
 
     def hold(self, keep_from: Callable[[], int | None]) -> None:
         """Have retention ask for the lowest position to keep, for a follower; None is no wish.
 
         When the disk is full beyond ``disk_watermark`` nobody is asked.
         """
-        self._retention.keep_from = keep_from
+        self._upkeep.retention.keep_from = keep_from
 
     def compact_topic(self, topic: str) -> Future[None]:
         """Keep only the newest record of each key of a topic, from here on; again is no change."""
@@ -311,6 +318,18 @@ class MessageStore:
     def compacted_topics(self) -> list[str]:
         """Name the topics that are compacted, in order."""
         return sorted(self._catalog.compacted)
+
+    def compact(self, topic: str | None = None, *, force: bool = False) -> list[CompactionReport]:
+        """Compact now, without waiting until it pays: all compacted topics, or one.
+
+        With ``force`` the newest records take part, too: their files are closed first.
+
+        Raises
+        ------
+        StoreError, CorruptLogError
+            A queue could not be compacted; readers see what they saw.
+        """
+        return self._upkeep.compact(topic, force=force)
 
     def queues(self) -> list[QueueKey]:
         """Name all queues that have had a message, in order."""
@@ -336,6 +355,8 @@ class MessageStore:
             checkpoint=self._checkpointer.position,
             failure=None if failure is None else str(failure),
             recovery=self._recovery,
+            reput=self._upkeep.reput.statistics(),
+            compaction=self._upkeep.compactor.statistics(),
         )
 
     def close(self) -> None:
@@ -345,9 +366,10 @@ class MessageStore:
         """
         self.keys.close()
         self._indexing.close()
-        self._maintenance.close()
+        self._upkeep.close()
         if self._writer.close():
             self._checkpointer.close()
+            self._queue_logs.close()
             self.replication.close()
             self._log.close()
             self._lock.release()
@@ -373,7 +395,3 @@ class MessageStore:
                 f"records of queue {queue_of(records.data)} were given for queue {append.key}"
             )
         check_sizes(records.starts, append.size, self._settings.max_message_size)
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

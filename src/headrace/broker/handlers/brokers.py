@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headrace.protocol.codes import RequestCode
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.broker.rates import Rate
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
+    from headrace.store import StoreStatistics
 
 __all__ = ["HANDLERS"]
 
@@ -45,9 +46,27 @@ def get_runtime_info(core: Core, request: Request) -> Command:
         "headraceQueues": str(store.queues),
         "headraceFreeBytes": str(disk.free),
     }
+    table |= _compaction(store)
     if store.failure is not None:
         table["headraceFailure"] = store.failure
     return request.reply(body=dumps({"table": table}))
+
+
+def _compaction(store: StoreStatistics) -> dict[str, str]:
+    """Tell how topics that keep the newest message of each key are."""
+    done, reput = store.compaction, store.reput
+    written = f"{done.bytes_written / reput.bytes:.2f}" if reput.bytes else "0"
+    return {
+        "headraceCompactionQueues": str(done.queues),
+        "headraceCompactionCleanBytes": str(done.clean_bytes),
+        "headraceCompactionDirtyBytes": str(done.dirty_bytes),
+        "headraceCompactionRuns": str(done.runs),
+        "headraceCompactionLastRun": str(done.last_run),
+        "headraceCompactionFailures": str(done.failures),
+        "headraceCompactionAmplification": written,
+        "headraceReputLag": str(reput.lag),
+        "dispatchBehindBytes": str(reput.lag),
+    } | {f"headraceCompactionError.{queue}": error for queue, error in done.errors.items()}
 
 
 def _text(rate: Rate) -> str:
@@ -76,6 +95,9 @@ def get_broker_config(core: Core, request: Request) -> Command:
         "autoCreateSubscriptionGroup": str(core.settings.create_groups).lower(),
         "messageDelayLevel": core.settings.delay_levels,
         "defaultTopicQueueNums": str(core.settings.default_queues),
+        "fileReservedTime": _hours(core.settings.retention),
+        "diskMaxUsedSpaceRatio": f"{100 * core.settings.disk_watermark:.0f}",
+        "enableCompaction": "true",
         "mappedFileSizeCommitLog": str(core.settings.segment_size),
     }
     for field in dataclasses.fields(core.settings):
@@ -83,6 +105,10 @@ def get_broker_config(core: Core, request: Request) -> Command:
     text = "".join(f"{key}={value}\n" for key, value in sorted(lines.items()))
     stamp = f'{{"stateVersion":0,"timestamp":{core.started},"counter":0}}'
     return request.reply(ext={"version": stamp}, body=text.encode())
+
+
+def _hours(duration: timedelta | None) -> str:
+    return "2147483647" if duration is None else f"{duration.total_seconds() / 3600:g}"
 
 
 def get_namesrv_config(core: Core, request: Request) -> Command:

@@ -55,9 +55,10 @@ def restore_jobs(core: Core) -> None:
 def _take_note(core: Core, commit_topic: str) -> JobState | None:
     """Read the newest record of a commit topic; what is read is what a restart would find."""
     end = core.store.bounds(commit_topic, _QUEUE).max_offset
-    if end == 0:
-        return None
+    # The newest record is the newest of its key, so compaction leaves it, and retention, too.
     block = b"".join(core.store.read(commit_topic, _QUEUE, end - 1, 1, 1 << 30, None).slices)
+    if not block:
+        return None
     message = decode_messages(block)[0]
     record = msgspec.json.decode(message.body, type=CommitRecord)
     driver = message.properties.get(_DRIVER, "")
@@ -79,7 +80,7 @@ async def open_job(core: Core, request: Request) -> Command:
     check_new_topic(core, topic)
     async with core.turn(topic):
         record = core.jobs.open(asked, now=core.now())
-        core.ensure_topic(topic, queues=1)
+        await core.ensure_compacted(topic)
         state = await _append(core, topic, record, asked.driver, [])
         core.start_task(_sweep(core, record))
         await _replicated(core, state.position)
@@ -159,7 +160,7 @@ async def _commit(core: Core, asked: CommitRequest) -> CommitAnswer:
     keys = [_stage_key(record, part) for part in asked.parts if part.chunks]
     before = core.jobs.state(asked.commit_topic)
     driver = before.driver if before else ""
-    core.ensure_topic(asked.commit_topic, queues=1)
+    await core.ensure_compacted(asked.commit_topic)
     state = await _append(core, asked.commit_topic, record, driver, keys)
     _update_offsets(core, asked.group, record)
     core.start_task(_sweep(core, record))

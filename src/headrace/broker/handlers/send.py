@@ -266,7 +266,9 @@ def _draft(
 
 
 def _require_keys(topic: str, records: Records) -> None:
-    if decode_columns(records.data).property(KEYS).null_count:
+    keys = decode_columns(records.data).property(KEYS).to_pylist()
+    # Java's isBlank takes spaces for nothing.
+    if not all(key and key.strip() for key in keys):
         message = f"Required message key is missing: topic {topic!r} keeps the newest message of"
         raise MessageRejectedError(f"{message} each key", hint="Set the message's keys.")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.broker.keeping import keep_as_configured
 from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.routes import (
@@ -26,11 +27,18 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS"]
 
 
-def update_topic(core: Core, request: Request) -> Command:
+async def update_topic(core: Core, request: Request) -> Command:
     """Create a topic or change it."""
-    core.topics.update(_config(request), request.text("attributes", ""))
-    core.save_topics()
+    await _keep(core, core.topics.update(_config(request), request.text("attributes", "")))
     return request.reply()
+
+
+async def _keep(core: Core, *configs: TopicConfig) -> None:
+    """Make topics durable, and compact those that are to be before they get a message."""
+    kept = [future for config in configs if (future := keep_as_configured(core, config))]
+    for future in kept:
+        await core.stored(future)
+    core.save_topics()
 
 
 def update_static_topic(core: Core, request: Request) -> Command:
@@ -59,15 +67,16 @@ def _config(request: Request) -> TopicConfig:
     )
 
 
-def update_topics(core: Core, request: Request) -> Command:
+async def update_topics(core: Core, request: Request) -> Command:
     """Create or change several topics."""
+    updated = []
     for config in request.body(TopicConfigList).topic_config_list:
         attributes = ",".join(
             key if key.startswith("-") else f"+{key.removeprefix('+')}={value}"
             for key, value in config.attributes.items()
         )
-        core.topics.update(config, attributes)
-    core.save_topics()
+        updated.append(core.topics.update(config, attributes))
+    await _keep(core, *updated)
     return request.reply()
 
 

@@ -239,6 +239,11 @@ class QueueLog:
         """Tell how much of the closed files no compaction has covered."""
         return self._files.ask(lambda view: dirt_of(view.closed, view.clean_until))
 
+    def active_since(self) -> int | None:
+        """Tell the store time of the oldest record of the active file; None when it is empty."""
+        meta = self._files.view.active.meta
+        return meta.oldest if meta.count else None
+
     def is_due(self) -> bool:
         """Whether :meth:`compact` without ``force`` would do anything."""
         return self._files.ask(lambda view: is_due(view, self._settings, self._clock))

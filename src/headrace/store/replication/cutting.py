@@ -7,6 +7,7 @@ from pathlib import Path
 from headrace.store.checkpoint import read_checkpoint
 from headrace.store.fileops import FileOps
 from headrace.store.log import CommitLog
+from headrace.store.queue_logs import mark_unchecked
 
 __all__ = ["cut_log", "empty_store"]
 
@@ -24,6 +25,7 @@ def cut_log(path: Path, position: int, ops: FileOps | None = None) -> None:
     if checkpoint.exists() and (saved is None or saved.table.position > position):
         ops.unlink(checkpoint)
         ops.sync_directory(path)
+    mark_unchecked(path, ops)
     log = CommitLog(path / "log", ops, segment_size=1)
     try:
         log.cut(position)

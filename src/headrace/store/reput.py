@@ -1,0 +1,297 @@
+"""Reput: records of compacted topics go from the commit log to their compaction logs.
+
+A thread follows the end of the commit log that is on disk.  What a compaction log has is not
+handed to it again: its own next offset decides, so a crash costs work and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.errors import HeadraceError
+from headrace.protocol.columns import Records
+from headrace.store.segments import GoneError, looking_again
+
+if TYPE_CHECKING:
+    from headrace.store.catalog import Catalog
+    from headrace.store.compaction import QueueLog
+    from headrace.store.index import IndexView, QueueIndex, QueueKey, Units
+    from headrace.store.log import CommitLog
+    from headrace.store.queue_logs import QueueLogs
+
+__all__ = ["Reput", "ReputStatistics"]
+
+_logger = logging.getLogger(__name__)
+
+#: Records wait so long for more of their queue, seconds: appends are large then.
+_LINGER = 0.1
+#: One append has at most so many records and (but for one large record) bytes.
+_RECORDS = 65_536
+_BYTES = 4 * 1024 * 1024
+#: What was handed on is synced after so long, seconds, or when it is so much of one queue.
+_SYNC_AGE = 30.0
+_SYNC_BYTES = 64 * 1024 * 1024
+#: A queue that failed is tried again after so long, seconds.
+_BACK_OFF = 5.0
+#: How often to look for what nobody told of, seconds.
+_LOOK = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReputStatistics:
+    """How far the compaction logs are."""
+
+    #: Everything before this position of the commit log was handed on, and is on disk.
+    durable: int
+    #: Bytes of the commit log that were not looked at yet.
+    lag: int
+    #: Records and bytes handed on since the store was opened.
+    records: int
+    bytes: int
+    #: The last error of each queue that is behind because of it.
+    errors: dict[QueueKey, str]
+
+
+@dataclass(slots=True)
+class _Unsynced:
+    log: QueueLog
+    #: Log position of its first record that may not be on disk.
+    position: int
+    since: float
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: str
+    #: Log position from which on its records are missing.
+    position: int
+    again: float
+
+
+class Reput:
+    """Keeps compaction logs up with the commit log."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        catalog: Catalog,
+        logs: QueueLogs,
+        slices: Callable[[Units], list[memoryview]],
+        handed_on: int,
+    ) -> None:
+        self._log = log
+        self._catalog = catalog
+        self._logs = logs
+        #: Gives the checked bytes of units.
+        self._slices = slices
+        #: Held by whoever appends to compaction logs, rolls or cuts them.
+        self.turn = threading.RLock()
+        self._pending: set[QueueKey] = set()
+        #: Whether queues that an earlier run left behind are among the pending ones.
+        self._looked_back = False
+        self._unsynced: dict[QueueKey, _Unsynced] = {}
+        self._failed: dict[QueueKey, _Failed] = {}
+        self._done = handed_on
+        self._durable = handed_on
+        self._records = self._bytes = 0
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        #: Queues whose logs turned out to lack something when they were opened.
+        self._late: queue.SimpleQueue[QueueKey] = queue.SimpleQueue()
+        logs.on_behind = self._late.put
+        catalog.on_compacted = self._notice
+        if catalog.compacted:
+            self._notice()
+
+    def _behind(self, handed_on: int) -> Iterable[QueueKey]:
+        """Name the queues that may have records behind a position."""
+        compacted = self._catalog.compacted
+        for view in self._catalog.views() if compacted else ():
+            last = view.max_offset - 1
+            if view.compacted and last >= view.min_offset:
+                late = view.position(last) >= handed_on or compacted[view.key[0]] > handed_on
+                if late:
+                    yield view.key
+
+    @property
+    def durable(self) -> int:
+        """Everything before this position is in compaction logs, on disk; any thread may ask."""
+        return self._durable if self._catalog.compacted else self._catalog.position
+
+    def statistics(self) -> ReputStatistics:
+        """Tell how far the compaction logs are."""
+        end = self._catalog.position
+        lag = max(end - self._done, 0) if self._catalog.compacted else 0
+        errors = {key: failed.error for key, failed in list(self._failed.items())}
+        return ReputStatistics(self.durable, lag, self._records, self._bytes, errors)
+
+    def catch_up(self, position: int | None = None) -> int:
+        """Hand on everything that readers see, with a sync; the position that is safe then.
+
+        With a position, queues that hold records before it are looked at even if they were
+        thought to be done: what retention deletes next must not be needed.
+        """
+        with self.turn:
+            if position is not None:
+                self._pending |= self._holding(position)
+            self._failed = {}
+            self._step()
+            self._sync(everything=True)
+            return self.durable
+
+    def close(self) -> None:
+        """Stop; what was not handed on is when the store is opened again."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self.turn:
+            self._sync(everything=True)
+
+    def _notice(self) -> None:
+        if self._thread is None and not self._closing.is_set():
+            self._thread = threading.Thread(target=self._run, name="headrace-reput", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._pause())
+            self._wake.clear()
+            if self._closing.wait(_LINGER):
+                return
+            with self.turn:
+                try:
+                    self._step()
+                    self._sync(everything=False)
+                except Exception:
+                    _logger.exception("the reput failed, it goes on")
+
+    def _pause(self) -> float:
+        """Seconds until something may be due without news."""
+        if self._pending or self._failed:
+            return _LINGER
+        return _LOOK
+
+    def _holding(self, position: int) -> set[QueueKey]:
+        return {
+            view.key
+            for view in self._catalog.views()
+            if view.compacted
+            and view.min_offset < view.max_offset
+            and view.position(view.min_offset) < position
+        }
+
+    def _step(self) -> None:
+        """Hand on what came since the last step. Caller: has the turn."""
+        end, news, gone = self._catalog.take_news()
+        end = min(end, self._log.synced)
+        if gone:
+            self._forget(gone)
+        if not self._looked_back:
+            news.update(self._behind(self._done))
+            self._looked_back = True
+        while not self._late.empty():
+            news.add(self._late.get())
+        self._pending |= news
+        now = time.monotonic()
+        for key in sorted(self._pending):
+            failed = self._failed.get(key)
+            if failed is None or failed.again <= now:
+                self._hand_on(key)
+        self._done = min([end, *(failed.position for failed in self._failed.values())])
+        self._note_durable()
+
+    def _forget(self, gone: Iterable[QueueIndex]) -> None:
+        """Drop what is known of deleted queues, and delete their logs."""
+        for index in gone:
+            self._pending.discard(index.key)
+            self._unsynced.pop(index.key, None)
+            self._failed.pop(index.key, None)
+        self._logs.drop(gone)
+
+    def _hand_on(self, key: QueueKey) -> None:
+        try:
+            whole = looking_again(lambda: self._hand_on_queue(self._catalog.view(key)))
+        except (HeadraceError, OSError, GoneError) as error:
+            self._fail(key, error)
+        else:
+            self._failed.pop(key, None)
+            if whole:
+                self._pending.discard(key)
+
+    def _fail(self, key: QueueKey, error: Exception) -> None:
+        known = self._failed.get(key)
+        if known is None:
+            _logger.error("the compaction log of queue %s stays behind: %s", key, error)
+        position = known.position if known is not None else self._durable
+        self._pending.add(key)
+        self._failed[key] = _Failed(str(error), position, time.monotonic() + _BACK_OFF)
+
+    def _hand_on_queue(self, view: IndexView) -> bool:
+        """Hand on the records of a queue that are on disk; whether these were all."""
+        if not view.compacted:
+            return True
+        log = self._logs.of(view)
+        at, last = max(log.next_offset, view.min_offset), view.max_offset
+        synced = self._log.synced
+        while at < last:
+            units = view.units(at, min(last, at + _RECORDS))
+            units = units[: _fitting(units, synced)]
+            if not len(units):
+                return False
+            self._append(view.key, log, units[units["size"] > 0])
+            at += len(units)
+        return True
+
+    def _append(self, key: QueueKey, log: QueueLog, units: Units) -> None:
+        if not len(units):
+            return
+        block = bytearray().join(self._slices(units))
+        sizes = units["size"].astype(np.int64)
+        starts = np.cumsum(sizes) - sizes
+        log.append(Records(block, starts))
+        known = self._unsynced.get(key)
+        if known is None:
+            known = _Unsynced(log, int(units["position"][0]), time.monotonic())
+            self._unsynced[key] = known
+        known.bytes += len(block)
+        self._records += len(units)
+        self._bytes += len(block)
+
+    def _sync(self, *, everything: bool) -> None:
+        """Sync logs that are due. Caller: has the turn."""
+        oldest = time.monotonic() - _SYNC_AGE
+        due = [
+            (key, each)
+            for key, each in self._unsynced.items()
+            if everything or each.since <= oldest or each.bytes >= _SYNC_BYTES
+        ]
+        for key, each in due:
+            try:
+                each.log.sync()
+            except (HeadraceError, OSError) as error:
+                self._fail(key, error)
+            else:
+                del self._unsynced[key]
+        self._note_durable()
+
+    def _note_durable(self) -> None:
+        self._durable = min([self._done, *(each.position for each in self._unsynced.values())])
+
+
+def _fitting(units: Units, synced: int) -> int:
+    """How many units are on disk and fit one append; the first fits always."""
+    durable = int(np.searchsorted(units["position"] + units["size"], synced, side="right"))
+    sizes = np.cumsum(units["size"], dtype=np.int64)
+    return min(durable, max(int(np.searchsorted(sizes, _BYTES, side="right")), 1))
