@@ -158,6 +158,18 @@ def test_fences_split_a_large_hole() -> None:
         fence_sizes(43)
 
 
+def test_a_queue_keeps_its_birth_behind_a_fence(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, settings()) as store:
+        store.append([append_of("other", 0, [b"o"])]).result()
+        store.append([append_of("lines", 0, [b"x"])]).result()
+        store.append([append_of("lines", 0, [b"y"])]).result()
+    (_, _), (birth, end), _ = entries(tmp_path)
+    lay_fence(tmp_path, 0, end, [Loss("lines", 0, 0, 1, birth), Loss("other", 0, 0, 1)])
+    with MessageStore.open(tmp_path, settings()) as store:
+        assert store._catalog.view(("lines", 0)).birth == birth
+        assert store._catalog.view(("other", 0)).birth == 0
+
+
 def test_a_fence_refuses_more_than_it_can_hold() -> None:
-    with pytest.raises(ValueError, match="1 losses take 35 bytes, there are 34"):
-        pack_losses([Loss("lines", 0, 0, 3)], 34)
+    with pytest.raises(ValueError, match="1 losses take 43 bytes, there are 42"):
+        pack_losses([Loss("lines", 0, 0, 3)], 42)

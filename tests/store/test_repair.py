@@ -35,6 +35,7 @@ class Sample:
 
     path: Path
     held: dict[Key, dict[int, bytes]]
+    births: dict[Key, int]
     #: Begin, end and kind of every entry.
     entries: list[tuple[int, int, EntryKind]]
     log: bytes
@@ -80,6 +81,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
                 bodies = [b"%d-" % number * chance.randint(1, 60)] * chance.randint(1, 3)
                 store.append([append_of(topic, chance.randint(0, 2), bodies)]).result()
         held = held_by(store)
+        births = {key: store._catalog.view(key).birth for key in held}
     parts = bytes_by_position(path)
     log = b"".join(parts[base] for base in sorted(parts))
     entries, at = [], 0
@@ -89,7 +91,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
         entries.append((at, entry.end, entry.kind))
         at = entry.end
     assert len(parts) > 4
-    return Sample(path, held, entries, log)
+    return Sample(path, held, births, entries, log)
 
 
 def agree(_plan: object) -> bool:
@@ -141,6 +143,8 @@ def check_repaired(sample: Sample, path: Path, kept: list[tuple[int, int, EntryK
                 if any(begin <= position < end for begin, end in ranges):
                     assert found[key].get(offset) == record, (key, offset)
             assert store.bounds(*key).max_offset >= max(records) + 1
+            # The name of a compaction log has the birth in it.
+            assert store._catalog.view(key).birth == sample.births[key]
         for key, records in found.items():
             for offset, record in records.items():
                 assert sample.held[key][offset] == record

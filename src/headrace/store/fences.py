@@ -21,8 +21,8 @@ __all__ = ["Loss", "fence_sizes", "pack_losses", "parse_losses", "room_for"]
 _MAGIC = b"HRVD"
 #: Magic, number of losses.
 _HEAD = struct.Struct("<4sI")
-#: Bytes of the topic, queue id, first lost offset, one past the last.
-_LOSS = struct.Struct("<Hiqq")
+#: Bytes of the topic, queue id, first lost offset, one past the last, birth of the queue.
+_LOSS = struct.Struct("<Hiqqq")
 #: A deleted topic stands for all of its queues.
 _ALL = -1
 #: Recovery holds one entry in memory: a large hole gets many fences.
@@ -38,6 +38,8 @@ class Loss:
     first: int
     #: One past the last lost offset.
     end: int
+    #: Position of the queue's first entry when that is lost, too: it names the queue's life.
+    birth: int = -1
 
     @classmethod
     def of_topic(cls, topic: str) -> Loss:
@@ -90,7 +92,8 @@ def pack_losses(losses: Sequence[Loss], size: int) -> bytes:
     parts = [_HEAD.pack(_MAGIC, len(losses))] if losses else []
     for loss in losses:
         name = loss.topic.encode()
-        parts += [_LOSS.pack(len(name), loss.queue_id, loss.first, loss.end), name]
+        numbers = (loss.queue_id, loss.first, loss.end, loss.birth)
+        parts += [_LOSS.pack(len(name), *numbers), name]
     packed = b"".join(parts)
     if len(packed) > size and len(losses) == 1 and losses[0].is_delete:
         # As short as the entry that was lost.
@@ -108,9 +111,9 @@ def parse_losses(payload: Buffer) -> list[Loss]:
     (_, count), at = _HEAD.unpack_from(payload), _HEAD.size
     losses = []
     for _ in range(count):
-        size, queue_id, first, end = _LOSS.unpack_from(payload, at)
+        size, queue_id, first, end, birth = _LOSS.unpack_from(payload, at)
         at += _LOSS.size
-        losses.append(Loss(str(payload[at : at + size], "utf-8"), queue_id, first, end))
+        losses.append(Loss(str(payload[at : at + size], "utf-8"), queue_id, first, end, birth))
         at += size
     return losses
 

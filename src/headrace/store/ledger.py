@@ -40,12 +40,17 @@ class Hole:
     deletes: set[str] = field(default_factory=set)
     #: First lost offset and one past the last.
     lost: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
+    #: Where queues began whose first entry was lost, as far as that is known.
+    births: dict[QueueKey, int] = field(default_factory=dict)
 
     @property
     def losses(self) -> list[Loss]:
         """What was lost: deletes first, as offsets count from them."""
         deletes = [Loss.of_topic(topic) for topic in sorted(self.deletes)]
-        return deletes + [Loss(*key, *span) for key, span in sorted(self.lost.items())]
+        return deletes + [
+            Loss(*key, *span, self.births.get(key, -1) if span[0] == 0 else -1)
+            for key, span in sorted(self.lost.items())
+        ]
 
     @property
     def room(self) -> int:
@@ -113,6 +118,13 @@ class Ledger:
         """Give the next offset of every queue."""
         return {key: queue.next_offset for key, queue in self._queues.items()}
 
+    def bear(self, births: Iterable[tuple[QueueKey, int]]) -> None:
+        """Take where queues began; what lies in no hole is known from the log itself."""
+        for key, birth in births:
+            for hole in self.holes:
+                if hole.stretch.position <= birth < hole.stretch.end:
+                    hole.births[key] = birth
+
     def take_block(self, block: Block) -> None:
         """Take intact entries."""
         data: list[Found] = []
@@ -153,6 +165,7 @@ class Ledger:
             Whether what cannot be explained is a fault of the log; a checkpoint is derived from
             it, and may be the wrong one.
         """
+        self.bear((key, fact.birth) for key, fact in queues.items())
         complaints = len(self.complaints)
         for key, queue in list(self._queues.items()):
             fact, holes = queues.get(key), self._since(queue.seen)

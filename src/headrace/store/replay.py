@@ -155,7 +155,8 @@ class Replay:
                 self._touched = {}
                 continue
             key = (loss.topic, loss.queue_id)
-            index = self.catalog.index_to_extend(key, entry.position)
+            birth = entry.position if loss.birth < 0 else loss.birth
+            index = self.catalog.index_to_extend(key, birth)
             self._check(
                 entry, f"fences other offsets of {key}", holds=loss.first == index.next_offset
             )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from headrace.store.entries import NO_UNIT
 from headrace.store.inspection import Block, LogFile, Stretch, walk
@@ -96,8 +97,18 @@ def survey(
             path = files[-1].path if files else folder / f"{0:020d}.log"
             ledger.take_stretch(Stretch(path, end, pending.position, "missing"))
         ledger.expect(pending.position, pending.queues, trusted=False)
+    ledger.bear(_births(folder.parent))
     ledger.finish()
     return Survey(files, ledger, evidence, extras)
+
+
+def _births(store: Path) -> Iterator[tuple[QueueKey, int]]:
+    """Read where queues began from the names of their folders."""
+    for kind in ("index", "compaction"):
+        for path in (store / kind).glob("*/*-*"):
+            queue_id, _, birth = path.name.partition("-")
+            if queue_id.isdigit() and birth.isdigit():
+                yield (unquote(path.parent.name), int(queue_id)), int(birth)
 
 
 def _begin(part: Block | Stretch | None) -> int:
