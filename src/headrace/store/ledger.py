@@ -40,7 +40,7 @@ class Hole:
     deletes: set[str] = field(default_factory=set)
     #: First lost offset and one past the last.
     lost: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
-    #: Where queues began whose first entry was lost, as far as that is known.
+    #: Where queues began, as far as it is known; one table for all holes.
     births: dict[QueueKey, int] = field(default_factory=dict)
 
     @property
@@ -98,6 +98,7 @@ class Ledger:
         self._deep = deep
         self._queues: dict[QueueKey, _Queue] = {}
         self._names: dict[bytes, str] = {}
+        self._births: dict[QueueKey, int] = {}
         #: Where topics were deleted last: nothing of their next life was lost before.
         self._dropped: dict[str, int] = {}
         #: Offsets that damaged bytes speak of, and where.
@@ -119,11 +120,9 @@ class Ledger:
         return {key: queue.next_offset for key, queue in self._queues.items()}
 
     def bear(self, births: Iterable[tuple[QueueKey, int]]) -> None:
-        """Take where queues began; what lies in no hole is known from the log itself."""
+        """Take where queues began: the newest life of each counts."""
         for key, birth in births:
-            for hole in self.holes:
-                if hole.stretch.position <= birth < hole.stretch.end:
-                    hole.births[key] = birth
+            self._births[key] = max(birth, self._births.get(key, -1))
 
     def take_block(self, block: Block) -> None:
         """Take intact entries."""
@@ -150,7 +149,7 @@ class Ledger:
             # What is left of a shortened file, and what is missing behind it.
             last.stretch = replace(last.stretch, end=stretch.end, kind=stretch.kind)
             return
-        hole = Hole(stretch)
+        hole = Hole(stretch, births=self._births)
         self.holes.append(hole)
         for key, offset in _heads(stretch):
             if key not in self._hints or self._hints[key][0] <= offset:
@@ -256,6 +255,8 @@ class Ledger:
     def _lose(self, key: QueueKey, first: int, end: int, position: int) -> None:
         queue = self._queues.get(key)
         holes = self._since(queue.seen if queue else self._unseen(key[0]))
+        if not first and key in self._births:
+            holes = [hole for hole in holes if hole.stretch.end > self._births[key]] or holes
         if sum(hole.room for hole in holes) < end - first:
             self._complain(position, f"does not follow offset {first} of queue {key}")
             return

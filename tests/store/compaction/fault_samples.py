@@ -73,3 +73,10 @@ def changed(file: Path, change: Callable[[bytearray], None]) -> None:
     content = bytearray(file.read_bytes())
     change(content)
     file.write_bytes(bytes(content))
+
+
+def key_of(record: bytes) -> bytes:
+    """The key of a stored record, as it is in its properties."""
+    at = record.rindex(b"KEYS\x01") + 5
+    end = record.find(b"\x02", at)
+    return record[at:] if end < 0 else record[at:end]

@@ -194,12 +194,16 @@ class LogFiles:
             self._garbage += left
 
     def _manifest(self, view: View) -> Manifest:
+        active = view.active.meta
+        # Not the end of what is appended: a power cut may take the active file's newest records,
+        # and an end beyond them would keep those who append from doing it again.
+        log_end = active.first if active.count else view.log_end
         return Manifest(
-            active=view.active.meta.name,
+            active=active.name,
             digest=self.digest.algorithm,
             mark=self.digest.mark.hex(),
             files=tuple(part.meta for part in view.closed),
-            log_end=view.log_end,
+            log_end=log_end,
             clean_until=view.clean_until,
             generation=self._generation,
         )

@@ -389,3 +389,7 @@ class QueueLog:
             if left.get(part.meta.name, part.meta.derived) != part.meta.derived
         ]
         self._files.remove(gone, restamped)
+        for part in parts:
+            if part.meta.name not in left:
+                # The disk has the space back with the last reader, not with the next collection.
+                part.file.forget()
