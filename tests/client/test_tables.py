@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from headrace.client import (
     Admin,
+    AsyncClient,
+    AsyncTableReader,
     Client,
     ClientSettings,
     Message,
@@ -24,6 +27,13 @@ from headrace.client import (
 )
 from headrace.errors import ConfigurationError, RequestTimeoutError
 from headrace.keys import encode_key, partition_of
+from headrace.protocol.bodies import dumps
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
+from headrace.protocol.records import encode_records
+from headrace.protocol.routes import BrokerData, QueueData, TopicRoute
+from headrace.protocol.stamps import stamp_records
+from tests.client.scripted_server import scripted
 from tests.client.test_push import until
 from tests.client.test_restarts import Restartable
 
@@ -123,6 +133,44 @@ def test_a_table_outlives_its_broker(tmp_path: Path) -> None:
                 until(lambda: dict(table.items()) == {"c": b"3"}, lambda: dict(table.items()))
     finally:
         broker.kill()
+
+
+@pytest.mark.parametrize("offsets", [(2, 5, 9), ()])
+def test_holes_that_compaction_left_are_passed_also_at_the_end(offsets: tuple[int, ...]) -> None:
+    # Offset 11 was the last one, and is gone; at the end a server holds back its answers.
+    topic, end = "t", 12
+    pulls: list[tuple[int, bool]] = []
+
+    def answer(command: Command) -> Command | None:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            broker = BrokerData(broker_name="b", broker_addrs={"0": server_address[0]})
+            queue = QueueData(broker_name="b", read_queue_nums=1, write_queue_nums=1)
+            return command.reply(body=dumps(TopicRoute(broker_datas=[broker], queue_datas=[queue])))
+        if command.code == RequestCode.GET_MAX_OFFSET:
+            return command.reply(ext={"offset": str(end)})
+        offset = int(command.ext["queueOffset"])
+        waits = command.ext["suspendTimeoutMillis"] != "0"
+        pulls.append((offset, waits))
+        ext = {"minOffset": "0", "maxOffset": str(end), "nextBeginOffset": str(end)}
+        found = next((there for there in offsets if there >= offset), None)
+        if found is None:
+            return None if waits else command.reply(19, ext=ext)
+        record = encode_records(topic, 0, [b"v%d" % found], b"KEYS\x01k%d\x02" % found)
+        stamp_records(record, found, 0, 1, ("127.0.0.1", 1))
+        return command.reply(ext=ext | {"nextBeginOffset": str(found + 1)}, body=record.data)
+
+    server_address: list[str] = []
+
+    async def scenario() -> None:
+        async with scripted(answer) as server, AsyncClient(server.address) as client:
+            server_address.append(server.address)
+            async with AsyncTableReader(client, topic) as table:
+                await table.caught_up(SOON)
+                assert dict(table.items()) == {f"k{n}": b"v%d" % n for n in offsets}
+                assert list(table.statistics().positions.values()) == [end]
+
+    asyncio.run(scenario())
+    assert (end, True) in pulls
 
 
 def example() -> dict[str, Any]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client._following import PullSize, follow
 from headrace.client._table import Table
 from headrace.client.producer import AsyncProducer, SendResult
 from headrace.client.pulling import AsyncPullConsumer
@@ -29,7 +27,9 @@ __all__ = ["AsyncTableReader", "AsyncTableWriter", "TableStatistics"]
 
 _log = logging.getLogger("headrace.client")
 
-_MIB = 1024 * 1024
+_PULL_MESSAGES = 1_000_000
+_PULL_BYTES = 4 * 1024 * 1024
+_NO_WAIT = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class AsyncTableReader:
     ) -> None:
         self.client = client
         self.topic = topic
-        self._size = PullSize(max_messages=1_000_000, max_bytes=4 * _MIB, wait=wait)
+        self._wait = wait
         self._puller = AsyncPullConsumer(client)
         self._table = Table()
         self._positions: dict[MessageQueue, int] = {}
@@ -206,37 +206,39 @@ class AsyncTableReader:
 
     async def _read(self, queue: MessageQueue) -> None:
         pause = self.client.settings.retry_backoff_limit.total_seconds()
+        wait = _NO_WAIT
         while True:
-            start = self._positions[queue]
             try:
-                async with aclosing(follow(self._puller, queue, start, self._size)) as results:
-                    async for result in results:
-                        if isinstance(result, HeadraceError):
-                            _log.warning("table %r: %s", self.topic, result)
-                        elif self._take(queue, result):
-                            break
+                result = await self._puller.pull(
+                    queue,
+                    self._positions[queue],
+                    max_messages=_PULL_MESSAGES,
+                    max_bytes=_PULL_BYTES,
+                    wait=wait,
+                )
+                self._take(queue, result)
             except HeadraceError as error:
-                # A block that cannot be decoded: nothing is skipped.
-                _log.error("table %r: %s cannot be read: %s", self.topic, queue, error)
+                # Nothing is skipped: neither while a broker is away, nor what cannot be decoded.
+                _log.warning("table %r: %s: %s", self.topic, queue, error)
                 await asyncio.sleep(pause)
+            else:
+                # Behind the last message an answer may wait, but compaction may have taken that
+                # last message: the first answer there tells where the queue ends.
+                wait = self._wait if result.status is PullStatus.AT_END else _NO_WAIT
 
-    def _take(self, queue: MessageQueue, result: PullResult) -> bool:
-        """Take an answer; True: reading must begin elsewhere."""
-        moved = result.status is PullStatus.OFFSET_MOVED
-        if moved and self._positions[queue]:
+    def _take(self, queue: MessageQueue, result: PullResult) -> None:
+        if result.status is PullStatus.OFFSET_MOVED and self._positions[queue]:
             # The topic was made anew, or has lost what was not read: what is there counts.
             _log.warning("table %r: %s is read anew from its first offset", self.topic, queue)
             self._table.reset(queue)
             self._positions[queue] = 0
-        else:
-            if result.status is PullStatus.FOUND:
-                columns = result.columns()
-                self._table.apply(queue, columns)
-                self._messages += len(columns)
-            self._positions[queue] = result.next_offset
-            moved = False
+            return
+        if result.status is PullStatus.FOUND:
+            columns = result.columns()
+            self._table.apply(queue, columns)
+            self._messages += len(columns)
+        self._positions[queue] = result.next_offset
         self._news.set()
-        return moved
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
