@@ -90,9 +90,10 @@ class JavaSent:
 
     status: str
     msg_id: str
-    offset_id: str
     queue: int
     offset: int
+    #: Of a half message the client does not tell it.
+    offset_id: str = ""
     transaction_id: str | None = None
 
 

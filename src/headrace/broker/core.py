@@ -32,6 +32,7 @@ from headrace.broker.replicas import Replication
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 from headrace.broker.static_topics import StaticTopics
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, TopicTable
+from headrace.broker.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.groups import SubscriptionGroupConfig
@@ -100,6 +101,7 @@ class Core:
         saved_groups = load_snapshot(self._groups_file, list[SubscriptionGroupConfig]) or []
         self.groups: GroupTable = GroupTable(create=settings.create_groups, saved=saved_groups)
         self.delays = Delivery(self)
+        self.transactions = Transactions(self)
         self._saved_topics = self.topics.version
         self._saved_mappings = self.static_topics.version
         self._saved_groups = self.groups.version
@@ -312,14 +314,19 @@ class Core:
 
     async def put(self, draft: Draft) -> AppendResult:
         """Store one message of the broker's own making."""
+        (result,) = await self.appended([draft.append()])
+        if draft.topic in CLOSED_TOPICS:
+            self.delays.wake()
+        return result
+
+    async def appended(self, appends: list[QueueAppend]) -> list[AppendResult]:
+        """Append messages and wait until they are stored."""
         ended: asyncio.Future[AppendOutcome] = self.loop.create_future()
-        self.append([draft.append()], ended.set_result)
+        self.append(appends, ended.set_result)
         outcome = await ended
         if outcome.error is not None:
             raise outcome.error
-        if draft.topic in CLOSED_TOPICS:
-            self.delays.wake()
-        return outcome.results[0]
+        return outcome.results
 
     @staticmethod
     async def stored(future: Future[T]) -> T:

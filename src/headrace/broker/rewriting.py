@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from headrace.broker.delays import delayed
 from headrace.broker.retries import dead_letter, is_dead
 from headrace.broker.topics import RETRY_PREFIX
-from headrace.errors import BrokerBusyError, MessageRejectedError
+from headrace.broker.transactions.messages import half_draft, is_half
+from headrace.errors import BrokerBusyError
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.properties import (
     DELAY,
@@ -94,12 +95,8 @@ def _retry(core: Core, draft: Draft, sending: Sending) -> Draft:
 
 
 def _transaction(_core: Core, draft: Draft, _sending: Sending) -> Draft:
-    """Refuse half messages."""
-    prepared = draft.sys_flag & SysFlag.ROLLED_BACK == SysFlag.PREPARED
-    if prepared or draft.properties.get(TRAN_MSG, "false") == "true":
-        message = f"a message for topic {draft.topic!r} has the property {TRAN_MSG}:"
-        raise MessageRejectedError(f"{message} this broker keeps no half messages")
-    return draft
+    """Let half messages wait for their producer's word."""
+    return half_draft(draft) if is_half(draft) else draft
 
 
 def _delay(core: Core, draft: Draft, _sending: Sending) -> Draft:

@@ -57,6 +57,8 @@ class BrokerStatistics:
     #: Consumer groups that were seen or have offsets.
     groups: int
     jobs: int
+    #: Half messages whose producers have not said what becomes of them.
+    open_transactions: int
     store: StoreStatistics
 
 
@@ -121,6 +123,7 @@ class BrokerServer:
             topics=len(list(core.topics)),
             groups=len(groups),
             jobs=len(list(core.jobs.items())),
+            open_transactions=core.transactions.open_count(),
             store=core.store.statistics(),
         )
 
@@ -165,6 +168,7 @@ class BrokerServer:
             await begin_replication(core, self._reopen)
             await asyncio.to_thread(compact_all, core)
             restore_jobs(core)
+            core.transactions.restore()
         except BaseException:
             store.close()
             raise
@@ -187,6 +191,7 @@ class BrokerServer:
         for announcer in self._announcers:
             announcer.start()
         core.start_task(core.delays.run())
+        core.start_task(core.transactions.run())
         core.start_task(self._look_around_now_and_then())
         if core.follower is not None:
             core.follower.start()

@@ -105,6 +105,12 @@ class BrokerSettings:
     max_delay: timedelta = timedelta(days=3)
     #: So many messages may wait for times of their own: each takes 44 bytes of memory.
     max_timers: int = 2_000_000
+    #: The producer of a half message is asked about it when it is that old.
+    transaction_timeout: timedelta = timedelta(seconds=6)
+    #: It, or another producer of its group, is asked again after so long.
+    transaction_check_interval: timedelta = timedelta(seconds=30)
+    #: After so many questions the message goes to a topic of its own.
+    transaction_max_checks: int = 15
     #: Most bytes of messages in one answer.
     max_pull_size: int = 8 * 1024 * 1024
     #: A client that says nothing for so long is gone.

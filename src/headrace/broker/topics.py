@@ -18,6 +18,9 @@ __all__ = [
     "DEAD_PREFIX",
     "DEFAULT_TOPIC",
     "DELAY_TOPIC",
+    "DISCARD_TOPIC",
+    "HALF_TOPIC",
+    "MARK_TOPIC",
     "PROGRESS_TOPIC",
     "RETRY_PREFIX",
     "TIMER_TOPIC",
@@ -42,7 +45,23 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 PROGRESS_TOPIC = "rmq_sys_headrace_delays"
 """What of the two topics above was delivered."""
 
-CLOSED_TOPICS = {DELAY_TOPIC: 18, TIMER_TOPIC: 1, PROGRESS_TOPIC: 1}
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""Messages that wait for their producer's word, in queue 0."""
+
+MARK_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+"""What became of them, and how often their producers were asked, in queue 0."""
+
+DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Messages whose producers never answered."""
+
+CLOSED_TOPICS = {
+    DELAY_TOPIC: 18,
+    TIMER_TOPIC: 1,
+    PROGRESS_TOPIC: 1,
+    HALF_TOPIC: 1,
+    MARK_TOPIC: 1,
+    DISCARD_TOPIC: 1,
+}
 """Topics that only the broker itself writes to, with the number of their queues."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")

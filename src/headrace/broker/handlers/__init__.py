@@ -22,6 +22,7 @@ from headrace.broker.handlers import (
     send,
     subscriptions,
     topics,
+    transactions,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _FAMILIES = (
     send,
     subscriptions,
     topics,
+    transactions,
 )
 
 HANDLERS: dict[int, Handler] = {

@@ -167,13 +167,15 @@ def _stored(core: Core, request: Request, sent: _Sent, outcome: AppendOutcome) -
         request.answer(failure(request, error))
         return
     (result,) = outcome.results
-    static = sent.static
+    static, offset = sent.static, result.first_offset
     if sent.append.topic in CLOSED_TOPICS:
         core.delays.wake()
+    elif static is not None:
+        offset = static.logical(offset)
     ext = {
         "msgId": _offset_ids(core, sent.append.records, result.first_position),
         "queueId": str(static.global_id if static else sent.queue_id),
-        "queueOffset": str(static.logical(result.first_offset) if static else result.first_offset),
+        "queueOffset": str(offset),
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }

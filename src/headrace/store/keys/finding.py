@@ -212,7 +212,7 @@ class KeyIndex:
         return None
 
     def _is_wanted(self, record: bytes, query: KeyQuery) -> bool:
-        (message,) = decode_messages(record)
+        (message,) = decode_messages(record, unpack=False)
         if message.topic != query.topic or not query.begin <= message.stored <= query.end:
             return False
         own_id = message.properties.get(UNIQ_KEY) == query.word
