@@ -116,7 +116,7 @@ def test_broker_picks_a_queue_when_asked_to(wire: JobWire) -> None:
         ("t", {"i": "TIMER_DELAY_SEC\001259201\2"}, ResponseCode.MESSAGE_ILLEGAL, "259200000 ms"),
         ("t", {"i": "DELAY\0013\2", "m": "true"}, ResponseCode.MESSAGE_ILLEGAL, "only single"),
         ("SCHEDULE_TOPIC_XXXX", {}, ResponseCode.NO_PERMISSION, "the broker's own"),
-        ("t", {"i": "TRAN_MSG\1true\2"}, ResponseCode.MESSAGE_ILLEGAL, "TRAN_MSG"),
+        ("t", {"i": "TRAN_MSG\1true\2"}, ResponseCode.MESSAGE_ILLEGAL, "PGROUP"),
         ("compact", {}, ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing"),
     ],
 )
