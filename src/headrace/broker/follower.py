@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.broker.rebuilder import Rebuilder
 from headrace.broker.remote import Remote
 from headrace.broker.replica_tables import stamp, take_over
 from headrace.errors import (
@@ -92,7 +93,8 @@ class FollowerTask:
 
     def start(self) -> None:
         """Begin to follow."""
-        for work in (self._follow(), self._take_over()):
+        rebuilder = Rebuilder(self._core, self._remote)
+        for work in (self._follow(), self._take_over(), rebuilder.run()):
             self._tasks.append(self._core.loop.create_task(work))
 
     async def stop(self) -> None:
@@ -110,6 +112,13 @@ class FollowerTask:
         NoPermissionError
             It has not, and nobody said that it is to be so.
         """
+        rebuilding = self._core.store.rebuilds.wanted()
+        if rebuilding and not force:
+            raise NoPermissionError(
+                f"this broker has yet to fetch old messages of {len(rebuilding)} queues of compacted "
+                f"topics from {self._primary}, first topic {rebuilding[0].topic!r}",
+                hint="wait until that is done; --force promotes it without them",
+            )
         if not force and not self._machine.head.log:
             raise NoPermissionError(
                 f"this broker never reached {self._primary}: it has nothing of its log",

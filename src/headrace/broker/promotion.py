@@ -72,6 +72,7 @@ async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
         await follower.await_position(end, _LAST_BYTES)
         await follower.take_tables()
     await follower.stop()
+    await core.in_thread(core.store.rebuilds.abandon)
     position = await replication.open_epoch(epoch)
     state = replication.state
     state.left, state.tell, state.primary = old, end is None, ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.failures import failure
+from headrace.errors import BrokerBusyError
 from headrace.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
     from headrace.broker.requests import Request
     from headrace.errors import HeadraceError
     from headrace.protocol.frames import Command
+    from headrace.store.replication.rebuild import Rebuilds
 
 __all__ = ["Gate"]
 
@@ -50,10 +52,13 @@ class Gate:
     ----------
     error
         Why it refuses them.
+    rebuilds
+        Queues that lack something: nobody reads from them meanwhile.
     """
 
-    def __init__(self, error: HeadraceError) -> None:
+    def __init__(self, error: HeadraceError, rebuilds: Rebuilds) -> None:
         self._error = error
+        self._rebuilds = rebuilds
 
     def __call__(self, request: Request) -> Command | None:
         """Give the refusal, None for a request that may go on."""
@@ -64,4 +69,8 @@ class Gate:
             # A consumer may read here; how far it came is its primary's to know.
             flags = request.number("sysFlag", 0)
             request.command.ext["sysFlag"] = str(flags & ~_COMMIT)
+            topic, queue_id = request.text("topic", ""), request.number("queueId", -1)
+            if self._rebuilds.is_rebuilding(topic, queue_id):
+                message = f"queue {queue_id} of topic {topic!r} is being rebuilt here"
+                return failure(request, BrokerBusyError(message, hint="Read from the primary."))
         return None

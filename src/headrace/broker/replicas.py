@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.broker.rebuild_leases import RebuildLeases
 from headrace.broker.replica_gate import Gate
 from headrace.broker.replica_state import ReplicaState, Role, load_state, role_at_start, save_state
 from headrace.errors import (
@@ -69,6 +70,12 @@ class Replication:
         #: Lowest position that a follower still needs, for retention's thread to read.
         self._lowest: int | None = None
         core.store.hold(self._keep_from)
+        #: Queues that followers read from the beginning.
+        self.leases = RebuildLeases(
+            settings.rebuild_expiry.total_seconds(),
+            lambda key: core.store.pause_compaction(*key),
+            lambda key: core.store.resume_compaction(*key),
+        )
         #: Called when this broker has become a primary.
         self.on_promotion: list[Callable[[], None]] = []
 
@@ -137,7 +144,7 @@ class Replication:
     def _apply_role(self) -> None:
         error = self._refusal()
         self.port.refuse(error)
-        self.gate = None if error is None else Gate(error)
+        self.gate = None if error is None else Gate(error, self._core.store.rebuilds)
 
     def _refusal(self) -> BrokerError | None:
         own, primary = self._core.address, self.state.primary
@@ -204,7 +211,9 @@ class Replication:
 
     def look_around(self) -> None:
         """Forget what followers that are gone have needed. Caller: now and then."""
-        self._lowest = self.book.lowest(now=self._core.loop.time())
+        now = self._core.loop.time()
+        self._lowest = self.book.lowest(now=now)
+        self.leases.expire(now=now)
 
     def _keep_from(self) -> int | None:
         # Caller: retention's thread.  A follower that is too far behind starts over instead.

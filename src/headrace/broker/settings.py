@@ -144,6 +144,8 @@ class BrokerSettings:
     replica_expiry: timedelta = timedelta(seconds=15)
     #: Retention keeps at most so many bytes of the log's end for followers that are there.
     replica_hold: int = 16 * 1024 * 1024 * 1024
+    #: A follower that rebuilds a compaction log and asks for nothing more for so long begins again.
+    rebuild_expiry: timedelta = timedelta(minutes=2)
     #: A follower asks for changed topics, offsets and groups so often.
     follow_interval: timedelta = timedelta(seconds=1)
     #: Safeguards of the commit protocol.

@@ -112,6 +112,7 @@ class RequestCode(IntEnum):
     PROMOTE = 28_013
     FENCE = 28_014
     LIST_REPLICAS = 28_015
+    PULL_RECORDS = 28_016
 
 
 class ResponseCode(IntEnum):

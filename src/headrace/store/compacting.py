@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StoreError
 
 if TYPE_CHECKING:
     from headrace.store.compaction import CompactionReport, QueueLog
@@ -109,6 +109,8 @@ class Compactor:
         self._lock = threading.Lock()
         self._running: dict[LogKey, Future[None]] = {}
         self._locks: dict[LogKey, threading.Lock] = {}
+        #: Queues that must stay as they are for now.
+        self._paused: set[LogKey] = set()
         #: Queues that rest after an error: until when, and how long the next time.
         self._resting: dict[LogKey, tuple[float, float, str]] = {}
         #: Called when a compaction has ended: the next may begin.
@@ -141,6 +143,12 @@ class Compactor:
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
+            if self.is_paused(key):
+                raise StoreError(
+                    f"queue {key[1]} of topic {key[0]!r} is not compacted: a follower reads it "
+                    f"from the beginning, or this one is being rebuilt",
+                    hint="try again later",
+                )
             report = log.compact(force=force, throttle=self._throttle)
         with self._lock:
             self._runs += 1
@@ -150,6 +158,24 @@ class Compactor:
             self._last_run = self._logs.clock.now()
             self._resting.pop(key, None)
         return report
+
+    def pause(self, key: LogKey) -> bool:
+        """Keep a queue from being compacted; False while it is being compacted just now."""
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+            if key in self._running or lock.locked():
+                return False
+            self._paused.add(key)
+            return True
+
+    def resume(self, key: LogKey) -> None:
+        """Let a queue be compacted again."""
+        with self._lock:
+            self._paused.discard(key)
+
+    def is_paused(self, key: LogKey) -> bool:
+        """Whether a queue must not be compacted for now."""
+        return key in self._paused
 
     def statistics(self) -> CompactorStatistics:
         """Tell what was done, and what is to be done."""
@@ -180,7 +206,8 @@ class Compactor:
     def _may_run(self, key: LogKey) -> bool:
         with self._lock:
             rest = self._resting.get(key)
-            return key not in self._running and (rest is None or rest[0] <= time.monotonic())
+            free = key not in self._running and key not in self._paused
+            return free and (rest is None or rest[0] <= time.monotonic())
 
     def _run(self, key: LogKey, log: QueueLog) -> None:
         try:

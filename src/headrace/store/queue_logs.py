@@ -190,7 +190,7 @@ def _agree(log: QueueLog, view: IndexView) -> None:
             log.next_offset,
             view.max_offset,
         )
-        log.truncate(view.max_offset)
+        _cut(log, view.max_offset)
     low = max(view.min_offset, log.min_offset)
     if low >= log.next_offset or _agrees(log, view, log.next_offset - 1, low):
         return
@@ -204,7 +204,12 @@ def _agree(log: QueueLog, view: IndexView) -> None:
         else:
             high = middle
     _logger.warning("%s is another log's from offset %d on: it is cut", log.folder, low)
-    log.truncate(low)
+    _cut(log, low)
+
+
+def _cut(log: QueueLog, offset: int) -> None:
+    """Cut a log; one that was compacted beyond the cut has lost what the cut part replaced."""
+    log.truncate(0 if log.statistics().clean_until > offset else offset)
 
 
 def _agrees(log: QueueLog, view: IndexView, offset: int, first: int) -> bool:

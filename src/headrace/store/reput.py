@@ -87,12 +87,17 @@ class Reput:
         logs: QueueLogs,
         slices: Callable[[Units], list[memoryview]],
         handed_on: int,
+        held: Callable[[IndexView, QueueLog], bool] = lambda *_: False,
     ) -> None:
         self._log = log
         self._catalog = catalog
         self._logs = logs
         #: Gives the checked bytes of units.
         self._slices = slices
+        #: Tells whether a queue's log takes nothing yet: older records come first.
+        self._held = held
+        #: Log position from which on queues that are held need the commit log.
+        self._waiting: dict[QueueKey, int] = {}
         #: Held by whoever appends to compaction logs, rolls or cuts them.
         self.turn = threading.RLock()
         self._pending: set[QueueKey] = set()
@@ -206,10 +211,11 @@ class Reput:
         self._pending |= news
         now = time.monotonic()
         for key in sorted(self._pending):
-            failed = self._failed.get(key)
-            if failed is None or failed.again <= now:
+            trouble = self._failed.get(key)
+            if trouble is None or trouble.again <= now:
                 self._hand_on(key)
-        self._done = min([end, *(failed.position for failed in self._failed.values())])
+        failed = (each.position for each in self._failed.values())
+        self._done = min([end, *failed, *self._waiting.values()])
         self._note_durable()
 
     def _forget(self, gone: Iterable[QueueIndex]) -> None:
@@ -218,6 +224,7 @@ class Reput:
             self._pending.discard(index.key)
             self._unsynced.pop(index.key, None)
             self._failed.pop(index.key, None)
+            self._waiting.pop(index.key, None)
         self._logs.drop(gone)
 
     def _hand_on(self, key: QueueKey) -> None:
@@ -243,6 +250,11 @@ class Reput:
         if not view.compacted:
             return True
         log = self._logs.of(view)
+        self._waiting.pop(view.key, None)
+        if self._held(view, log):
+            if view.min_offset < view.max_offset:
+                self._waiting[view.key] = view.position(view.min_offset)
+            return False
         at, last = max(log.next_offset, view.min_offset), view.max_offset
         synced = self._log.synced
         while at < last:

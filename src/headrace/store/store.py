@@ -18,6 +18,7 @@ from headrace.store.opening import COPIED, StoreParts, open_parts
 from headrace.store.reading import Bounds, Cut, Reader, ReadResult
 from headrace.store.record import check_sizes, queue_of
 from headrace.store.replication.port import LogPort
+from headrace.store.replication.rebuild import Rebuilds
 from headrace.store.reput import Reput
 from headrace.store.requests import (
     AppendRequest,
@@ -77,12 +78,6 @@ class MessageStore:
         old_parts = OldParts(parts.queue_logs)
         self._reader = Reader(parts.log, parts.catalog, verification, old_parts)
         slices, handed_on = self._reader.slices, parts.recovery.handed_on
-        reput = Reput(parts.log, parts.catalog, parts.queue_logs, slices, handed_on)
-        self._upkeep = Upkeep(path, parts, reput, settings, ops)
-        #: Finds messages by their keys.
-        self.keys = KeyIndex(path / "keys", parts.log, parts.catalog, self.read_at, ops)
-        interval = settings.maintenance_interval.total_seconds()
-        self._indexing = Maintenance(self.keys.keep_up, interval)
         #: The log as followers and their primary need it.
         self.replication = LogPort(
             path / COPIED,
@@ -92,6 +87,22 @@ class MessageStore:
             ops,
             unit_marks=settings.unit_marks,
         )
+        #: What a copy lacks of compacted topics, and how it comes back.
+        self.rebuilds = Rebuilds(
+            path / "rebuild",
+            parts.catalog,
+            parts.queue_logs,
+            ops,
+            lambda: self.replication.is_copy,
+        )
+        held = self.rebuilds.holds
+        reput = Reput(parts.log, parts.catalog, parts.queue_logs, slices, handed_on, held)
+        self._upkeep = Upkeep(path, parts, reput, settings, ops)
+        self.rebuilds.attach(self._upkeep)
+        #: Finds messages by their keys.
+        self.keys = KeyIndex(path / "keys", parts.log, parts.catalog, self.read_at, ops)
+        interval = settings.maintenance_interval.total_seconds()
+        self._indexing = Maintenance(self.keys.keep_up, interval)
 
     @classmethod
     def open(
@@ -301,6 +312,18 @@ class MessageStore:
             When a file cannot be deleted; it is tried again later.
         """
         return self._upkeep.expire()
+
+    def pause_compaction(self, topic: str, queue_id: int, birth: int) -> bool:
+        """Keep a queue from being compacted; False while it is being compacted just now."""
+        return self._upkeep.compactor.pause((topic, queue_id, birth))
+
+    def resume_compaction(self, topic: str, queue_id: int, birth: int) -> None:
+        """Let a queue be compacted again."""
+        self._upkeep.compactor.resume((topic, queue_id, birth))
+
+    def birth(self, topic: str, queue_id: int) -> int:
+        """Log position of a queue's first entry: it names this life of the queue."""
+        return self._catalog.view((topic, queue_id)).birth
 
     def hold(self, keep_from: Callable[[], int | None]) -> None:
         """Have retention ask for the lowest position to keep, for a follower; None is no wish.

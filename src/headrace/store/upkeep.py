@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
     from headrace.store.compaction import CompactionReport
     from headrace.store.fileops import FileOps
+    from headrace.store.index import IndexView
     from headrace.store.opening import StoreParts
     from headrace.store.queue_logs import QueueLogs
     from headrace.store.reput import Reput
@@ -95,14 +96,23 @@ class Upkeep:
         for view in self._catalog.views():
             if not view.compacted or topic not in (None, view.key[0]):
                 continue
+            if self.compactor.is_paused((*view.key, view.birth)):
+                continue
             with contextlib.suppress(GoneError):
-                log = self._logs.of(view)
-                if force:
-                    with self.reput.turn:
-                        log.roll()
-                key = (*view.key, view.birth)
-                reports.append(self.compactor.compact(key, log, force=force))
+                reports.append(self._compact(view, force=force))
         return reports
+
+    def compact_queue(self, view: IndexView) -> CompactionReport:
+        """Compact one queue up to the end that readers see, its newest records included."""
+        self.reput.catch_up()
+        return self._compact(view, force=True)
+
+    def _compact(self, view: IndexView, *, force: bool) -> CompactionReport:
+        log = self._logs.of(view)
+        if force:
+            with self.reput.turn:
+                log.roll()
+        return self.compactor.compact((*view.key, view.birth), log, force=force)
 
     def close(self) -> None:
         """Stop, with everything on disk that was handed on."""

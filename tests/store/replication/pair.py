@@ -81,6 +81,7 @@ class InProcess:
         max_bytes: int = 1 << 22,
     ) -> None:
         self.path = path
+        self.how = how
         self.primary = primary
         self.copyist = Copyist(
             path, open_copy(path, how), lambda: open_copy(path, how), UnsyncedOps()
@@ -143,7 +144,7 @@ class InProcess:
         self.reopen()
 
     def reopen(self) -> None:
-        self.copyist.store = open_copy(self.path)
+        self.copyist.store = open_copy(self.path, self.how)
         head = self.copyist.head(self.machine.head.log)
         self.instruction = self.machine.handle(CutDone(head))
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.broker.promotion import fence, promote
+from headrace.broker.rebuild_leases import Lease
 from headrace.broker.replica_state import Role
 from headrace.broker.replica_tables import changed, own_stamp
-from headrace.errors import FencedError, InvalidParameterError
+from headrace.errors import (
+    BrokerBusyError,
+    FencedError,
+    InvalidParameterError,
+    NotFoundError,
+)
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.replication import FenceRequest, Greeting, Welcome
 from headrace.store.replication.epochs import Epoch
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS"]
 
 _MOST_BYTES = 64 * 1024 * 1024
+_MOST_RECORDS = 65_536
 _encode = msgspec.json.Encoder().encode
 
 
@@ -84,6 +92,35 @@ async def follow_log(core: Core, request: Request) -> Command:
     return request.reply(ext=ext, body=stretch.content)
 
 
+async def pull_records(core: Core, request: Request) -> Command:
+    """Give old records of a compacted queue to a follower that rebuilds its log."""
+    replication = core.replication
+    if replication.role is Role.FOLLOWER:
+        replication.require(Role.PRIMARY)
+    key = (request.text("topic"), request.number("queueId"), request.number("birth"))
+    if core.store.birth(*key[:2]) != key[2]:
+        raise NotFoundError(f"queue {key[1]} of topic {key[0]!r} is not that one any more")
+    session = request.text("session")
+    if request.flag("end"):
+        replication.leases.end(key, session)
+        return request.reply()
+    first, now = request.flag("first"), core.loop.time()
+    lease = replication.leases.touch(key, session, first=first, now=now)
+    if lease is Lease.BUSY:
+        raise BrokerBusyError(f"queue {key[1]} of topic {key[0]!r} is being compacted")
+    if lease is Lease.LOST:
+        remark = f"session {session!r} took too long a break: begin again"
+        return request.reply(ResponseCode.PULL_OFFSET_MOVED, remark)
+    most = min(request.number("maxBytes"), _MOST_BYTES)
+    offset, upto = request.number("offset"), request.number("upto")
+    found = await core.in_thread(core.store.read, *key[:2], offset, _MOST_RECORDS, most)
+    body = b"".join(found.slices)
+    # Behind the last record that is left there may be a gap.
+    following = found.next_offset if found.count else upto
+    ext = {"nextOffset": str(following), "crc": str(zlib.crc32(body))}
+    return request.reply(ext=ext, body=body)
+
+
 def follow_tables(core: Core, request: Request) -> Command:
     """Give the tables that have changed."""
     have = request.strict_body(dict[str, int])
@@ -111,6 +148,7 @@ HANDLERS = {
     RequestCode.GREET_PRIMARY: greet,
     RequestCode.FOLLOW_LOG: follow_log,
     RequestCode.FOLLOW_TABLES: follow_tables,
+    RequestCode.PULL_RECORDS: pull_records,
     RequestCode.PROMOTE: promote_broker,
     RequestCode.FENCE: fence_broker,
     RequestCode.LIST_REPLICAS: list_replicas,

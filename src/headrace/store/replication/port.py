@@ -148,6 +148,11 @@ class LogPort:
         """Whether the store takes nothing but copies."""
         return self._writer.refusal is not None
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether the log is the copy of another, and has not become a primary since."""
+        return self._mark.exists or self.refused
+
     def refuse(self, error: HeadraceError | None) -> None:
         """Have the store refuse to write for its callers, or take that back."""
         self._writer.refusal = error
@@ -267,6 +272,7 @@ class _Mark:
         self._ops = ops
         self._fd = -1
         self._position = -1
+        self.exists = path.exists()
 
     def write(self, position: int, *, first: bool = False) -> None:
         if first and self._fd >= 0:
@@ -278,11 +284,13 @@ class _Mark:
             self._ops.pwritev(self._fd, [content + struct.pack("<I", zlib.crc32(content))], 0)
             self._position = position
         if first:
+            self.exists = True
             self._ops.fdatasync(self._fd)
             self._ops.sync_directory(self._path.parent)
 
     def remove(self) -> None:
         self.close()
+        self.exists = False
         if self._path.exists():
             self._ops.unlink(self._path)
             self._ops.sync_directory(self._path.parent)
