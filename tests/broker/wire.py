@@ -34,6 +34,7 @@ class Wire:
     """One connection to a broker."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=30)
         self._frames = FrameBuffer()

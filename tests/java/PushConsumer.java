@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
@@ -36,6 +37,8 @@ final class PushConsumer implements Driver.Handle {
         consumer.setConsumeThreadMax(4);
         JSONObject subscriptions = args.getJSONObject("subscriptions");
         for (String topic : subscriptions.keySet()) consumer.subscribe(topic, subscriptions.getString(topic));
+        JSONObject sql = args.getJSONObject("sql");
+        if (sql != null) for (String topic : sql.keySet()) consumer.subscribe(topic, MessageSelector.bySql(sql.getString(topic)));
         JSONObject fail = args.getJSONObject("fail");
         for (String body : fail.keySet()) failures.put(body, fail.getIntValue(body));
         level = args.getInteger("level");
