@@ -122,9 +122,9 @@ def test_orderly_consumer_holds_the_queue_until_a_message_succeeds(java: Java, w
 def test_orderly_consumer_gives_up_to_a_dead_letter(java: Java, wire: Wire) -> None:
     wire.put("t", b"bad")
     wire.put("t", b"good")
-    options = {"max_reconsume_times": 1, "suspend_ms": 20}
+    always = {"bad": -1}
     with java.push_consumer(
-        wire.address, "g", "t", orderly=True, fail={"bad": -1}, **options
+        wire.address, "g", "t", orderly=True, fail=always, max_reconsume_times=1, suspend_ms=20
     ) as consumer:
         assert consumer.bodies(3) == [b"bad", b"bad", b"good"]
         eventually(lambda: wire.pull("%DLQ%g").code == 0)
@@ -203,11 +203,10 @@ def test_java_is_told_that_sql_is_not_offered(java: Java, wire: Wire) -> None:
 
 
 def test_heartbeats_of_the_second_version_keep_the_group(java: Java, wire: Wire) -> None:
-    options = {"heartbeat_v2": True, "heartbeat_ms": 100}
-    with (
-        java.push_consumer(wire.address, "g", "t", **options) as left,
-        java.push_consumer(wire.address, "g", "t", **options) as right,
-    ):
+    def member() -> JavaConsumer:
+        return java.push_consumer(wire.address, "g", "t", heartbeat_v2=True, heartbeat_ms=100)
+
+    with member() as left, member() as right:
         eventually(lambda: sorted(map(len, shared([left, right]))) == [2, 2])
         time.sleep(0.4)
         bodies = put(wire, 8)

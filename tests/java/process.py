@@ -37,6 +37,8 @@ class JavaProcess:
         self._log = (home / "java.err").open("w")
         self._process = subprocess.Popen(
             [SCRIPT, "driver", _FOLDER, home],
+            # Some commands of mqadmin write files where they stand.
+            cwd=home,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
