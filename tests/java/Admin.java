@@ -24,8 +24,10 @@ final class Admin extends MQAdminStartup {
     /** Runs one command at a time, as all print to the same place; gives what it printed. */
     static synchronized String run(JSONObject args) throws Exception {
         List<String> words = args.getList("arguments", String.class);
-        SubCommand command = SUB_COMMANDS.stream().filter(each -> each.commandName().equalsIgnoreCase(words.get(0)))
+        SubCommand known = SUB_COMMANDS.stream().filter(each -> each.commandName().equalsIgnoreCase(words.get(0)))
             .findFirst().orElseThrow(() -> new IllegalArgumentException("no command " + words.get(0)));
+        // Some keep their client, which they have ended: a command object serves once.
+        SubCommand command = known.getClass().getDeclaredConstructor().newInstance();
         Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
         CommandLine line = new DefaultParser().parse(options, words.subList(1, words.size()).toArray(new String[0]));
         OUTPUT.flush();

@@ -106,7 +106,7 @@ def get_time_span(core: Core, request: Request) -> Command:
 
 
 def reset_offsets(core: Core, request: Request) -> Command:
-    """Move a group to a time, or to an offset; its members hear of it with their next pull."""
+    """Move a group to a time, or to an offset; its members hear of it at once."""
     topic, group = request.text("topic"), request.text("group")
     config = core.topics.get(topic)
     only, timestamp = request.number("queueId", -1), request.number("timestamp")
@@ -123,6 +123,8 @@ def reset_offsets(core: Core, request: Request) -> Command:
         if not request.flag("isForce", default=True) and before is not None:
             moved[queue_id] = min(before, moved[queue_id])
     core.offsets.reset(group, topic, moved)
+    # Pulls that wait for a message are told at once.
+    core.arrived([(topic, queue_id) for queue_id in moved])
     table = {QueueRef(topic, core.name, queue_id).key: to for queue_id, to in moved.items()}
     return request.reply(body=dumps({"offsetTable": table}))
 

@@ -61,6 +61,8 @@ def pull_message(core: Core, request: Request) -> Command | None:
     commit = request.number("commitOffset", 0)
     if flags & _COMMIT and commit >= 0:
         commit = pull.static.physical(commit) if pull.static else commit
+        if core.offsets.get(pull.group, pull.topic, pull.queue_id) is None:
+            core.show_group(pull.group)
         core.offsets.update(pull.group, pull.topic, pull.queue_id, commit)
     core.offsets.note_pull(pull.group, pull.topic, pull.queue_id, pull.offset)
     seconds = request.number("suspendTimeoutMillis", 0) / 1000 if flags & _SUSPEND else 0.0
@@ -82,6 +84,10 @@ def _answer_or_wait(core: Core, request: Request, pull: _Pull, deadline: float) 
 
 def _wake(core: Core, request: Request, pull: _Pull, deadline: float) -> None:
     """Look again; an arrival may be told of a message that the first look saw already."""
+    reset = core.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+    if reset is not None:
+        request.answer(_moved_by_reset(core, request, pull, reset))
+        return
     try:
         answer = _answer_or_wait(core, request, pull, deadline)
     except Exception as error:  # noqa: BLE001  (the client is told, whatever it is)
