@@ -97,11 +97,8 @@ def test_topics_are_created_changed_and_deleted(wire: Wire, tool: Tool, where: s
         ("statsAll", r"\bt +\w"),
     ],
 )
-def test_broker_and_messages_are_shown(
-    wire: Wire, tool: Tool, consumer: JavaConsumer, command: str, shown: str
-) -> None:
-    assert wire.address
-    assert consumer
+@pytest.mark.usefixtures("consumer")
+def test_broker_and_messages_are_shown(tool: Tool, command: str, shown: str) -> None:
     printed = tool(command)
     assert re.search(shown, printed), printed
 
@@ -143,8 +140,8 @@ def test_members_are_shown(tool: Tool, java: Java, wire: Wire, consumer: JavaCon
         assert "JAVA" in tool("producerConnection -g makers -t made")
 
 
-def test_progress_of_groups_is_shown(wire: Wire, tool: Tool, consumer: JavaConsumer) -> None:
-    assert consumer
+@pytest.mark.usefixtures("consumer")
+def test_progress_of_groups_is_shown(wire: Wire, tool: Tool) -> None:
     wire.pull("t", 0, 0, consumerGroup="late", sysFlag=5, commitOffset=1)
     wire.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
