@@ -14,9 +14,12 @@ from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command, FrameBuffer, encode
 from headrace.protocol.registration import body_checksum
 from headrace.protocol.routes import DataVersion, RegisterBroker, TopicConfigTable, dumps
+from headrace.protocol.signing import sign
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
+    from headrace.broker.remote import PeerSecurity
+    from headrace.protocol.signing import Credentials
 
 __all__ = ["Announcer"]
 
@@ -133,7 +136,7 @@ class Announcer:
         try:
             async with asyncio.timeout(_PATIENCE):
                 if self._line is None:
-                    self._line = await _Line.open(self._address)
+                    self._line = await _Line.open(self._address, core.settings.peers)
                 answer = await self._line.ask(command)
         except BaseException:
             self._hang_up()
@@ -150,17 +153,26 @@ class Announcer:
 class _Line:
     """One connection, one request at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        credentials: Credentials | None,
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._credentials = credentials
         self._frames = FrameBuffer()
 
     @classmethod
-    async def open(cls, address: str) -> _Line:
+    async def open(cls, address: str, security: PeerSecurity) -> _Line:
         host, _, port = address.rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+        streams = await asyncio.open_connection(host, int(port), ssl=security.context())
+        return cls(*streams, security.credentials)
 
     async def ask(self, command: Command) -> Command:
+        if self._credentials is not None:
+            sign(command, self._credentials)
         self._writer.writelines(encode(command))
         await self._writer.drain()
         while True:

@@ -6,7 +6,7 @@ import gc
 import os
 import pickle
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -34,7 +34,8 @@ class PlanHandle:
     """A job's plan, pickled once by the driver, unpickled once by each worker."""
 
     digest: str
-    payload: bytes
+    #: Not shown: the plan holds the job's secrets.
+    payload: bytes = field(repr=False)
 
 
 _connections: dict[tuple[int, str], JobConnection] = {}
