@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import (
     Admin,
     AsyncClient,
@@ -33,6 +34,7 @@ from headrace.protocol.frames import Command
 from headrace.protocol.records import encode_records
 from headrace.protocol.routes import BrokerData, QueueData, TopicRoute
 from headrace.protocol.stamps import stamp_records
+from headrace.store.compaction import CompactionSettings
 from tests.client.scripted_server import scripted
 from tests.client.test_push import until
 from tests.client.test_restarts import Restartable
@@ -203,3 +205,40 @@ def test_consumer_offsets_source_positions_and_checkpoints(
     assert uses["GroupOffsets"](client, topics[0]).committed("readers", queue) == 300
     checkpoints.forget("word-count", "task-0")
     assert uses["Checkpoints"](client, topics[2]).last("word-count", "task-0") is None
+
+
+def test_a_table_stays_right_while_its_topic_is_compacted(tmp_path: Path) -> None:
+    compaction = CompactionSettings(
+        file_size=16 << 10, dirty_ratio=0.01, tombstone_retention=timedelta(0)
+    )
+    settings = BrokerSettings(compaction=compaction)
+    model: dict[str, bytes] = {}
+    with EmbeddedBroker(tmp_path, settings=settings) as broker, Client(broker.address) as client:
+        Admin(client).create_topic("t", queues=2, attributes=COMPACTED)
+        producer, sent = Producer(client), 0
+        queues = client.queues("t")
+        with read(client, "t") as early:
+            for version in range(40):
+                for number, queue in enumerate(queues):
+                    keys = [f"key-{n}" for n in range(number, 100, 2)]
+                    # The last queue's last messages are deletes, and compaction takes them.
+                    values = [b"" if n % 7 == version % 7 else b"%d" % version for n in range(50)]
+                    producer.send_batch(
+                        [
+                            Message(topic="t", body=value, keys=key)
+                            for key, value in zip(keys, values, strict=True)
+                        ],
+                        queue,
+                    )
+                    sent += len(keys)
+                    model.update(zip(keys, values, strict=True))
+            live = {key: value for key, value in model.items() if value}
+            early.caught_up(SOON)
+            assert dict(early.items()) == live
+
+        def fresh() -> int:
+            with read(client, "t") as late:
+                assert dict(late.items()) == live
+                return late.statistics().messages
+
+        until(lambda: fresh() < sent // 2, fresh)
