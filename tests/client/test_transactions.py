@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 
+from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import (
     AsyncClient,
     AsyncPullConsumer,
@@ -22,6 +24,7 @@ from headrace.errors import ConfigurationError
 from headrace.protocol.codes import SysFlag
 from tests.client.test_push import until
 from tests.clusters import Cluster
+from tests.java.clients import Java
 
 MakeTopic = Callable[..., str]
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -29,10 +32,21 @@ ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOWN = LocalTransactionState.UNKNOWN
 
 
-@pytest.fixture(autouse=True)
-def _not_yet(cluster: Cluster) -> None:
-    if cluster.kind == "embedded":
-        pytest.skip("notyet: the embedded broker has no transactions")
+@pytest.fixture(
+    scope="module",
+    params=["embedded", pytest.param("rocketmq", marks=pytest.mark.rocketmq)],
+)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Each kind of cluster in turn, with brokers that ask about half messages soon."""
+    if request.param == "rocketmq":
+        yield request.getfixturevalue("rocketmq")
+        return
+    soon = timedelta(milliseconds=300)
+    settings = BrokerSettings(transaction_timeout=soon, transaction_check_interval=soon)
+    with EmbeddedBroker(tmp_path_factory.mktemp("asking"), settings=settings) as broker:
+        yield Cluster("embedded", broker.address)
 
 
 def shown(client: Client, topic: str) -> list[StoredMessage]:
@@ -101,7 +115,11 @@ def test_an_open_transaction_is_checked_with_a_member_that_lives(
             async with AsyncTransactionProducer(connection, group, check) as other:
                 (queue,) = await connection.queues(topic)
                 reader = AsyncPullConsumer(connection)
-                while len((await reader.pull(queue, 0)).messages()) < 2 or b"undone" not in asked:
+
+                async def found() -> set[bytes]:
+                    return {m.body for m in (await reader.pull(queue, 0)).messages()}
+
+                while b"undone" not in asked or await found() != {b"done", b"twice"}:
                     await asyncio.sleep(0.05)
                 # A broker may ask again before it has seen the answer.
                 counts = other.transaction_statistics()
@@ -109,8 +127,8 @@ def test_an_open_transaction_is_checked_with_a_member_that_lives(
                 assert counts.unknown == 1
 
     asyncio.run(scenario())
-    until(lambda: len(shown(client, topic)) == 2)
-    assert sorted(message.body for message in shown(client, topic)) == [b"done", b"twice"]
+    # RocketMQ shows a message twice whose commit came twice.
+    assert {message.body for message in shown(client, topic)} == {b"done", b"twice"}
     assert set(asked) == {b"done", b"twice", b"undone"}
     assert asked.count(b"twice") >= 2
     assert "ValueError: the database is away" in caplog.text
@@ -136,7 +154,35 @@ def test_an_exception_leaves_the_decision_to_the_check(
         with pytest.raises(KeyError), producer.transaction(Message(topic=topic, body=b"failed")):
             raise KeyError
         until(lambda: producer.transaction_statistics().checks >= 2)
-        until(lambda: [message.body for message in shown(client, topic)] == [b"done"])
+        until(lambda: {message.body for message in shown(client, topic)} == {b"done"})
         assert producer.transaction_statistics().rolled_back >= 1
         with pytest.raises(ConfigurationError, match="has a delay"):
             producer.begin(Message(topic=topic, delay_level=1))
+
+
+@pytest.mark.rocketmq
+def test_producers_in_java_and_here_answer_for_one_another(
+    cluster: Cluster, client: Client, make_topic: MakeTopic, java: Java
+) -> None:
+    topic = make_topic(queues=1)
+    group = f"{topic}-p"
+    theirs = java.transaction_producer(cluster.namesrv, group, local="UNKNOW")
+    theirs.send(topic, b"java's", how="transaction")
+    theirs.kill()
+    asked: list[bytes] = []
+
+    def check(message: StoredMessage) -> LocalTransactionState:
+        asked.append(message.body)
+        return COMMIT
+
+    with TransactionProducer(client, group, check):
+        until(lambda: {message.body for message in shown(client, topic)} == {b"java's"})
+    ours = TransactionProducer(client, group, never)
+    ours.begin(Message(topic=topic, body=b"ours"))
+    ours.close()
+    with java.transaction_producer(cluster.namesrv, group, checks=("COMMIT_MESSAGE",)) as other:
+        # A producer announces itself with its first send.
+        other.send(topic, b"first", how="transaction")
+        until(lambda: b"ours" in {message.body for message in shown(client, topic)})
+        assert b"ours" in {message.body for message in other.checks()}
+    assert set(asked) == {b"java's"}
