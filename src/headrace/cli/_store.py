@@ -85,7 +85,17 @@ def repair(
     if not done:
         say("Nothing is damaged, and nothing was changed.")
         return
+    for queue in done.queues:
+        topic, queue_id = queue.key
+        say(
+            f"Compaction log of topic {topic!r}, queue {queue_id}: {queue.restored} messages came "
+            f"back from the commit log, {len(queue.lost)} are lost."
+        )
+        for line in _loss_lines(queue.losses):
+            say(f"Lost: {line}.")
     say(f"Repaired. The old files are in {done.aside}.")
+    if done.hopeless:
+        raise typer.Exit(1)
 
 
 def _store_folder(folder: Path) -> Path:
@@ -161,6 +171,10 @@ def _print_plan(plan: RepairPlan) -> None:
         say("Checkpoint and indexes are made again from the log.")
     for line in _loss_lines(plan.losses):
         say(f"Lost already: {line}.")
+    for queue in plan.queues:
+        say(f"{queue.folder}: {len(queue.damage)} places are damaged; it is made anew.")
+    for queue in plan.hopeless:
+        say(f"{queue.folder} has lost its MANIFEST and the copy of it: it is left as it is.")
     say(f"The old files are kept in {plan.aside}.")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import StoreError
 from headrace.store.checkpoint import read_checkpoint
 from headrace.store.checks import check_checkpoint, check_index_files, check_staged_parts
+from headrace.store.compaction_repair import check_compaction_logs
 from headrace.store.fileops import FileOps
 from headrace.store.findings import Finding
 from headrace.store.inspection import LogFile, Stretch, find_log_files
@@ -128,6 +129,7 @@ def examine_store(
     if checkpoint is not None:
         findings += check_index_files(folder, checkpoint, ops)
     findings += check_staged_parts(folder, ops)
+    findings += check_compaction_logs(folder, ops)
     return Examination(
         folder,
         findings,

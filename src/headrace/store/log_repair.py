@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.store.ledger import Hole
     from headrace.store.survey import Survey
 
-__all__ = ["Fence", "LogRepair", "Rewrite", "apply_rewrites", "plan_log_repair"]
+__all__ = ["Fence", "LogRepair", "Rewrite", "apply_rewrites", "keep_aside", "plan_log_repair"]
 
 _COPY_BYTES = 8 * 1024 * 1024
 
@@ -183,7 +183,7 @@ def apply_rewrites(
     for rewrite in rewrites:
         ops.make_directory(aside)
         for path, _, _ in rewrite.sources:
-            _keep(path, aside / path.name, ops)
+            keep_aside(path, aside / path.name, ops)
         ops.sync_directory(aside)
         folder = rewrite.target.parent
         ops.make_directory(folder)
@@ -196,7 +196,8 @@ def apply_rewrites(
         ops.sync_directory(folder)
 
 
-def _keep(path: Path, copy: Path, ops: FileOps) -> None:
+def keep_aside(path: Path, copy: Path, ops: FileOps) -> None:
+    """Give a file a second name where it is kept, or a copy where that cannot be."""
     if copy.exists():
         return
     try:

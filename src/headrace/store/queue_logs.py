@@ -152,7 +152,7 @@ class QueueLogs:
         """Read the secret of the store, or make it; another one costs the key sidecars."""
         with self._lock:
             if self._secret is None:
-                self._secret = _secret_in(self.folder / "secret", self._ops)
+                self._secret = secret_in(self.folder / "secret", self._ops)
             return self._secret
 
 
@@ -166,7 +166,8 @@ def mark_unchecked(store: Path, ops: FileOps) -> None:
         replace_file(ops, folder / UNCHECKED, b"")
 
 
-def _secret_in(path: Path, ops: FileOps) -> bytes:
+def secret_in(path: Path, ops: FileOps) -> bytes:
+    """Read the secret of a store, or make a new one."""
     with contextlib.suppress(FileNotFoundError):
         content = ops.read_bytes(path)
         secret = content[:_SECRET_BYTES]
@@ -220,7 +221,14 @@ def _agrees(log: QueueLog, view: IndexView, offset: int, first: int) -> bool:
         rows = log.units(begin, offset + 1)
         if len(rows):
             found = int(rows["offset"][-1])
-            return view.position(found) == int(rows["log_position"][-1])
+            [unit] = view.units(found, found + 1)
+            if unit["size"]:
+                return bool(unit["position"] == rows["log_position"][-1])
+            # Behind a fence: the commit log has lost it, which says nothing against it.
+            offset, step = found - 1, 1
+            if offset < first:
+                return True
+            continue
         if begin == first:
             return True
         step *= 8

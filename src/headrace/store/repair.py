@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.errors import StoreError
+from headrace.errors import CorruptLogError, StoreError
 from headrace.store.checkpoint import read_checkpoint
 from headrace.store.checks import check_checkpoint, check_index_files
+from headrace.store.compaction.digests import KeyDigest
+from headrace.store.compaction_repair import QueueRepair, find_damaged_queues, repair_queue
 from headrace.store.examination import evidence_of, survey_log
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.folder_lock import FolderLock
 from headrace.store.ledger import QueueFact
+from headrace.store.log import CommitLog
 from headrace.store.log_repair import LogRepair, apply_rewrites, plan_log_repair
+from headrace.store.queue_logs import secret_in
+from headrace.store.record import queue_offset_of, record_size_at
+from headrace.store.segments import GoneError
 from headrace.store.settings import StoreSettings
 from headrace.store.store import MessageStore
 from headrace.store.survey import Evidence
+from headrace.store.verification import Verification
 
 if TYPE_CHECKING:
     from headrace.store.fences import Loss
@@ -53,13 +60,17 @@ class RepairPlan:
     evidence: Evidence | None
     #: Whether checkpoint and indexes are made again from the log.
     rebuilds: bool
+    #: Compaction logs that are damaged; after the repair they say what was lost and restored.
+    queues: list[QueueRepair]
+    #: Compaction logs of which not even the list of files is left.
+    hopeless: list[QueueRepair]
 
     def __bool__(self) -> bool:
-        return bool(self.log) or self.rebuilds
+        return bool(self.log or self.queues) or self.rebuilds
 
     @property
     def losses(self) -> list[Loss]:
-        """What is lost: the bytes of it are damaged already."""
+        """What the commit log has lost: the bytes of it are damaged already."""
         return self.log.losses
 
 
@@ -116,7 +127,11 @@ def plan_repair(
         wrong = list(check_checkpoint(folder, checkpoint, found.ledger))
     if checkpoint is not None:
         wrong += check_index_files(folder, checkpoint, ops)
-    return RepairPlan(folder, _aside(folder), log, evidence, rebuilds=bool(wrong))
+    queues: list[QueueRepair] = []
+    hopeless: list[QueueRepair] = []
+    for queue in find_damaged_queues(folder, ops):
+        (queues if queue.has_manifest(ops) else hopeless).append(queue)
+    return RepairPlan(folder, _aside(folder), log, evidence, bool(wrong), queues, hopeless)
 
 
 def apply_repair(plan: RepairPlan, ops: FileOps) -> None:
@@ -133,8 +148,48 @@ def apply_repair(plan: RepairPlan, ops: FileOps) -> None:
         ops.sync_directory(plan.aside)
         ops.sync_directory(plan.folder)
     apply_rewrites(plan.log.rewrites, plan.aside / "log", ops)
+    _repair_queues(plan, ops)
     ops.rename(plan.aside / _PLAN, plan.aside / _REPORT)
     ops.sync_directory(plan.aside)
+
+
+def _repair_queues(plan: RepairPlan, ops: FileOps) -> None:
+    if not plan.queues:
+        return
+    secret = secret_in(plan.folder / "compaction" / "secret", ops)
+
+    def make_digest(algorithm: str) -> KeyDigest:
+        return KeyDigest("md5" if algorithm == "md5" else "blake2b", secret)
+
+    log = CommitLog(plan.folder / "log", ops, segment_size=1)
+    # Nothing is taken from it unchecked.
+    verification = Verification(log, log.end)
+
+    def fetch(position: int, offset: int) -> bytes | None:
+        try:
+            return _record_at(log, verification, position, offset)
+        except (CorruptLogError, GoneError):
+            return None
+
+    try:
+        for queue in plan.queues:
+            repair_queue(queue, plan.aside / "compaction", ops, make_digest, fetch)
+    finally:
+        log.close()
+
+
+def _record_at(
+    log: CommitLog, verification: Verification, position: int, offset: int
+) -> bytes | None:
+    if not log.begin <= position < log.end:
+        return None
+    segment = log.segment_at(position)
+    rest = segment.view(position, segment.end)
+    size = record_size_at(rest, position)
+    if size is None or size > len(rest) or queue_offset_of(rest) != offset:
+        return None
+    verification.check(position, position + size)
+    return bytes(rest[:size])
 
 
 def _notes(plan: RepairPlan) -> bytes:

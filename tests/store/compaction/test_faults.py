@@ -120,7 +120,7 @@ def test_t09_killed_for_real_at_every_file_operation(dirty: Dirty) -> None:
     """T9: processes that end themselves with SIGKILL before the N-th operation."""
     counting = KilledAt(1 << 30)
     compact(dirty.copy("count"), counting)
-    numbers = list(range(1, counting.done, 3))
+    numbers = list(range(1, counting.done, 5))
     folders = [dirty.copy(f"killed{number}") for number in numbers]
     arguments = [f"{number}:{folder}" for number, folder in zip(numbers, folders, strict=True)]
     done = subprocess.run(

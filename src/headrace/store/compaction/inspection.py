@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptLogError
+from headrace.store.compaction.data_writer import SYNCED_SLOT
 from headrace.store.compaction.entry_reader import next_intact, stretches, witness_behind
 from headrace.store.compaction.manifest import (
     MANIFEST_NAME,
@@ -16,7 +17,7 @@ from headrace.store.compaction.manifest import (
     decode_checked,
     read_manifest,
 )
-from headrace.store.compaction.naming import data_path, index_path, keys_path
+from headrace.store.compaction.naming import data_path, index_path, keys_path, synced_path
 from headrace.store.compaction.reports import Damage
 from headrace.store.compaction.row_writer import ROW_HEADER_SIZE
 from headrace.store.compaction.units import INDEX, KEY
@@ -24,7 +25,7 @@ from headrace.store.compaction.units import INDEX, KEY
 if TYPE_CHECKING:
     from headrace.store.fileops import FileOps
 
-__all__ = ["inspect_files", "inspect_folder"]
+__all__ = ["inspect_files", "inspect_folder", "synced_size"]
 
 
 def inspect_folder(folder: Path, ops: FileOps) -> list[Damage]:
@@ -40,8 +41,9 @@ def inspect_folder(folder: Path, ops: FileOps) -> list[Damage]:
         return []
     damage = [*_manifest(folder, ops), *inspect_files(folder, manifest.files, ops)]
     path = data_path(folder, manifest.active)
-    if path.exists():
-        damage += _tail(path, ops)
+    synced = synced_size(folder, manifest.active, ops)
+    if path.exists() or synced:
+        damage += _tail(path, synced, ops)
     return damage
 
 
@@ -78,10 +80,21 @@ def _entries(path: Path, size: int, ops: FileOps) -> Iterator[Damage]:
             end = next_intact(path, end + 1, size, ops) or size
 
 
-def _tail(path: Path, ops: FileOps) -> Iterator[Damage]:
-    size = path.stat().st_size
-    for damage in _entries(path, size, ops):
-        if witness_behind(path, damage.offset, size, ops) is not None:
+def synced_size(folder: Path, name: str, ops: FileOps) -> int:
+    """Read up to where the active file was once on disk, by its own notes."""
+    try:
+        content = ops.read_bytes(synced_path(folder, name))
+    except FileNotFoundError:
+        return 0
+    slots = [content[at : at + SYNCED_SLOT] for at in range(0, len(content), SYNCED_SLOT)]
+    notes = [note for slot in slots if (note := decode_checked(slot, FileMeta)) is not None]
+    return max((note.size for note in notes if note.name == name), default=0)
+
+
+def _tail(path: Path, synced: int, ops: FileOps) -> Iterator[Damage]:
+    size = path.stat().st_size if path.exists() else 0
+    for damage in _entries(path, max(size, synced), ops):
+        if damage.offset < synced or witness_behind(path, damage.offset, size, ops) is not None:
             yield damage
 
 

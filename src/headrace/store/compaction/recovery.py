@@ -132,6 +132,12 @@ def _recover_active(folder: Path, name: str, ops: FileOps, digest: KeyDigest) ->
     try:
         size = path.stat().st_size
     except FileNotFoundError:
+        if synced_path(folder, name).exists():
+            # The note is written behind the data, so there was some.
+            raise CorruptLogError(
+                f"{path} is missing (from byte 0 on), but was once on disk",
+                hint="put the file back from a copy, or repair the store",
+            ) from None
         return Part(empty, DataFile(folder, empty, ops, good_from=0))
     noted = _noted(folder, empty, size, ops, digest) or empty
     writer = RowWriter(folder, noted, digest.mark, ops)
