@@ -1,4 +1,4 @@
-"""RocketMQ Streams on a real RocketMQ: the same count by the system nearest to ours."""
+"""RocketMQ Streams, on a real RocketMQ and on ours: the count by the system nearest to ours."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 
-from benchmarks.clusters import java_command, parse_rate, real
+from benchmarks.clusters import embedded, java_command, parse_rate, real
 from benchmarks.lines import random_lines, spread
 from benchmarks.measures import Plan, benchmark
 from benchmarks.sizes import QUEUES, WORDS_PER_LINE, Sizes
 from headrace.client import Admin, Client
 
-__all__ = ["rocketmq_streams"]
+__all__ = ["rocketmq_streams", "rocketmq_streams_ours"]
 
 
 @benchmark({"rocketmq_streams_1k": "words/s"}, peers=True)
@@ -21,6 +21,14 @@ def rocketmq_streams(plan: Plan) -> Iterator[Mapping[str, float]]:
     with real() as address:
         for run in range(plan.runs):
             yield {"rocketmq_streams_1k": _rate(address, f"words-{run}", plan.sizes)}
+
+
+@benchmark({"rocketmq_streams_ours": "words/s"}, peers=True)
+def rocketmq_streams_ours(plan: Plan) -> Iterator[Mapping[str, float]]:
+    """Count words as its own program does, with our broker below it."""
+    with embedded("--flush", "async") as (address, _):
+        for run in range(plan.runs):
+            yield {"rocketmq_streams_ours": _rate(address, f"words-{run}", plan.sizes)}
 
 
 def _rate(address: str, topic: str, sizes: Sizes) -> float:

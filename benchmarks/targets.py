@@ -56,6 +56,7 @@ TARGETS: dict[str, Target | None] = {
     "latency_p50": Target("below", 0.4),
     "latency_p99": Target("below", 1.0),
     "rocketmq_streams_1k": None,
+    "rocketmq_streams_ours": None,
     _STREAMS.name: Target("at least", 300),
     "produce_java_ours": None,
     "produce_java_ours_sync": None,

@@ -100,7 +100,7 @@ class MessageStore:
         self._upkeep = Upkeep(path, parts, reput, settings, ops)
         self.rebuilds.attach(self._upkeep)
         #: Finds messages by their keys.
-        self.keys = KeyIndex(path / "keys", parts.log, parts.catalog, self.read_at, ops)
+        self.keys = KeyIndex(path / "keys", parts.log, parts.catalog, self._reader, ops)
         interval = settings.maintenance_interval.total_seconds()
         self._indexing = Maintenance(self.keys.keep_up, interval)
 

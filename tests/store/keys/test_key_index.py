@@ -206,3 +206,22 @@ def test_hashes_stay_as_they_are_on_disk() -> None:
 
 
 KNOWN = [5633399399365724628, 2094556216248215872, 10779167459939413055, 7596483584086479800]
+
+
+def test_a_compacted_topic_answers_when_the_log_has_forgotten(tmp_path: Path, clock: Clock) -> None:
+    kept = StoreSettings(
+        segment_size=4096, flush="async", retention_bytes=9000, maintenance_interval=LONG
+    )
+    with MessageStore.open(tmp_path, kept, clock=clock) as store:
+        store.compact_topic("t").result()
+        for number in range(200):
+            clock.now = 1000 + number
+            put(store, b"%d" % number, f"own-{number} both", f"ID{number}", queue=number % 2)
+        store.expire()
+        assert store.statistics().begin > 0
+        assert found(store, "own-7") == found(store, "ID7", unique=True) == [b"7"]
+        assert found(store, "own-7", unique=True) == []
+        assert found(store, "own-7", begin=1008) == found(store, "own-7", end=1006) == []
+        newest = [b"%d" % number for number in range(199, -1, -1)]
+        assert found(store, "both", limit=300) == newest
+        assert found(store, "both", limit=150, end=1150) == newest[49:199]

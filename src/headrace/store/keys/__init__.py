@@ -1,5 +1,6 @@
 """Messages by key: where in the log records lie whose keys hold a word."""
 
-from headrace.store.keys.finding import KeyIndex, KeyQuery
+from headrace.store.keys.finding import KeyIndex
+from headrace.store.keys.query import KeyQuery
 
 __all__ = ["KeyIndex", "KeyQuery"]

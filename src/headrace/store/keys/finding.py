@@ -7,8 +7,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from headrace.errors import NotFoundError
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import KEYS, UNIQ_KEY
 from headrace.store.keys.collecting import ENTRY, Collected, Entries, collect, sorted_entries
+from headrace.store.keys.compacted import find_compacted
 from headrace.store.keys.hashes import topic_hash, word_hashes
 from headrace.store.keys.sidecar import DamagedSidecarError, Sidecar, Subject, write_sidecar
 from headrace.store.record import store_time_of
@@ -28,10 +28,12 @@ from headrace.store.segments import GoneError
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
     from headrace.store.fileops import FileOps
+    from headrace.store.keys.query import KeyQuery
     from headrace.store.log import CommitLog
+    from headrace.store.reading import Reader
     from headrace.store.segments import Segment
 
-__all__ = ["KeyIndex", "KeyQuery"]
+__all__ = ["KeyIndex"]
 
 _logger = logging.getLogger(__name__)
 
@@ -42,23 +44,6 @@ _FINGERPRINT = 4096
 _DUTY = 0.2
 
 _Positions = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyQuery:
-    """Which messages are wanted."""
-
-    topic: str
-    #: A word of the messages' keys, or their unique id.
-    word: str
-    #: Whether only a unique id counts.
-    unique: bool = False
-    #: Stored at this time or later, ms since 1970.
-    begin: int = 0
-    #: Stored at this time or before.
-    end: int = 1 << 62
-    #: At most so many, the newest.
-    limit: int = 32
 
 
 class KeyIndex:
@@ -73,8 +58,8 @@ class KeyIndex:
         Where the files are.
     log, catalog
         What is searched.
-    read_at
-        Reads the record that begins at a position.
+    reader
+        Reads records.
     ops
         File operations.
     """
@@ -84,13 +69,13 @@ class KeyIndex:
         folder: Path,
         log: CommitLog,
         catalog: Catalog,
-        read_at: Callable[[int], bytes],
+        reader: Reader,
         ops: FileOps,
     ) -> None:
         self._folder = folder
         self._log = log
         self._catalog = catalog
-        self._read_at = read_at
+        self._reader = reader
         self._ops = ops
         self._lock = threading.Lock()
         self._files: dict[int, tuple[Subject, Sidecar]] = {}
@@ -110,7 +95,10 @@ class KeyIndex:
                     found.append(record)
                     if len(found) >= query.limit:
                         return found
-        return found
+        if query.topic in self._catalog.compacted:
+            queues = [key for key in self._catalog.queues() if key[0] == query.topic]
+            found += find_compacted(self._reader, queues, query, self._log.begin)
+        return found[: query.limit]
 
     def _newest_first(self, wanted: np.uint64) -> Iterator[_Positions]:
         """Give positions of records with a word of this hash, segment by segment."""
@@ -208,7 +196,7 @@ class KeyIndex:
 
     def _record(self, position: int) -> bytes | None:
         with contextlib.suppress(NotFoundError):
-            return self._read_at(position)
+            return self._reader.read_at(position)
         return None
 
     def _is_wanted(self, record: bytes, query: KeyQuery) -> bool:
