@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.protocol.columns import encode_records
@@ -143,7 +143,7 @@ def test_sidecars_are_made_in_the_background_and_go_with_their_segments(
 )
 def test_a_wrong_sidecar_is_made_anew(tmp_path: Path, clock: Clock, damage: str) -> None:
     with MessageStore.open(tmp_path, SMALL, clock=clock) as store:
-        fill(store, 200)
+        fill(store, 80)
         store.keys.keep_up()
     files = sidecars(tmp_path)
     good = [path.read_bytes() for path in files]
@@ -162,7 +162,7 @@ def test_a_wrong_sidecar_is_made_anew(tmp_path: Path, clock: Clock, damage: str)
             content[0 if damage == "flipped block" else -9] ^= 1
         path.write_bytes(content)
     with MessageStore.open(tmp_path, SMALL, clock=clock) as store:
-        for number in range(200):
+        for number in range(80):
             assert found(store, f"own-{number}") == [b"%d" % number]
     assert [path.read_bytes() for path in files] == good
 
@@ -188,6 +188,7 @@ def test_messages_that_are_not_committed_yet_are_not_found(store: MessageStore) 
     assert sorted(found(store, "k")) == [b"0", b"1", b"2", b"a"]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.binary(max_size=8))
 def test_a_hash_depends_on_the_word_and_its_topic_alone(words: list[bytes], topic: bytes) -> None:
     together = word_hashes(pa.array(words, pa.binary()), np.full(len(words), topic_hash(topic)))
