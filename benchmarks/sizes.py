@@ -44,6 +44,8 @@ class Sizes:
     #: Messages that a broker held before it was started, and bytes of each.
     old_messages: int
     old_size: int
+    #: Keys of the queue to compact, each in four versions.
+    compacted_keys: int
     #: Keys of the state to restore.
     restored_keys: int
     #: Longest wait for any one step; a step that takes longer has failed.
@@ -70,6 +72,7 @@ FULL = Sizes(
     pulled_size=100,
     old_messages=1_000_000,
     old_size=1024,
+    compacted_keys=300_000,
     restored_keys=1_000_000,
     patience=timedelta(minutes=15),
 )
@@ -94,6 +97,7 @@ SMALL = Sizes(
     pulled_size=100,
     old_messages=20_000,
     old_size=1024,
+    compacted_keys=5_000,
     restored_keys=10_000,
     patience=timedelta(minutes=2),
 )

@@ -76,5 +76,8 @@ TARGETS: dict[str, Target | None] = {
     _PULL.name: Target("at least", 1.0),
     "pull_bytes": Target("at least", 300),
     "pull_columns": Target("at least", 1_000_000),
+    "compaction_bytes": Target("at least", 500),
+    "compaction_records": Target("at least", 500_000),
+    "compaction_key_bytes": Target("below", 40),
     "restore": Target("at least", 200_000),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import compaction
 from benchmarks.measures import Benchmark, Plan, Runner, benchmark, chosen, discover
 from benchmarks.sizes import SMALL
 from benchmarks.table import results_table
@@ -44,6 +45,16 @@ def measured(folder: Path, *arguments: str) -> dict[str, float]:
 
 def test_restore_is_measured(tmp_path: Path) -> None:
     assert measured(tmp_path, "restore")["restore"] > 0
+
+
+def test_compaction_is_measured() -> None:
+    """In this process: it needs no broker."""
+    plan = Plan(1, SMALL)
+    [rates] = compaction.compaction(plan)
+    [memory] = compaction.compaction_memory(plan)
+    assert set(rates) | set(memory) <= set(TARGETS)
+    assert rates["compaction_bytes"] > 0
+    assert memory["compaction_key_bytes"] > 24
 
 
 @pytest.mark.spark
