@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Candidate", "Horizon", "Marked", "Rounds", "mark"]
 
 #: Rows that are looked at together; a multiple of 8, so that no byte of bits is shared.
-_ROWS = 16_384
+_ROWS = 8_192
 
 
 @dataclass(slots=True, eq=False)
