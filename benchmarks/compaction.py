@@ -44,24 +44,29 @@ def compaction_memory(plan: Plan) -> Iterator[Mapping[str, float]]:
     keys = plan.sizes.compacted_keys
     for _ in range(plan.runs):
         with _filled(keys, _SMALL_BODY) as log:
-            gc.collect()
-            arrow = pa.total_allocated_bytes()
-            highest = 0
-
-            def look(_: int) -> None:
-                # Python's peak since the last look, beside what Arrow has now.
-                nonlocal highest
-                python = tracemalloc.get_traced_memory()[1]
-                tracemalloc.reset_peak()
-                highest = max(highest, python + pa.total_allocated_bytes() - arrow)
-
-            tracemalloc.start()
-            try:
-                _checked(log.compact(force=True, throttle=look), keys)
-                look(0)
-            finally:
-                tracemalloc.stop()
+            highest = _highest_memory(log, keys)
         yield {"compaction_key_bytes": highest / keys}
+
+
+def _highest_memory(log: QueueLog, keys: int) -> int:
+    gc.collect()
+    arrow = pa.total_allocated_bytes()
+    highest = 0
+
+    def look(_: int) -> None:
+        # Python's peak since the last look, beside what Arrow has now.
+        nonlocal highest
+        python = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        highest = max(highest, python + pa.total_allocated_bytes() - arrow)
+
+    tracemalloc.start()
+    try:
+        _checked(log.compact(force=True, throttle=look), keys)
+        look(0)
+    finally:
+        tracemalloc.stop()
+    return highest
 
 
 def _checked(report: CompactionReport, keys: int) -> CompactionReport:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ from headrace.broker.handlers.send import _require_keys
 from headrace.errors import MessageRejectedError
 from headrace.store.compaction import QueueLog
 from headrace.store.reading import ReadStatus
+from tests.store.compaction.expressions import evaluate
 from tests.store.compaction.killing import Killed, KillingOps
 from tests.store.compaction.samples import (
     Record,
@@ -356,66 +356,6 @@ def _generated(gen: dict[str, Any], offset: int, i: int) -> Record:
     key, value = gen["key"], gen["value"]
     return (
         offset,
-        _evaluate(key, i, offset),
-        None if value is None else _evaluate(value, i, offset),
+        evaluate(key, i, offset),
+        None if value is None else evaluate(value, i, offset),
     )
-
-
-_TOKEN = re.compile(r"\s*(?:'([^']*)'|(\d+)|(i|offset|mod|div)\b|([+()%]))")
-
-
-def _evaluate(text: str, i: int, offset: int) -> str:
-    """Compute texts like ``'k'+i`` and ``i mod 10 as decimal text``."""
-    source = text.removesuffix("as decimal text").strip()
-    tokens: list[tuple[str, ...]] = []
-    at = 0
-    while at < len(source):
-        match = _TOKEN.match(source, at)
-        assert match is not None, f"this runner does not understand {text!r}"
-        tokens.append(tuple(group or "" for group in match.groups()))
-        at = match.end()
-    return str(_Expression(tokens, {"i": i, "offset": offset}).sum())
-
-
-class _Expression:
-    def __init__(self, tokens: list[tuple[str, ...]], names: dict[str, int]) -> None:
-        self._tokens = tokens
-        self._names = names
-
-    def sum(self) -> str | int:
-        total = self._product()
-        while self._take(3, "+"):
-            more = self._product()
-            both = isinstance(total, int) and isinstance(more, int)
-            total = int(total) + int(more) if both else f"{total}{more}"
-        return total
-
-    def _product(self) -> str | int:
-        value = self._atom()
-        while True:
-            operation: Callable[[int, int], int]
-            if self._take(2, "mod") or self._take(3, "%"):
-                operation = int.__mod__
-            elif self._take(2, "div"):
-                operation = int.__floordiv__
-            else:
-                return value
-            value = operation(int(value), int(self._atom()))
-
-    def _atom(self) -> str | int:
-        assert self._tokens, "an expression ends too early"
-        if self._take(3, "("):
-            value = self.sum()
-            assert self._take(3, ")"), "a bracket is not closed"
-            return value
-        text, number, name, sign = self._tokens.pop(0)
-        assert not sign, f"{sign!r} stands where a value should"
-        if number:
-            return int(number)
-        return self._names[name] if name else text
-
-    def _take(self, kind: int, wanted: str) -> bool:
-        if self._tokens and self._tokens[0][kind] == wanted:
-            self._tokens.pop(0)
-            return True
-        return False
