@@ -204,6 +204,10 @@ def test_promoted_broker_knows_the_jobs(
     wire.open()
     wire.stage({("lines", 0): [b"one"]})
     assert wire.commit(parts=[staged_part()]).code == 0
+    caught_up(primary.address, follower.address)
+    with JobWire(follower.address) as other:
+        (job,) = msgspec.json.decode(other.ask(RequestCode.LIST_JOBS).payload)
+        assert job["record"]["batch"] == 1
     promote(follower.address)
     with JobWire(follower.address) as other:
         state = other.plan(["lines"])

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.broker.follower import FollowerTask
 from headrace.broker.handlers.jobs import restore_jobs
+from headrace.broker.keeping import compact_all
 from headrace.broker.remote import Remote
 from headrace.broker.replica_state import Role
 from headrace.errors import FencedError, HeadraceError
@@ -77,11 +78,11 @@ async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
     state = replication.state
     state.left, state.tell, state.primary = old, end is None, ""
     restore_jobs(core)
+    core.transactions.restore()
     replication.become(Role.PRIMARY)
     core.follower = None
+    await core.in_thread(compact_all, core)
     _log.warning("promoted to epoch %d at position %d, in place of %s", epoch, position, old)
-    for call in replication.on_promotion:
-        call()
     if end is None:
         core.start_task(_tell_old_primary(core))
     return PromoteAnswer(

@@ -76,8 +76,6 @@ class Replication:
             lambda key: core.store.pause_compaction(*key),
             lambda key: core.store.resume_compaction(*key),
         )
-        #: Called when this broker has become a primary.
-        self.on_promotion: list[Callable[[], None]] = []
 
     @property
     def role(self) -> Role:

@@ -37,6 +37,13 @@ class Flush(StrEnum):
     async_ = "async"
 
 
+class FollowFrom(StrEnum):
+    """Where a follower begins that has nothing."""
+
+    oldest = "oldest"
+    newest = "newest"
+
+
 @app.callback()
 def broker(
     context: typer.Context,
@@ -105,6 +112,9 @@ def broker(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Broker to follow: copy its log, serve reads only."),
     ] = None,
+    follow_from: Annotated[
+        FollowFrom, typer.Option(help="File of its log that an empty follower begins with.")
+    ] = FollowFrom.oldest,
     min_replicas: Annotated[
         int, typer.Option(min=0, help="Followers that must have a message before it is answered.")
     ] = 0,
@@ -136,6 +146,7 @@ def broker(
         tls_key=tls_key,
         tls_mode="enforcing" if tls_only else "permissive",
         follow=follow,
+        follow_from=follow_from.value,
         min_replicas=min_replicas,
         limits=Limits.parse(limit or ()),
         peers=PeerSecurity.from_environment(),
