@@ -335,7 +335,7 @@ class Replication:
             log=self.state.log,
             epoch=self.epoch,
             begin=head.begin,
-            end=head.end,
+            end=end,
             primary=self.state.primary if following else "",
             state=self.doing if self.role is Role.FOLLOWER else "",
             lag=self.lag if self.role is Role.FOLLOWER else None,
