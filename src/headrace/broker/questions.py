@@ -60,6 +60,8 @@ class Questions:
         peer.send(Command(code, dict(ext), body, opaque=number))
         try:
             return await asyncio.wait_for(answer, seconds)
+        except RequestTimeoutError:
+            raise
         except TimeoutError:
             message = f"the client at {peer.address[0]}:{peer.address[1]} did not answer"
             raise RequestTimeoutError(f"{message} within {seconds:g} s") from None
