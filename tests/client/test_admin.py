@@ -18,6 +18,7 @@ from headrace.client import (
     PullConsumer,
 )
 from headrace.errors import ConfigurationError, NotFoundError, TopicNotFoundError
+from headrace.protocol.groups import SubscriptionGroupConfig
 from tests.clusters import Cluster, await_messages
 from tests.java.clients import Java
 
@@ -205,6 +206,20 @@ def test_a_group_is_reset_to_either_end_while_its_members_run(
         while len(found) < 3:
             found += [m.body for block in consumer.poll() for m in block.messages()]
     assert found == [b"0", b"1", b"2"]
+
+
+def test_settings_of_a_group_are_read_and_changed(
+    client: Client, admin: Admin, make_topic: MakeTopic
+) -> None:
+    group = f"{make_topic(queues=1)}-group"
+    with pytest.raises(NotFoundError, match="there is no group"):
+        admin.group_config(group)
+    admin.set_group_config(SubscriptionGroupConfig(group_name=group, retry_max_times=3))
+    config = admin.group_config(group)
+    assert (config.retry_max_times, config.consume_enable) == (3, True)
+    config.retry_max_times = 5
+    admin.set_group_config(config)
+    assert admin.group_config(group).retry_max_times == 5
 
 
 def test_brokers_report_themselves(client: Client, admin: Admin) -> None:

@@ -30,7 +30,10 @@ from headrace.client import (
     StoredMessage,
 )
 from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
-from headrace.protocol.groups import dead_letter_topic
+from headrace.protocol.bodies import QueueRef, dumps
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
+from headrace.protocol.groups import LockRequest, dead_letter_topic
 from tests.clusters import Cluster
 
 MakeTopic = Callable[..., str]
@@ -41,9 +44,8 @@ WAIT = timedelta(seconds=1)
 @pytest.fixture
 def brisk(cluster: Cluster) -> Iterator[Client]:
     """A client whose groups commit and look at their members often."""
-    settings = ClientSettings(
-        rebalance_interval=SECOND, commit_interval=timedelta(milliseconds=100)
-    )
+    often = timedelta(milliseconds=100)
+    settings = ClientSettings(rebalance_interval=SECOND, commit_interval=often, lock_interval=often)
     with Client(cluster.namesrv, settings) as client:
         yield client
 
@@ -353,6 +355,74 @@ def test_what_waits_is_bounded_and_offsets_are_committed_without_holes(
     assert sorted(seen) == list(range(500))
 
 
+def test_bytes_that_wait_are_bounded_and_a_listener_may_end_its_consumer(
+    brisk: Client, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    send(brisk, topic, [b"x" * 1024] * 400)
+    begun, go_on = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def listener(message: StoredMessage) -> None:
+        begun.set()
+        go_on.wait(20)
+        seen.append(message.queue_offset)
+        if len(seen) == 300:
+            consumer.close_soon()
+
+    chosen = options(concurrency=1, max_bytes=100_000, pull_messages=20, pull_bytes=20_000)
+    consumer = PushConsumer(brisk, f"{topic}-g", [topic], listener, chosen)
+    runner = threading.Thread(target=consumer.run, daemon=True)
+    runner.start()
+    assert begun.wait(10)
+
+    def full() -> bool:
+        statistics = consumer.statistics()
+        return statistics is not None and statistics.buffered_bytes > 60_000
+
+    until(full)
+    time.sleep(0.1)
+    statistics = consumer.statistics()
+    assert statistics is not None
+    # Three queues share it, one of them the empty retry topic's; each may have one pull more.
+    assert statistics.buffered_bytes < 100_000 + 3 * 32 * 1300
+    go_on.set()
+    runner.join(20)
+    assert not runner.is_alive()
+    assert 300 <= len(seen) < 400
+    assert committed(brisk, f"{topic}-g", topic) == len(seen)
+
+
+def test_a_member_whose_lock_was_taken_begins_anew_behind_the_thief(
+    brisk: Client, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=1)
+    group = f"{topic}-g"
+    queue = client_queue(brisk, topic)
+    send(brisk, topic, [b"0"])
+    log = Log()
+    with PushConsumer(brisk, group, [topic], log, options(orderly=True)) as consumer:
+        until(lambda: committed(brisk, group, topic) == 1)
+        (member,) = Admin(brisk).group_members(group)
+
+        def ask(code: RequestCode, client_id: str) -> None:
+            ref = QueueRef(topic, queue.broker, queue.queue_id)
+            body = LockRequest(consumer_group=group, client_id=client_id, mq_set=[ref])
+            brisk.ask_broker(queue.broker, lambda: Command(code, {}, dumps(body)))
+
+        ask(RequestCode.UNLOCK_BATCH_MQ, member)
+        ask(RequestCode.LOCK_BATCH_MQ, "thief")
+        # It notices with the renewal, touches nothing, and asks for the lock again.
+        time.sleep(0.3)
+        send(brisk, topic, [b"1", b"2", b"3"])
+        until(lambda: queue not in consumer.assignment())
+        assert log.bodies == [b"0"]
+        # The thief gets through two of the three.
+        PullConsumer(brisk, group).commit({queue: 3})
+        ask(RequestCode.UNLOCK_BATCH_MQ, "thief")
+        until(lambda: log.bodies == [b"0", b"3"], lambda: log.bodies)
+
+
 def client_queue(client: Client, topic: str) -> MessageQueue:
     (queue,) = client.queues(topic)
     return queue
@@ -361,9 +431,6 @@ def client_queue(client: Client, topic: str) -> MessageQueue:
 def test_a_reset_by_the_administration_reaches_a_running_member(
     cluster: Cluster, brisk: Client, make_topic: MakeTopic
 ) -> None:
-    from headrace.protocol.codes import RequestCode
-    from headrace.protocol.frames import Command
-
     topic = make_topic(queues=1)
     group = f"{topic}-g"
     send(brisk, topic, [b"1", b"2", b"3"])

@@ -11,10 +11,10 @@ from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.queues import MessageQueue
 from headrace.client.standings import QueueProgress
 from headrace.errors import NotFoundError
-from headrace.protocol.bodies import QueueRef, loads
+from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
-from headrace.protocol.groups import SubscriptionGroupTable
+from headrace.protocol.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from headrace.protocol.stats import ConsumerConnections, ConsumeStats
 
 if TYPE_CHECKING:
@@ -87,6 +87,34 @@ class GroupAdministration:
             )
             names.update(loads(answer.payload, SubscriptionGroupTable).subscription_group_table)
         return sorted(names)
+
+    async def group_config(self, group: str) -> SubscriptionGroupConfig:
+        """Settings of a group, as its first broker has them.
+
+        Raises
+        ------
+        NotFoundError
+            If no broker knows the group.
+        """
+        for broker in await self.client.brokers():
+            answer = await self.client.ask_broker(
+                broker, lambda: Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            )
+            table = loads(answer.payload, SubscriptionGroupTable).subscription_group_table
+            if group in table:
+                return table[group]
+        raise NotFoundError(
+            f"there is no group {group!r}", hint="a group appears with its first member or commit"
+        )
+
+    async def set_group_config(self, config: SubscriptionGroupConfig) -> None:
+        """Make a group, or change its settings, on all brokers.
+
+        For example ``retry_max_times``, or ``consume_enable`` to stop its members.
+        """
+        make = partial(Command, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, dumps(config))
+        for broker in await self.client.brokers():
+            await self.client.ask_broker(broker, make)
 
     async def lag(self, group: str, topic: str | None = None) -> GroupLag:
         """How far a group is behind, by queue and in all; it need not ever have connected.

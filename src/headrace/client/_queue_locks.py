@@ -25,7 +25,6 @@ _log = logging.getLogger("headrace.client")
 
 #: Brokers give a lock to others after 60 s without a word; this side trusts it half as long.
 _TRUSTED = 30.0
-_RENEWAL = 20.0
 
 
 class QueueLocks:
@@ -75,8 +74,9 @@ class QueueLocks:
 
     async def keep(self) -> None:
         """Renew all locks in time, until cancelled."""
+        pause = self._client.settings.lock_interval.total_seconds()
         while True:
-            await asyncio.sleep(_RENEWAL)
+            await asyncio.sleep(pause)
             try:
                 await self.acquire(list(self._granted))
             except HeadraceError as error:

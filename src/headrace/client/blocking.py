@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from headrace.client._blocking import Twin, blocking, blocking_iterator, same
+from headrace.client._loop import loop_thread
 from headrace.client.admin import AsyncAdmin
 from headrace.client.client import AsyncClient
 from headrace.client.groups import AsyncGroupConsumer, GroupOptions
@@ -271,6 +272,10 @@ class PushConsumer(Twin[AsyncPushConsumer]):
     assignment = same(AsyncPushConsumer.assignment)
     statistics = same(AsyncPushConsumer.statistics)
 
+    def close_soon(self) -> None:
+        """Begin to close, for a listener that must not wait for its own end."""
+        loop_thread().loop.call_soon_threadsafe(self.asynchronous.close_soon)
+
 
 class Admin(Twin[AsyncAdmin]):
     """Look after a cluster: see ``AsyncAdmin``."""
@@ -289,6 +294,8 @@ class Admin(Twin[AsyncAdmin]):
     group_members = blocking(AsyncAdmin.group_members)
     set_group_offsets = blocking(AsyncAdmin.set_group_offsets)
     groups = blocking(AsyncAdmin.groups)
+    group_config = blocking(AsyncAdmin.group_config)
+    set_group_config = blocking(AsyncAdmin.set_group_config)
     lag = blocking(AsyncAdmin.lag)
     reset_group = blocking(AsyncAdmin.reset_group)
     delete_group = blocking(AsyncAdmin.delete_group)

@@ -43,6 +43,8 @@ class ClientSettings:
     rebalance_interval: timedelta = timedelta(seconds=20)
     #: Pause between two automatic commits of a group consumer.
     commit_interval: timedelta = timedelta(seconds=5)
+    #: Pause between two renewals of an ordered consumer's queue locks; brokers wait 60 s.
+    lock_interval: timedelta = timedelta(seconds=20)
     #: Largest message that is sent, in bytes, and largest batch.
     max_message_size: int = 4 * _MIB
     #: Size that the requests of ``Producer.send_columns`` are filled to, in bytes.
