@@ -78,8 +78,16 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize("for_good", [False, True])
+#: Both errors once and for good; the other half of the combinations is for `make soak`.
+CODES = [
+    (errno.EIO, False),
+    (errno.ENOSPC, True),
+    pytest.param(errno.EIO, True, marks=pytest.mark.soak),
+    pytest.param(errno.ENOSPC, False, marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("code", "for_good"), CODES)
 @pytest.mark.parametrize("name", list(OPERATIONS))
 def test_t10_t13_any_operation_fails(tmp_path: Path, name: str, for_good: bool, code: int) -> None:
     """T10 to T13: the N-th operation of a kind fails, once or from then on, for every N."""

@@ -79,6 +79,7 @@ def plan_log_repair(survey: Survey, folder: Path) -> LogRepair:
     CorruptLogError
         Intact entries contradict each other: something else than a disk did that.
     """
+    _require_state(survey)
     if survey.ledger.complaints:
         complaint = survey.ledger.complaints[0]
         raise CorruptLogError(
@@ -87,16 +88,6 @@ def plan_log_repair(survey: Survey, folder: Path) -> LogRepair:
             hint="nothing was changed; put the log back from a copy of this folder",
         )
     fences = [fence for hole in survey.damage for fence in _fences(hole)]
-    if (
-        survey.files
-        and survey.files[0].base
-        and fences[:1]
-        and (fences[0].position == survey.files[0].base)
-    ):
-        raise CorruptLogError(
-            f"{survey.files[0].path}: the log begins here, and how its queues stood there is lost",
-            hint="nothing was changed; put the file back from a copy of this folder",
-        )
     end, cut = _end(survey)
     rewrites = [
         rewrite
@@ -105,6 +96,16 @@ def plan_log_repair(survey: Survey, folder: Path) -> LogRepair:
     ]
     losses = [loss for hole in survey.damage for loss in hole.losses]
     return LogRepair(rewrites, losses, cut)
+
+
+def _require_state(survey: Survey) -> None:
+    """Refuse a log whose oldest segment has lost its state, when older ones were deleted."""
+    begin = survey.files[0].base if survey.files else 0
+    if begin and any(hole.stretch.position == begin for hole in survey.damage):
+        raise CorruptLogError(
+            f"{survey.files[0].path}: the log begins here, and how its queues stood there is lost",
+            hint="nothing was changed; put the file back from a copy of this folder",
+        )
 
 
 def _end(survey: Survey) -> tuple[int, int | None]:

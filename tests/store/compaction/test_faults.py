@@ -104,23 +104,25 @@ def compact(folder: Path, ops: FileOps) -> None:
             log.close()
 
 
-def test_t09_killed_at_every_file_operation_of_a_compaction(dirty: Dirty) -> None:
+@pytest.mark.parametrize("first", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_t09_killed_at_every_file_operation_of_a_compaction(dirty: Dirty, first: int) -> None:
     """T9: in this process: nothing changes any more after the N-th operation."""
     counting = KilledAt(1 << 30)
     compact(dirty.copy("count"), counting)
     assert counting.done > 20
-    for number in range(1, counting.done):
+    for number in range(first, counting.done, 2):
         folder = dirty.copy("killed")
         with contextlib.suppress(Killed):
             compact(folder, KilledAt(number))
         dirty.check(folder)
 
 
-def test_t09_killed_for_real_at_every_file_operation(dirty: Dirty) -> None:
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.soak)])
+def test_t09_killed_for_real_at_file_operations(dirty: Dirty, step: int) -> None:
     """T9: processes that end themselves with SIGKILL before the N-th operation."""
     counting = KilledAt(1 << 30)
     compact(dirty.copy("count"), counting)
-    numbers = list(range(1, counting.done, 5))
+    numbers = list(range(2, counting.done, step))
     folders = [dirty.copy(f"killed{number}") for number in numbers]
     arguments = [f"{number}:{folder}" for number, folder in zip(numbers, folders, strict=True)]
     done = subprocess.run(
@@ -139,8 +141,16 @@ def test_t09_killed_for_real_at_every_file_operation(dirty: Dirty) -> None:
 SWEEP = ["write", "sync", "open", "sync_directory", "rename", "unlink"]
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize("for_good", [False, True])
+#: Both errors once and for good; the other half of the combinations is for `make soak`.
+CODES = [
+    (errno.EIO, False),
+    (errno.ENOSPC, True),
+    pytest.param(errno.EIO, True, marks=pytest.mark.soak),
+    pytest.param(errno.ENOSPC, False, marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("code", "for_good"), CODES)
 @pytest.mark.parametrize("name", SWEEP)
 def test_t10_t13_any_operation_of_a_compaction_fails(
     dirty: Dirty, name: str, for_good: bool, code: int
@@ -231,7 +241,7 @@ def test_t15_the_clock_jumps_and_tombstones_keep_their_time(tmp_path: Path, jump
     log.close()
 
 
-@pytest.mark.parametrize("seconds", [1.5, pytest.param(600, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(600, marks=pytest.mark.soak)])
 def test_t16_writer_compactions_rolls_and_readers_at_once(tmp_path: Path, seconds: float) -> None:
     """T16: each reader sees offsets rise, the latest of each key is there, the end is the model."""
     log = open_log(tmp_path, settings(file_size=8000, dirty_ratio=0.0))
@@ -281,7 +291,7 @@ def _compact(log: QueueLog) -> None:
     time.sleep(0.001)
 
 
-@pytest.mark.parametrize("turns", [150, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("turns", [80, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_t17_held_bytes_stay_valid_and_nothing_leaks(tmp_path: Path, turns: int) -> None:
     """T17: a reader holds what is compacted away; files, descriptors and mappings do not add up."""
     log = open_log(tmp_path, settings(**SMALL))
