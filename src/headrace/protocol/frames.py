@@ -7,8 +7,7 @@ length (3 bytes), the header and the body.  Both kinds of header are read, JSON 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -16,18 +15,13 @@ import numpy as np
 
 from headrace.errors import ProtocolError
 from headrace.protocol.binary_headers import read_header
-from headrace.protocol.codes import VERSION
+from headrace.protocol.commands import Buffer, Command
 
 __all__ = ["MAX_FRAME", "Buffer", "Command", "FrameBuffer", "decode", "encode"]
-
-#: Anything that holds contiguous bytes.
-Buffer = bytes | bytearray | memoryview
 
 #: Largest frame that RocketMQ takes by default.
 MAX_FRAME = 16 * 1024 * 1024
 
-_RESPONSE = 1
-_ONEWAY = 2
 _MAX_HEADER = 1 << 24
 #: More fields than this in one header are nobody's request.
 _MAX_FIELDS = 4096
@@ -49,56 +43,6 @@ _LANGUAGES = (
     "RUST",
     "NODE_JS",
 )
-
-
-@dataclass(slots=True)
-class Command:
-    """One request or response.
-
-    >>> request = Command(105, {"topic": "lines"}, opaque=7)
-    >>> answer = request.reply(body=b"{}")
-    >>> answer.is_response, answer.opaque
-    (True, 7)
-    """
-
-    #: A request's code says what to do, a response's how it ended.
-    code: int
-    #: The request's or response's own fields; every value is text on the wire.
-    ext: dict[str, str] = field(default_factory=dict)
-    #: Received bodies are views; bodies to send may come in pieces, which are not copied.
-    body: Buffer | Sequence[Buffer] = b""
-    #: What went wrong, in responses.
-    remark: str | None = None
-    #: Number that pairs a response with its request.
-    opaque: int = 0
-    flag: int = 0
-    language: str = "PYTHON"
-    version: int = VERSION
-
-    @property
-    def is_response(self) -> bool:
-        """Whether this answers a request of ours."""
-        return bool(self.flag & _RESPONSE)
-
-    @property
-    def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
-        return bool(self.flag & _ONEWAY)
-
-    @property
-    def payload(self) -> Buffer:
-        """The body as one buffer, whatever pieces it came in."""
-        return self.body if isinstance(self.body, Buffer) else b"".join(self.body)
-
-    def reply(
-        self,
-        code: int = 0,
-        remark: str | None = None,
-        ext: dict[str, str] | None = None,
-        body: Buffer | Sequence[Buffer] = b"",
-    ) -> Command:
-        """Make the response to this request."""
-        return Command(int(code), ext or {}, body, remark, self.opaque, _RESPONSE)
 
 
 #: Java's int: what is longer is no header, and could not be echoed.
@@ -291,10 +235,12 @@ class FrameBuffer:
     __slots__ = (
         "_filled",
         "_frame",
+        "_head",
         "_length",
         "_max_fields",
         "_max_frame",
         "_max_header",
+        "_size",
         "started",
     )
 
@@ -309,16 +255,19 @@ class FrameBuffer:
         self._max_fields = max_fields
         #: Bytes of a length field that has not arrived whole.
         self._length = b""
-        #: The frame under way, already of its final size, and how much of it has arrived.
-        self._frame: memoryview | None = None
+        #: Size of the frame under way (0: none), and how much of it has arrived.
+        self._size = 0
         self._filled = 0
+        #: Its first bytes, as they came, and from its second piece on all of it.
+        self._head = memoryview(b"")
+        self._frame: memoryview | None = None
         #: Frames so far that did not arrive in one piece.
         self.started = 0
 
     @property
     def pending(self) -> int:
         """Size of the frame that has begun and not ended, 0 between frames."""
-        return len(self._length) if self._frame is None else len(self._frame)
+        return self._size or len(self._length)
 
     def feed(self, data: Buffer) -> list[Command]:
         """Take the next bytes of the stream and return the commands that they complete.
@@ -345,22 +294,26 @@ class FrameBuffer:
         at = 0
         end = len(view)
         while at < end:
-            if self._frame is not None:
+            if self._size:
                 at = self._fill(view, at)
-                if self._filled == len(self._frame):
-                    frame, self._frame = self._frame, None
-                    yield self._decode(frame.toreadonly())
-            elif self._length or end - at < 4:
+                if self._filled == self._size:
+                    yield self._decode(self._whole())
+                continue
+            if self._length or end - at < 4:
                 at = self._read_length(view, at)
+                if len(self._length) < 4:
+                    return
+                size, self._length = self._checked(self._length), b""
             else:
                 size = self._checked(view[at : at + 4])
                 at += 4
-                if at + size <= end:
-                    frame_view = view[at : at + size]
-                    at += size
-                    yield self._decode(frame_view)
-                else:
-                    self._start(size)
+            if at + size <= end:
+                frame = view[at : at + size]
+                at += size
+                yield self._decode(frame)
+            else:
+                self._start(size, view[at:])
+                return
 
     def _decode(self, frame: memoryview) -> Command:
         return decode(frame, self._max_header, self._max_fields)
@@ -368,24 +321,32 @@ class FrameBuffer:
     def _read_length(self, view: memoryview, at: int) -> int:
         until = min(at + 4 - len(self._length), len(view))
         self._length += view[at:until]
-        if len(self._length) == 4:
-            self._start(self._checked(self._length))
-            self._length = b""
         return until
 
-    def _start(self, size: int) -> None:
-        # Memory that is not written to yet costs nothing, however much a peer claims to send.
-        self._frame = np.empty(size, np.uint8).data
+    def _start(self, size: int, head: memoryview) -> None:
+        # No memory is taken before a second piece comes, however much the peer claims to send.
+        self._size = size
+        self._head = head
+        self._filled = len(head)
         self.started += 1
-        self._filled = 0
 
     def _fill(self, view: memoryview, at: int) -> int:
         frame = self._frame
-        assert frame is not None
-        until = min(at + len(frame) - self._filled, len(view))
+        if frame is None:
+            frame = self._frame = np.empty(self._size, np.uint8).data
+            frame[: len(self._head)] = self._head
+            self._head = memoryview(b"")
+        until = min(at + self._size - self._filled, len(view))
         frame[self._filled : self._filled + until - at] = view[at:until]
         self._filled += until - at
         return until
+
+    def _whole(self) -> memoryview:
+        assert self._frame is not None
+        frame = self._frame.toreadonly()
+        self._frame = None
+        self._size = 0
+        return frame
 
     def _checked(self, length: Buffer) -> int:
         (size,) = _LENGTH.unpack(length)
