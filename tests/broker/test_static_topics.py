@@ -25,6 +25,8 @@ from headrace.protocol.routes import (
 )
 from tests.broker.wire import JobWire, Wire
 from tests.clusters import SCRIPT, require_rocketmq
+from tests.java.clients import Java
+from tests.java.process import JavaError
 
 BROKER = "broker-a"
 SHUFFLE_QUEUES = 16
@@ -185,6 +187,35 @@ def test_mappings_survive_a_restart_and_end_with_their_topic(tmp_path: Path) -> 
         assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == 0
         wire.create("t", queues=2)
         assert wire.put("t", b"a", 1).ext["queueOffset"] == "0"
+
+
+@pytest.mark.rocketmq
+def test_java_uses_a_static_topic_that_mqadmin_makes_and_extends(
+    broker: EmbeddedBroker, wire: JobWire, java: Java
+) -> None:
+    def make(queues: int) -> None:
+        java.mqadmin(
+            broker.address, *f"updateStaticTopic -c DefaultCluster -t t -qn {queues}".split()
+        )
+
+    make(2)
+    with java.push_consumer(broker.address, "g", "t") as consumer:
+        make(3)
+        info = loads(
+            wire.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="t").payload, TopicRoute
+        ).topic_queue_mapping_by_broker
+        assert info is not None
+        assert sorted(info[BROKER].curr_id_map) == ["0", "1", "2"]
+        with java.producer(broker.address) as producer:
+            queues = producer.queues("t")
+            assert {(name, queue) for _, name, queue in queues} == {
+                ("__syslo__global__", queue) for queue in range(3)
+            }
+            sent = [producer.send("t", b"%d" % n, queue=each)[0] for n, each in enumerate(queues)]
+            assert [each.queue for each in sent] == [queue for _, _, queue in queues]
+        assert sorted(consumer.bodies(3)) == [b"0", b"1", b"2"]
+    with pytest.raises(JavaError):
+        make(1)
 
 
 @pytest.mark.rocketmq

@@ -19,7 +19,7 @@ from headrace.broker.transactions.messages import (
     read_halves,
     read_marks,
 )
-from headrace.errors import BrokerError, HeadraceError, NotFoundError
+from headrace.errors import BrokerError, NotFoundError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import CHECK_IMMUNITY_TIME, PGROUP, REAL_TOPIC, UNIQ_KEY
@@ -232,8 +232,8 @@ class Transactions:
                 if self._core.writable:
                     self.follow()
                     await self._check()
-            except HeadraceError as error:
-                _log.error("producers cannot be asked about their half messages: %s", error)
+            except Exception:  # noqa: BLE001  (whatever it is, the next round may succeed)
+                _log.exception("producers cannot be asked about their half messages")
                 await asyncio.sleep(_LOOK)
             self.save_progress()
             due = self._book.next_due()
@@ -247,6 +247,9 @@ class Transactions:
         questions: list[Callable[[], bool]] = []
         try:
             for half, checks in due:
+                if book.standing(half.offset) is not Standing.OPEN:
+                    # Its producer spoke while others were put aside.
+                    continue
                 message = self._half(half.position)
                 if message is None or checks >= self._most_checks:
                     append = discarded(message, checks) if message else None
@@ -256,7 +259,7 @@ class Transactions:
                 questions.append(self._question(message, checks + 1))
             if asked:
                 await core.appended([check_marks(asked, core.now())])
-        except HeadraceError:
+        except Exception:
             for half, _ in due:
                 book.failed(half.offset)
             raise
