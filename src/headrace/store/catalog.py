@@ -239,7 +239,7 @@ class Catalog:
 
     def _empty(self, key: QueueKey) -> IndexView:
         nothing = np.empty(0, UNIT)
-        files = IndexFiles(self.folder, self.file_units)
+        files = IndexFiles(self.folder, ("", ""), self.file_units)
         return IndexView(
             key,
             birth=-1,

@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,6 @@ __all__ = [
     "SavedQueue",
     "Snapshot",
     "read_checkpoint",
-    "remove_strangers",
 ]
 
 _log = logging.getLogger(__name__)
@@ -129,20 +128,6 @@ def _split(table: Checkpoint, units: Units) -> list[Units]:
     if len(units) != (ends[-1] if len(ends) else 0):
         raise ValueError(f"{len(units)} units do not fit the table")
     return np.split(units, ends[:-1]) if len(ends) else []
-
-
-def remove_strangers(root: Path, indexes: Iterable[QueueIndex], ops: FileOps) -> None:
-    """Remove index folders of deleted topics, and index files of expired messages."""
-    known = {index.folder: index for index in indexes}
-    for topic in root.iterdir() if root.is_dir() else ():
-        for folder in topic.iterdir() if topic.is_dir() else ():
-            index = known.get(folder)
-            if index is None:
-                ops.remove_tree(folder)
-            elif index.files.floor:
-                index.files.remove_expired()
-        with contextlib.suppress(OSError):
-            topic.rmdir()
 
 
 class _Table:

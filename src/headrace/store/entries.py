@@ -19,6 +19,7 @@ __all__ = [
     "HEADER_SIZE",
     "MAGIC",
     "NO_UNIT",
+    "UNTAGGED",
     "Entry",
     "EntryKind",
     "is_intact",
@@ -28,9 +29,11 @@ __all__ = [
 
 MAGIC = b"HRLE"
 NO_UNIT = -1
+UNTAGGED = 1
+"""Flag of an entry none of whose records has a tag: a replay need not look for any."""
 
 _VERSION = 1
-#: magic, version, kind, reserved, payload size, record count, position, synced, unit.
+#: magic, version, kind, flags, payload size, record count, position, synced, unit.
 _FIELDS = struct.Struct("<4sBBHIIqqq")
 _CRC = struct.Struct("<I")
 HEADER_SIZE = _FIELDS.size + _CRC.size
@@ -76,6 +79,7 @@ class Entry:
     #: Position of the unit's BEGIN, or ``NO_UNIT``.
     unit: int
     crc: int
+    flags: int = 0
 
     @property
     def payload_position(self) -> int:
@@ -89,7 +93,14 @@ class Entry:
 
 
 def pack_header(
-    kind: EntryKind, position: int, payload: Buffer, count: int = 0, *, synced: int, unit: int
+    kind: EntryKind,
+    position: int,
+    payload: Buffer,
+    count: int = 0,
+    *,
+    synced: int,
+    unit: int,
+    flags: int = 0,
 ) -> bytes:
     """Make the header of an entry, with the CRC over header and payload.
 
@@ -99,7 +110,7 @@ def pack_header(
     >>> parse_header(header, 0, 0).payload_size
     7
     """
-    fields = _FIELDS.pack(MAGIC, _VERSION, kind, 0, len(payload), count, position, synced, unit)
+    fields = _FIELDS.pack(MAGIC, _VERSION, kind, flags, len(payload), count, position, synced, unit)
     return fields + _CRC.pack(zlib.crc32(payload, zlib.crc32(fields)))
 
 
@@ -107,11 +118,11 @@ def parse_header(buffer: Buffer, at: int, position: int) -> Entry | None:
     """Read the header at an index of a buffer; None unless it belongs at that position."""
     if len(buffer) - at < HEADER_SIZE:
         return None
-    magic, version, kind, _, size, count, own, synced, unit = _FIELDS.unpack_from(buffer, at)
+    magic, version, kind, flags, size, count, own, synced, unit = _FIELDS.unpack_from(buffer, at)
     if magic != MAGIC or version != _VERSION or own != position or kind not in _KINDS:
         return None
     (crc,) = _CRC.unpack_from(buffer, at + _FIELDS.size)
-    return Entry(_KINDS[kind], own, size, count, synced, unit, crc)
+    return Entry(_KINDS[kind], own, size, count, synced, unit, crc, flags)
 
 
 def is_intact(entry: Entry, buffer: memoryview, at: int) -> bool:

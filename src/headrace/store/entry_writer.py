@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.failpoints import failpoint
 from headrace.protocol.columns import record_sizes, stamp_records
-from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind
+from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind
 from headrace.store.requests import AppendResult, UnitResult
 from headrace.store.state import encode_state
 from headrace.store.unit import Piece, UnitPlan
@@ -115,7 +115,8 @@ class EntryWriter:
         stamp_records(records, offset, position, group.timestamp, self.store_host)
         group.touched.add(index)
         group.records += count
-        self._log.add(EntryKind.DATA, payload, count, unit)
+        flags = 0 if piece.tags.any() else UNTAGGED
+        self._log.add(EntryKind.DATA, payload, count, unit, flags)
         if count == 1:
             index.add(position, len(payload), int(piece.tags[0]))
         else:

@@ -7,6 +7,7 @@ of one queue in files of its own, few of many queues together.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,18 +16,32 @@ import numpy as np
 
 from headrace.store.index_files import UNIT, IndexFiles, Repair, Units
 
-__all__ = ["UNIT", "IndexView", "QueueIndex", "QueueKey", "Units", "queue_folder"]
+__all__ = ["UNIT", "IndexView", "QueueIndex", "QueueKey", "Units", "folder_names", "queue_folder"]
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 
 _FIRST_CAPACITY = 64
+_NOTHING: Units = np.empty(0, UNIT)
 
 
 def queue_folder(root: Path, key: QueueKey, birth: int) -> Path:
     """Name the folder of a queue; one that is made again after a delete gets another."""
-    topic = quote(key[0], safe="%|")[:160]
-    return root / topic / f"{key[1]}-{birth}"
+    return root.joinpath(*folder_names(key, birth))
+
+
+def folder_names(key: QueueKey, birth: int) -> tuple[str, str]:
+    """Name the folder of a topic, and in it the folder of a queue.
+
+    >>> folder_names(("%RETRY%g", 3), 500)
+    ('%RETRY%g', '3-500')
+    """
+    return _quoted(key[0]), f"{key[1]}-{birth}"
+
+
+@lru_cache(4096)
+def _quoted(topic: str) -> str:
+    return quote(topic, safe="%|")[:160]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +120,7 @@ class QueueIndex:
         self.birth = birth
         self.compacted = False
         self.repair: Repair | None = None
-        self.files = IndexFiles(queue_folder(root, key, birth), file_units, first_offset)
+        self.files = IndexFiles(root, folder_names(key, birth), file_units, first_offset)
         #: First offset that the log holds; retention raises it.
         self.min_offset = first_offset
         #: One past the last offset that readers see.
@@ -113,7 +128,7 @@ class QueueIndex:
         #: One past the last offset laid down.
         self.next_offset = first_offset
         self.memory_offset = first_offset
-        self.memory: Units = np.empty(_FIRST_CAPACITY, UNIT)
+        self.memory: Units = _NOTHING
 
     @property
     def folder(self) -> Path:
@@ -139,7 +154,7 @@ class QueueIndex:
         first = self.next_offset - self.memory_offset
         last = first + len(positions)
         if last > len(self.memory):
-            grown = np.empty(max(last, 2 * len(self.memory)), UNIT)
+            grown = np.empty(max(last, 2 * len(self.memory), _FIRST_CAPACITY), UNIT)
             grown[:first] = self.memory[:first]
             self.memory = grown
         target = self.memory[first:last]
@@ -172,8 +187,8 @@ class QueueIndex:
 
     def load(self, tail: Units, min_offset: int) -> None:
         """Go on from saved units: those in files, and these. Caller: recovery."""
-        self.memory = np.empty(max(len(tail), _FIRST_CAPACITY), UNIT)
-        self.memory[: len(tail)] = tail
+        # It has no room: the first new unit makes a larger one, so this is never written to.
+        self.memory = tail
         self.memory_offset = self.files.saved
         self.next_offset = self.max_offset = self.files.saved + len(tail)
         self.min_offset = min(max(min_offset, self.files.floor), self.max_offset)

@@ -50,10 +50,21 @@ class IndexFiles:
     The checkpointer appends; any thread reads.
     """
 
-    __slots__ = ("_files", "_lock", "_trusted", "file_units", "floor", "folder", "gone", "saved")
+    __slots__ = (
+        "_files",
+        "_lock",
+        "_names",
+        "_root",
+        "_trusted",
+        "file_units",
+        "floor",
+        "gone",
+        "saved",
+    )
 
-    def __init__(self, folder: Path, file_units: int, floor: int = 0) -> None:
-        self.folder = folder
+    def __init__(self, root: Path, names: tuple[str, str], file_units: int, floor: int = 0) -> None:
+        self._root = root
+        self._names = names
         self.file_units = file_units
         #: First offset that the files hold.
         self.floor = floor
@@ -64,6 +75,11 @@ class IndexFiles:
         #: Files that this process wrote or checked.
         self._trusted: set[int] = set()
         self._lock = threading.Lock()
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self._root.joinpath(*self._names)
 
     def path(self, base: int) -> Path:
         """Name the file that begins with an offset."""

@@ -91,10 +91,17 @@ class CommitLog:
         return self.end + HEADER_SIZE
 
     def add(
-        self, kind: EntryKind, payload: Buffer = b"", count: int = 0, unit: int = NO_UNIT
+        self,
+        kind: EntryKind,
+        payload: Buffer = b"",
+        count: int = 0,
+        unit: int = NO_UNIT,
+        flags: int = 0,
     ) -> None:
         """Append an entry, to be written by the next :meth:`flush`."""
-        header = pack_header(kind, self.end, payload, count, synced=self.synced, unit=unit)
+        header = pack_header(
+            kind, self.end, payload, count, synced=self.synced, unit=unit, flags=flags
+        )
         self._pending.append(header)
         if len(payload):
             self._pending.append(payload)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.store.catalog import Catalog
-from headrace.store.checkpoint import Checkpointer, remove_strangers
+from headrace.store.checkpoint import Checkpointer
 from headrace.store.index_repair import remake_units
 from headrace.store.log import CommitLog
 from headrace.store.queue_logs import QueueLogs
@@ -17,6 +17,7 @@ from headrace.store.recovery import RecoveryReport, recover
 from headrace.store.replication.port import read_mark
 from headrace.store.saving import Saving
 from headrace.store.staging import Staging
+from headrace.store.strangers import remove_strangers
 from headrace.store.upkeep import make_clock
 from headrace.store.writer import OnAppend, Writer
 
@@ -73,7 +74,9 @@ def open_parts(
     except BaseException:
         log.close()
         raise
-    remove_strangers(catalog.folder, catalog.indexes(), ops)
+    for index in remove_strangers(catalog.folder, catalog.indexes(), ops):
+        if index.files.floor:
+            index.files.remove_expired()
     store_clock = make_clock(path, clock)
     queue_logs = QueueLogs(path / "compaction", settings.compaction, ops, store_clock)
     try:

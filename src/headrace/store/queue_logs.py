@@ -16,6 +16,7 @@ from headrace.store.compaction import QueueLog
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.index import queue_folder
 from headrace.store.segments import GoneError
+from headrace.store.strangers import remove_strangers
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
@@ -111,22 +112,13 @@ class QueueLogs:
 
         Caller: the opening of the store, before anything is written.
         """
-        self._remove_strangers(catalog.indexes())
+        remove_strangers(self.folder, catalog.indexes(), self._ops)
         mark = self.folder / UNCHECKED
         if mark.exists():
             for view in catalog.views():
                 if view.compacted:
                     self.of(view)
             self._ops.unlink(mark)
-
-    def _remove_strangers(self, indexes: Iterable[QueueIndex]) -> None:
-        known = {queue_folder(self.folder, index.key, index.birth) for index in indexes}
-        for topic in self.folder.iterdir() if self.folder.is_dir() else ():
-            for folder in topic.iterdir() if topic.is_dir() else ():
-                if folder not in known:
-                    self._ops.remove_tree(folder)
-            with contextlib.suppress(OSError):
-                topic.rmdir()
 
     def close(self) -> None:
         """Sync and close all."""

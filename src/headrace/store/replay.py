@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from headrace.errors import CorruptLogError, HeadraceError
-from headrace.protocol.columns import Records, record_sizes, record_starts, tag_hashes
-from headrace.store.entries import NO_UNIT, Entry, EntryKind
+from headrace.protocol.columns import Records, record_starts, tag_hashes
+from headrace.store.entries import NO_UNIT, UNTAGGED, Entry, EntryKind
 from headrace.store.fences import parse_losses
 from headrace.store.record import fills_its_size, queue_of, queue_offset_of, store_time_of
 from headrace.store.replication.epochs import EpochTable
@@ -138,7 +138,9 @@ class Replay:
         fits = len(records.starts) == entry.count and queue_offset_of(payload) == index.next_offset
         self._check(entry, f"does not follow offset {index.next_offset} of {key}", holds=fits)
         starts = np.asarray(records.starts) + entry.payload_position
-        index.extend(starts, record_sizes(records), tag_hashes(records))
+        tags = 0 if entry.flags & UNTAGGED else tag_hashes(records)
+        sizes = np.diff(records.starts, append=entry.payload_size)
+        index.extend(starts, sizes, tags)
         self.timestamp = max(self.timestamp, store_time_of(payload))
         self._touched[key] = index
         self.arrived.add(key)

@@ -31,13 +31,17 @@ __all__ = ["Reput", "ReputStatistics"]
 
 _logger = logging.getLogger(__name__)
 
-#: Records wait so long for more of their queue, seconds: appends are large then.
-_LINGER = 0.1
+#: Records wait so long for more of their queue, seconds, or until there are so many: appends
+#: are large then, and reads find them in the commit log meanwhile.
+_PATIENCE = 60.0
+_ENOUGH = 2048
+#: Pause between two looks while there are records to hand on, seconds.
+_LINGER = 0.2
 #: One append has at most so many records and (but for one large record) bytes.
 _RECORDS = 65_536
 _BYTES = 4 * 1024 * 1024
 #: What was handed on is synced after so long, seconds, or when it is so much of one queue.
-_SYNC_AGE = 30.0
+_SYNC_AGE = 300.0
 _SYNC_BYTES = 64 * 1024 * 1024
 #: A queue that failed is tried again after so long, seconds.
 _BACK_OFF = 5.0
@@ -70,10 +74,17 @@ class _Unsynced:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pending:
+    """A queue with records to hand on."""
+
+    since: float
+    #: None of them lies before this position of the commit log.
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Failed:
     error: str
-    #: Log position from which on its records are missing.
-    position: int
     again: float
 
 
@@ -96,11 +107,14 @@ class Reput:
         self._slices = slices
         #: Tells whether a queue's log takes nothing yet: older records come first.
         self._held = held
-        #: Log position from which on queues that are held need the commit log.
-        self._waiting: dict[QueueKey, int] = {}
         #: Held by whoever appends to compaction logs, rolls or cuts them.
         self.turn = threading.RLock()
-        self._pending: set[QueueKey] = set()
+        #: In the order in which they came.
+        self._pending: dict[QueueKey, _Pending] = {}
+        #: The next offset in the compaction log.
+        self._next: dict[QueueKey, int] = {}
+        #: News before this position were taken.
+        self._seen = handed_on
         #: Whether queues that an earlier run left behind are among the pending ones.
         self._looked_back = False
         self._unsynced: dict[QueueKey, _Unsynced] = {}
@@ -148,9 +162,9 @@ class Reput:
         """
         with self.turn:
             if position is not None:
-                self._pending |= self._holding(position)
+                self._add(self._holding(position), self._log.begin)
             self._failed = {}
-            self._step()
+            self._step(everything=True)
             self._sync(everything=True)
             return self.durable
 
@@ -177,7 +191,7 @@ class Reput:
                 return
             with self.turn:
                 try:
-                    self._step()
+                    self._step(everything=False)
                     self._sync(everything=False)
                 except Exception:
                     _logger.exception("the reput failed, it goes on")
@@ -197,74 +211,91 @@ class Reput:
             and view.position(view.min_offset) < position
         }
 
-    def _step(self) -> None:
+    def _add(self, keys: Iterable[QueueKey], position: int) -> None:
+        new = _Pending(time.monotonic(), position)
+        for key in keys:
+            known = self._pending.setdefault(key, new)
+            if known.position > position:
+                self._pending[key] = _Pending(known.since, position)
+
+    def _step(self, *, everything: bool) -> None:
         """Hand on what came since the last step. Caller: has the turn."""
         end, news, gone = self._catalog.take_news()
-        end = min(end, self._log.synced)
         if gone:
             self._forget(gone)
         if not self._looked_back:
-            news.update(self._behind(self._done))
+            self._add(self._behind(self._done), self._done)
             self._looked_back = True
         while not self._late.empty():
-            news.add(self._late.get())
-        self._pending |= news
-        now = time.monotonic()
-        for key in sorted(self._pending):
-            trouble = self._failed.get(key)
-            if trouble is None or trouble.again <= now:
-                self._hand_on(key)
-        failed = (each.position for each in self._failed.values())
-        self._done = min([end, *failed, *self._waiting.values()])
+            self._add([self._late.get()], self._log.begin)
+        self._add(news, self._seen)
+        self._seen = end
+        for key in list(self._pending) if everything else self._ripe(news):
+            self._hand_on(key)
+        durable = min(end, self._log.synced)
+        self._done = min([durable, *(each.position for each in self._pending.values())])
         self._note_durable()
+
+    def _ripe(self, news: Iterable[QueueKey]) -> list[QueueKey]:
+        """Name the queues that have waited long enough, or have enough records for an append."""
+        now = time.monotonic()
+        ripe = {
+            key
+            for key in news
+            if self._catalog.view(key).max_offset - self._next.get(key, 0) >= _ENOUGH
+        }
+        for key, each in self._pending.items():
+            if now - each.since < _PATIENCE:
+                break
+            ripe.add(key)
+        resting = {key for key, failed in self._failed.items() if failed.again > now}
+        return sorted((ripe | self._failed.keys()) - resting)
 
     def _forget(self, gone: Iterable[QueueIndex]) -> None:
         """Drop what is known of deleted queues, and delete their logs."""
         for index in gone:
-            self._pending.discard(index.key)
+            self._pending.pop(index.key, None)
+            self._next.pop(index.key, None)
             self._unsynced.pop(index.key, None)
             self._failed.pop(index.key, None)
-            self._waiting.pop(index.key, None)
         self._logs.drop(gone)
 
     def _hand_on(self, key: QueueKey) -> None:
         try:
-            whole = looking_again(lambda: self._hand_on_queue(self._catalog.view(key)))
+            rest = looking_again(lambda: self._hand_on_queue(self._catalog.view(key)))
         except (HeadraceError, OSError, GoneError) as error:
             self._fail(key, error)
         else:
             self._failed.pop(key, None)
-            if whole:
-                self._pending.discard(key)
+            self._pending.pop(key, None)
+            if rest is not None:
+                self._add([key], rest)
 
     def _fail(self, key: QueueKey, error: Exception) -> None:
-        known = self._failed.get(key)
-        if known is None:
+        if key not in self._failed:
             _logger.error("the compaction log of queue %s stays behind: %s", key, error)
-        position = known.position if known is not None else self._durable
-        self._pending.add(key)
-        self._failed[key] = _Failed(str(error), position, time.monotonic() + _BACK_OFF)
+        self._add([key], self._durable)
+        self._failed[key] = _Failed(str(error), time.monotonic() + _BACK_OFF)
 
-    def _hand_on_queue(self, view: IndexView) -> bool:
-        """Hand on the records of a queue that are on disk; whether these were all."""
+    def _hand_on_queue(self, view: IndexView) -> int | None:
+        """Hand on the records of a queue that are on disk; where the rest begins, if any."""
         if not view.compacted:
-            return True
+            return None
         log = self._logs.of(view)
-        self._waiting.pop(view.key, None)
         if self._held(view, log):
-            if view.min_offset < view.max_offset:
-                self._waiting[view.key] = view.position(view.min_offset)
-            return False
+            empty = view.min_offset == view.max_offset
+            return None if empty else view.position(view.min_offset)
         at, last = max(log.next_offset, view.min_offset), view.max_offset
         synced = self._log.synced
         while at < last:
             units = view.units(at, min(last, at + _RECORDS))
             units = units[: _fitting(units, synced)]
             if not len(units):
-                return False
+                return view.position(at)
             self._append(view.key, log, units[units["size"] > 0])
             at += len(units)
-        return True
+            self._next[view.key] = at
+        return None
 
     def _append(self, key: QueueKey, log: QueueLog, units: Units) -> None:
         if not len(units):
