@@ -425,6 +425,19 @@ class TestTombstones:
         assert survivors(log) == [(0, "b", "1")]
         log.close()
 
+    def test_a_round_that_does_not_cover_a_delete_leaves_it(self, tmp_path: Path) -> None:
+        """Or the value before it, which that round leaves too, would come back."""
+        log = open_log(tmp_path / "q", IMMEDIATE)
+        append(log, ("a", "1"), ("b", "1"), ("b", None), ("c", None))
+        log.roll()
+        log.compact(force=True, map_capacity=1, max_rounds=1)
+        assert survivors(log) == [(0, "a", "1"), (1, "b", "1"), (2, "b", None), (3, "c", None)]
+        log.compact(force=True, map_capacity=1, max_rounds=1)
+        assert survivors(log) == [(0, "a", "1"), (3, "c", None)]
+        log.compact(force=True, map_capacity=1)
+        assert survivors(log) == [(0, "a", "1")]
+        log.close()
+
     def test_a_value_after_the_delete_supersedes_it(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "q", IMMEDIATE)
         append(log, ("a", "1"), ("a", None), ("a", "2"))

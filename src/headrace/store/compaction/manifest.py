@@ -159,21 +159,25 @@ def publish(folder: Path, manifest: Manifest, ops: FileOps) -> OSError | None:
         Nothing was changed: the manifest before is valid.
     """
     content = encode_checked(manifest)
-    error = _replace(folder, MANIFEST_NAME, content, ops)
-    if error is None:
-        # Best effort: without it, damage of the manifest is only reported, not healed.
-        with contextlib.suppress(OSError):
-            _replace(folder, COPY_NAME, content, ops)
-    return error
+    _write(folder, MANIFEST_NAME, content, ops, sync=True)
+    try:
+        ops.sync_directory(folder)
+    except OSError as error:
+        return error
+    # Best effort, and never waited for: without it damage is reported instead of healed.
+    with contextlib.suppress(OSError):
+        _write(folder, COPY_NAME, content, ops, sync=False)
+    return None
 
 
-def _replace(folder: Path, name: str, content: bytes, ops: FileOps) -> OSError | None:
+def _write(folder: Path, name: str, content: bytes, ops: FileOps, *, sync: bool) -> None:
     temporary = folder / (name + _TEMPORARY)
     try:
         fd = ops.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             write_all(ops, fd, [content], 0)
-            ops.fdatasync(fd)
+            if sync:
+                ops.fdatasync(fd)
         finally:
             ops.close(fd)
         ops.rename(temporary, folder / name)
@@ -181,8 +185,3 @@ def _replace(folder: Path, name: str, content: bytes, ops: FileOps) -> OSError |
         with contextlib.suppress(OSError):
             ops.unlink(temporary)
         raise
-    try:
-        ops.sync_directory(folder)
-    except OSError as error:
-        return error
-    return None
