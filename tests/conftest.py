@@ -40,7 +40,11 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster("rocketmq", running)
         return
     # Half messages are asked about within seconds, not half minutes.
-    settings = ("transactionTimeOut=1000", "transactionCheckInterval=1000")
+    settings = (
+        "transactionTimeOut=300",
+        "transactionCheckInterval=300",
+        "transactionOpBatchInterval=100",
+    )
     with running_rocketmq(tmp_path_factory.mktemp("rocketmq"), *settings) as cluster:
         yield cluster
 

@@ -218,3 +218,18 @@ def test_messages_are_sent_with_keys_tags_and_properties_and_found_again(capsys:
     shown = capsys.readouterr().out
     assert "1 to read, 1 to write" in shown
     assert "none" in shown
+
+
+def test_a_table_is_followed_until_it_is_interrupted() -> None:
+    run("topic", "create", "live", "--queues", "1", "--compaction")
+    run("produce", "live", "--key-separator", "=", "a=1")
+    command = [sys.executable, "-m", "headrace", "table", "live", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "a\t1\n"
+            run("produce", "live", "--key-separator", "=", "a=2")
+            assert process.stdout.readline() == "a\t2\n"
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)

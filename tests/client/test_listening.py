@@ -24,6 +24,7 @@ from headrace.client._consuming import OrderedWorkers, Processing
 from headrace.client._listening import Heard, Listener, Listening
 from headrace.client._process_queue import ProcessQueue
 from headrace.client._queue_locks import QueueLocks
+from headrace.client.outcomes import ABANDONED
 from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
@@ -89,6 +90,15 @@ def test_a_listener_that_cancels_itself_or_times_out_by_itself_has_failed(
     assert hear(impatient) == Heard(FAILED, failed=True)
     assert "TimeoutError: a socket of its own" in caplog.text
     assert "topic 'lines', queue 0, offset 7" in caplog.text
+
+
+def test_a_message_that_comes_while_the_program_ends_is_left_to_others() -> None:
+    async def scenario() -> Heard:
+        listening = Listening(lambda message: None, "g", 1, BRIEF, FAILED)
+        listening.close()
+        return await listening.hear(MESSAGE)
+
+    assert asyncio.run(scenario()) == Heard(ABANDONED)
 
 
 def test_a_late_listener_is_cancelled_and_a_late_thread_is_told_of() -> None:

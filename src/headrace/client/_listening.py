@@ -75,7 +75,11 @@ class Listening:
 
     async def _on_thread(self, threads: ThreadPoolExecutor, message: StoredMessage) -> Heard:
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(threads, self._listener, message)
+        try:
+            future = loop.run_in_executor(threads, self._listener, message)
+        except RuntimeError:
+            # The program ends and takes no more work: the next member reads the message.
+            return Heard(ABANDONED)
         await asyncio.wait({future}, timeout=self._timeout)
         if not future.done():
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
