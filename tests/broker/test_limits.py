@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from headrace.broker import BrokerProcess, BrokerSettings, EmbeddedBroker, Limits, spawn_broker
+from headrace.broker.descriptors import most_connections
 from headrace.broker.ledger import Ledger
 from headrace.broker.quiet_log import QuietLog
 from headrace.errors import SettingsError
@@ -573,3 +574,9 @@ def test_limit_that_cannot_be_is_refused(text: str, says: str) -> None:
 def test_page_in_docs_has_the_limits_of_the_code() -> None:
     page = Path(__file__).parents[2] / "docs" / "security.md"
     assert Limits.table() in page.read_text()
+
+
+def test_connections_leave_the_store_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, most in ((1024, 640), (256, 128), (100_000, 5000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert most_connections(5000) == most

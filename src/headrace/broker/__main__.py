@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import get_args
 
+from headrace.broker.descriptors import raise_limit
 from headrace.broker.embedded import READY_LINE, ExitCode
 from headrace.broker.limits import Limits
 from headrace.broker.remote import PeerSecurity
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker until it is asked to stop; returns its exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="INFO")
     options = _parser().parse_args(arguments)
+    raise_limit()
     try:
         asyncio.run(_serve(options.data, options.port, _settings(options)))
     except StoreLockedError as error:

@@ -46,7 +46,9 @@ class Limits:
     max_batch_growth: int = _limit(
         64 * _MIB, "bytes", "Most bytes that one batch of messages takes once it is unpacked."
     )
-    max_connections: int = _limit(10_000, "connections", "Most connections in all.")
+    max_connections: int = _limit(
+        10_000, "connections", "Most connections in all; fewer where descriptors are few."
+    )
     max_connections_per_address: int = _limit(
         2_000, "connections", "Most connections from one address."
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.broker.descriptors import most_connections
 from headrace.broker.quiet_log import QuietLog
 from headrace.errors import ProtocolError
 from headrace.protocol.codes import ResponseCode
@@ -83,6 +84,7 @@ class Listener:
         self._guests: set[_Guest] = set()
         self._by_host: Counter[str] = Counter()
         self._count = 0
+        self._most = most_connections(gate.limits.max_connections)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -133,7 +135,7 @@ class Listener:
     def _welcome(self, accepted: socket.socket, host: str, port: int) -> None:
         limits = self._gate.limits
         accepted.settimeout(0)
-        if self._count >= limits.max_connections:
+        if self._count >= self._most:
             _quiet.warning("refusing a connection from %s: there are %d already", host, self._count)
             accepted.close()
             return

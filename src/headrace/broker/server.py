@@ -134,6 +134,8 @@ class BrokerServer:
 
     async def start(self) -> None:
         """Open the store, find out where everything stands, and take connections."""
+        if not self._settings.host.startswith("127.") and self._settings.acl is None:
+            _log.warning("everybody who reaches %s may do everything: see acl", self._settings.host)
         listener = self._listen()
         try:
             await self._open(listener)

@@ -18,6 +18,7 @@ from headrace.cli._security import connecting
 
 if TYPE_CHECKING:
     from headrace.broker import BrokerSettings
+    from headrace.broker.descriptors import raise_limit
 
 __all__ = ["app"]
 
@@ -152,6 +153,7 @@ def broker(
         peers=PeerSecurity.from_environment(),
         guards=Guards.from_environment(),
     )
+    raise_limit()
     asyncio.run(_serve(data_dir, port, settings))
 
 
