@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from headrace.errors import CorruptLogError, HeadraceError
 from headrace.protocol.columns import Records, record_starts, tag_hashes
 from headrace.store.entries import NO_UNIT, UNTAGGED, Entry, EntryKind
 from headrace.store.fences import parse_losses
-from headrace.store.record import fills_its_size, queue_of, queue_offset_of, store_time_of
+from headrace.store.record import (
+    fills_its_size,
+    queue_of,
+    queue_offset_of,
+    record_size_at,
+    store_time_of,
+)
 from headrace.store.replication.epochs import EpochTable
 from headrace.store.scanner import scan, witness_behind
 from headrace.store.state import decode_state
@@ -25,6 +32,10 @@ if TYPE_CHECKING:
     from headrace.store.state import LogState, QueueState
 
 __all__ = ["Replay"]
+
+_FIRST = np.zeros(1, np.int64)
+#: Stretches to any number of records.
+_NO_TAGS = np.zeros(1, np.int32)
 
 
 @dataclass(slots=True)
@@ -128,7 +139,7 @@ class Replay:
         mine = entry.unit == self._unit or not self.unit_marks
         self._check(entry, "belongs to another unit", holds=mine)
         try:
-            records = Records(payload, record_starts(payload))
+            records = Records(payload, _starts(entry, payload))
             key = queue_of(payload)
             if not fills_its_size(payload):
                 raise CorruptLogError("the parts of the first one do not fill it")
@@ -137,10 +148,13 @@ class Replay:
         index = self.catalog.index_to_extend(key, entry.position)
         fits = len(records.starts) == entry.count and queue_offset_of(payload) == index.next_offset
         self._check(entry, f"does not follow offset {index.next_offset} of {key}", holds=fits)
-        starts = np.asarray(records.starts) + entry.payload_position
-        tags = 0 if entry.flags & UNTAGGED else tag_hashes(records)
-        sizes = np.diff(records.starts, append=entry.payload_size)
-        index.extend(starts, sizes, tags)
+        tags = _NO_TAGS if entry.flags & UNTAGGED else tag_hashes(records)
+        if entry.count == 1:
+            index.add(entry.payload_position, len(payload), int(tags[0]))
+        else:
+            starts = np.asarray(records.starts) + entry.payload_position
+            sizes = np.diff(records.starts, append=entry.payload_size)
+            index.extend(starts, sizes, tags)
         self.timestamp = max(self.timestamp, store_time_of(payload))
         self._touched[key] = index
         self.arrived.add(key)
@@ -231,6 +245,12 @@ class Replay:
             f"so): this is damage, not an unfinished write",
             hint="nothing was cut; put the file back from a copy of this folder",
         )
+
+
+def _starts(entry: Entry, payload: memoryview) -> npt.NDArray[np.int64]:
+    # Most entries of a log of single sends hold one record, and arrays cost more than a look.
+    alone = entry.count == 1 and record_size_at(payload, entry.payload_position) == len(payload)
+    return _FIRST if alone else record_starts(payload)
 
 
 def _key(queue: QueueState) -> QueueKey:
