@@ -14,7 +14,7 @@ import pytest
 from headrace.broker import BrokerSettings, EmbeddedBroker, PeerSecurity
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.messages import decode_messages
-from headrace.protocol.replication import Greeting, PromoteAnswer, ReplicationInfo
+from headrace.protocol.replication import Greeting, PromoteAnswer, ReplicationInfo, Welcome
 from headrace.protocol.routes import TopicRoute
 from headrace.protocol.signing import Credentials
 from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, Wire, staged_part
@@ -431,3 +431,52 @@ def test_followers_prove_who_they_are_and_speak_tls(tmp_path: Path) -> None:
         until(lambda: "TLS" in info(stranger.address).state, "it is not let in")
         until(lambda: "access control" in info(unsigned.address).state, "it must sign")
         assert promote(follower.address).epoch
+
+
+def expire(address: str) -> int:
+    """Have retention run; the first position that is left."""
+    with Wire(address) as wire:
+        answer = wire.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
+        assert answer.code == 0, answer.remark
+    return info(address).begin
+
+
+def test_retention_keeps_what_a_follower_that_is_there_needs(tmp_path: Path) -> None:
+    with running(tmp_path / "primary", retention_size=8000) as primary:
+        with Wire(primary.address) as wire, Wire(primary.address) as slow:
+            greeting = Greeting(
+                follower="slow", address="127.0.0.1:1", broker="broker-a", cluster="DefaultCluster"
+            )
+            answer = slow.ask(RequestCode.GREET_PRIMARY, msgspec.json.encode(greeting))
+            welcome = msgspec.json.decode(answer.payload, type=Welcome)
+            wire.create("lines")
+            fields = {"follower": "slow", "address": "127.0.0.1:1", "log": welcome.log}
+            fields |= {"epoch": "0", "epochStart": "0", "epochMark": "0", "maxBytes": "100"}
+            slow.send(RequestCode.FOLLOW_LOG, **fields, position=0, durable=0, wait=0)
+            for _ in range(60):
+                wire.put("lines", b"x" * 400)
+            assert expire(primary.address) == 0
+        until(lambda: expire(primary.address) > 0, "nobody needs it any more")
+
+
+def test_follower_that_fell_behind_the_log_starts_over(tmp_path: Path) -> None:
+    with running(tmp_path / "primary", retention_size=8000) as primary:
+        follower = running(tmp_path / "follower", follow=primary.address)
+        with Wire(primary.address) as wire:
+            wire.create("lines")
+            wire.put("lines", b"first")
+            with follower:
+                caught_up(primary.address, follower.address)
+            for number in range(60):
+                wire.put("lines", b"%400d" % number)
+        until(lambda: expire(primary.address) > 0, "the log begins later")
+        with running(tmp_path / "follower", follow=primary.address) as follower:
+            until(
+                lambda: segments(tmp_path / "follower") == segments(tmp_path / "primary"),
+                "it has what there is",
+            )
+            caught_up(primary.address, follower.address)
+            assert info(follower.address).begin == info(primary.address).begin
+            with Wire(follower.address) as wire, Wire(primary.address) as other:
+                both = [each.pull("lines").ext["minOffset"] for each in (wire, other)]
+            assert both[0] == both[1] != "0"

@@ -223,6 +223,11 @@ class Replication:
         follower = self._peers.pop(peer, None)
         if follower is not None and follower not in self._peers.values():
             self.book.lost(follower)
+            self.look_around()
+
+    def is_here(self, peer: int) -> bool:
+        """Whether the connection of a follower is still there."""
+        return peer in self._peers
 
     async def more(self, position: int, seconds: float) -> None:
         """Wait until the log goes on behind a position, or time is up."""

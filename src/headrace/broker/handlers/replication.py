@@ -78,7 +78,8 @@ async def follow_log(core: Core, request: Request) -> Command:
     replication.heard(follower, address, position, number("durable"))
     if replication.port.end <= position:
         await replication.more(position, number("wait") / 1000)
-        replication.heard(follower, address, position, number("durable"))
+        if replication.is_here(request.peer.number):
+            replication.heard(follower, address, position, number("durable"))
     stretch = replication.port.read(position, min(number("maxBytes"), _MOST_BYTES))
     ext = {
         "base": str(stretch.base),
