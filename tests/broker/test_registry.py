@@ -158,9 +158,10 @@ def packed(*, mappings: bool = True) -> bytes:
     return zlib.compress(body, 9)
 
 
+@pytest.mark.parametrize("said", [True, False])
 @pytest.mark.parametrize(("version", "mappings"), [(479, True), (401, False)])
-def test_a_packed_registration_is_read(version: int, mappings: bool) -> None:
-    content = read_registration(packed(mappings=mappings), compressed=True, version=version)
+def test_a_packed_registration_is_read(version: int, mappings: bool, said: bool) -> None:
+    content = read_registration(packed(mappings=mappings), compressed=said, version=version)
     read = content.topic_config_serialize_wrapper
     assert read.data_version == DataVersion(timestamp=7, counter=3)
     lines = read.topic_config_table["lines"]

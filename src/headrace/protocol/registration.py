@@ -23,6 +23,8 @@ __all__ = ["body_checksum", "read_registration"]
 
 #: Most bytes that a packed body may unpack to.
 _MOST_BYTES = 64 * 1024 * 1024
+#: First byte of packed bytes; JSON begins with another.
+_ZLIB = b"\x78"
 _INT = struct.Struct(">i")
 #: From this version on a packed body also holds mappings of static topics.
 _WITH_MAPPINGS = 413
@@ -52,7 +54,8 @@ def read_registration(body: Buffer, *, compressed: bool, version: int) -> Regist
     """
     if not len(body):
         return RegisterBroker()
-    if not compressed:
+    # RocketMQ 5.3.3 packs when told to (compressedRegister), but its header says that it did not.
+    if not compressed and bytes(body[:1]) != _ZLIB:
         return loads(bytes(body), RegisterBroker)
     parts = _Parts(_unpacked(body))
     data_version = loads(parts.take(), DataVersion)
