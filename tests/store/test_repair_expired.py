@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import CorruptLogError
 from headrace.store import MessageStore
 from headrace.store.entries import EntryKind, parse_header
 from headrace.store.examination import examine_store
@@ -41,10 +40,10 @@ def opened(path: Path) -> MessageStore:
 
 def test_a_log_that_begins_late_is_good(expired: Path, tmp_path: Path) -> None:
     path = copy_store(expired, tmp_path / "store")
-    assert [str(found) for found in examine_store(path, deep=True).findings] == []
+    assert [str(found) for found in examine_store(path, deep=True).damage] == []
     assert not repair_store(path, agree, ops=UnsyncedOps())
     (path / "checkpoint").unlink()
-    assert [str(found) for found in examine_store(path, deep=True).findings] == []
+    assert [str(found) for found in examine_store(path, deep=True).damage] == []
 
 
 @pytest.mark.parametrize(
@@ -61,11 +60,7 @@ def test_after_random_damage_the_rest_is_readable(expired: Path, tmp_path: Path,
     lost = {
         (loss.topic, loss.queue_id) for found in examine_store(path).damage for loss in found.losses
     }
-    try:
-        plan = repair_store(path, agree, ops=UnsyncedOps())
-    except CorruptLogError as error:
-        assert "the log begins here" in str(error)  # noqa: PT017
-        return
+    plan = repair_store(path, agree, ops=UnsyncedOps())
     assert plan is not None
     gone = {
         (loss.topic, loss.queue_id, n) for loss in plan.losses for n in range(loss.first, loss.end)
@@ -84,10 +79,16 @@ def test_after_random_damage_the_rest_is_readable(expired: Path, tmp_path: Path,
             assert store.bounds(*key).max_offset == ends[key]
 
 
-def test_a_lost_state_of_the_oldest_segment_cannot_be_repaired(
-    expired: Path, tmp_path: Path
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_the_state_of_the_oldest_segment_is_made_again(
+    expired: Path, tmp_path: Path, checkpoint: bool
 ) -> None:
     path = copy_store(expired, tmp_path / "store")
+    with opened(path) as store:
+        before = held_by(store)
+        ends = {key: store.bounds(*key).max_offset for key in store.queues()}
+    if not checkpoint:
+        (path / "checkpoint").unlink()
     first = log_files(path)[0]
     content = bytearray(first.read_bytes())
     entry = parse_header(content, 0, int(first.stem))
@@ -96,7 +97,19 @@ def test_a_lost_state_of_the_oldest_segment_cannot_be_repaired(
     content[60] ^= 1
     first.write_bytes(bytes(content))
     found = examine_store(path).damage
-    assert (found[0].path, found[0].offset) == (first, 0)
-    with pytest.raises(CorruptLogError, match=f"{first}: the log begins here"):
-        repair_store(path, agree, ops=UnsyncedOps())
-    assert first.read_bytes() == bytes(content)
+    assert [(each.path, each.offset) for each in found] == [(first, 0)]
+    assert repair_store(path, agree, ops=UnsyncedOps())
+    assert examine_store(path).damage == []
+    with opened(path) as store:
+        assert held_by(store) == before
+        assert {key: store.bounds(*key).max_offset for key in store.queues()} == ends
+
+
+def test_oldest_files_that_are_gone_are_told(expired: Path, tmp_path: Path) -> None:
+    path = copy_store(expired, tmp_path / "store")
+    log_files(path)[0].unlink()
+    [found] = examine_store(path).findings
+    assert found.severity == "remark"
+    assert "deleted by retention, or are lost" in found.means
+    with opened(path) as store:
+        assert store.bounds("lines", 0).max_offset == 40

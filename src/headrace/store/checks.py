@@ -33,6 +33,10 @@ def check_checkpoint(
         if path.exists():
             yield Finding("damage", path, "does not match its checksum", _DERIVED)
         return
+    if checkpoint.table.begin < ledger.begin:
+        text = f"speaks of a log that begins at position {checkpoint.table.begin}"
+        means = f"it begins at {ledger.begin} now: files were deleted by retention, or are lost"
+        yield Finding("remark", path, text, means)
     if checkpoint.table.position > ledger.end:
         text = f"speaks of position {checkpoint.table.position}, the log ends at {ledger.end}"
         yield Finding("damage", path, text, "the end of the log is lost, or it is of another log")

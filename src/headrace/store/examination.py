@@ -17,13 +17,13 @@ from headrace.store.checks import check_checkpoint, check_index_files, check_sta
 from headrace.store.compaction_repair import check_compaction_logs
 from headrace.store.fileops import FileOps
 from headrace.store.findings import Finding
+from headrace.store.holes import QueueFact
 from headrace.store.inspection import LogFile, Stretch, find_log_files
-from headrace.store.ledger import QueueFact
 from headrace.store.survey import Evidence, Survey, survey
 
 if TYPE_CHECKING:
     from headrace.store.checkpoint import LoadedCheckpoint
-    from headrace.store.ledger import Hole
+    from headrace.store.holes import Hole
 
 __all__ = ["Examination", "evidence_of", "examine_store", "holder_of", "survey_log"]
 
@@ -90,7 +90,8 @@ def evidence_of(checkpoint: LoadedCheckpoint | None) -> Evidence | None:
         (saved.topic, saved.queue_id): QueueFact(saved.count + saved.tail, saved.birth)
         for saved in checkpoint.table.queues
     }
-    return Evidence(checkpoint.table.position, queues)
+    table = checkpoint.table
+    return Evidence(table.position, queues, table.compacted, table.epochs)
 
 
 def examine_store(

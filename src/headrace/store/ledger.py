@@ -7,72 +7,26 @@ entry contradicts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from headrace.errors import CorruptLogError, HeadraceError
-from headrace.protocol.layout import MIN_RECORD, locate
+from headrace.errors import HeadraceError
+from headrace.protocol.layout import locate
 from headrace.store.deep import fault_of_records
 from headrace.store.entries import NO_UNIT, EntryKind
 from headrace.store.fences import Loss, parse_losses
-from headrace.store.record import fills_its_size, queue_of, queue_offset_of, record_magics
-from headrace.store.state import decode_state
+from headrace.store.holes import Complaint, Hole, QueueFact, salvaged_heads
+from headrace.store.state import LogState, QueueState, decode_state
 
 if TYPE_CHECKING:
     from headrace.store.index import QueueKey
     from headrace.store.inspection import Block, Found, Stretch
 
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
-
-__all__ = ["Complaint", "Hole", "Ledger", "QueueFact"]
-
-
-@dataclass(slots=True, eq=False)
-class Hole:
-    """A stretch without intact entries, and what was lost in it."""
-
-    stretch: Stretch
-    deletes: set[str] = field(default_factory=set)
-    #: First lost offset and one past the last.
-    lost: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
-    #: Where queues began, as far as it is known; one table for all holes.
-    births: dict[QueueKey, int] = field(default_factory=dict)
-
-    @property
-    def losses(self) -> list[Loss]:
-        """What was lost: deletes first, as offsets count from them."""
-        deletes = [Loss.of_topic(topic) for topic in sorted(self.deletes)]
-        return deletes + [
-            Loss(*key, *span, self.births.get(key, -1) if span[0] == 0 else -1)
-            for key, span in sorted(self.lost.items())
-        ]
-
-    @property
-    def room(self) -> int:
-        """Records that fit into what is not accounted for."""
-        known = sum(end - first for first, end in self.lost.values())
-        return max(self.stretch.size // MIN_RECORD - known, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """Intact entries that do not fit to each other: no damage of the disk explains them."""
-
-    position: int
-    text: str
-
-
-class QueueFact(NamedTuple):
-    """What is known of a queue at a position of the log."""
-
-    next_offset: int
-    #: Log position of its first entry: a topic that was deleted and made again has another.
-    birth: int
+__all__ = ["Ledger"]
 
 
 @dataclass(slots=True)
@@ -111,9 +65,35 @@ class Ledger:
         #: Position of the BEGIN of the unit in progress, and where its first entry stands.
         self.unit = NO_UNIT
         self.unit_from = 0
+        #: Next offsets of queues where the log begins, when its state there is lost.
+        self.first_offsets: dict[QueueKey, int] | None = None
+        #: The unit of the first intact entry behind that.
+        self.first_unit = NO_UNIT
+        #: Compacted topics and leaders' times in office, as a STATE or a checkpoint says.
+        self.compacted: dict[str, int] = {}
+        self.epochs: list[tuple[int, int, int]] = []
         #: One past the last intact entry, and the largest proof of what was on disk.
         self.end = begin
         self.synced = 0
+
+    @property
+    def begin(self) -> int:
+        """Position of the first byte that the log holds."""
+        return self._begin
+
+    def state_at_begin(self) -> LogState | None:
+        """Give the state with which the log begins, when it is lost and can be told."""
+        begin = self._begin
+        if self.first_offsets is None or self.first_unit != NO_UNIT:
+            return None
+        queues = [
+            QueueState(*key, self._births.get(key, begin - 1), offset)
+            for key, offset in sorted(self.first_offsets.items())
+            if self._births.get(key, begin - 1) < begin
+        ]
+        compacted = {topic: at for topic, at in self.compacted.items() if at < begin}
+        epochs = [row for row in self.epochs if row[1] < begin]
+        return LogState(0, queues, compacted, epochs)
 
     def next_offsets(self) -> dict[QueueKey, int]:
         """Give the next offset of every queue."""
@@ -127,6 +107,8 @@ class Ledger:
     def take_block(self, block: Block) -> None:
         """Take intact entries."""
         data: list[Found] = []
+        if not self.entries:
+            self.first_unit = block.entries[0].unit
         for entry in block.entries:
             if entry.kind == EntryKind.DATA and entry.unit == self.unit:
                 data.append(entry)
@@ -149,9 +131,11 @@ class Ledger:
             # What is left of a shortened file, and what is missing behind it.
             last.stretch = replace(last.stretch, end=stretch.end, kind=stretch.kind)
             return
+        if stretch.position == self._begin and self._begin:
+            self.first_offsets = {}
         hole = Hole(stretch, births=self._births)
         self.holes.append(hole)
-        for key, offset in _heads(stretch):
+        for key, offset in salvaged_heads(stretch):
             if key not in self._hints or self._hints[key][0] <= offset:
                 self._hints[key] = (offset + 1, hole)
 
@@ -176,7 +160,10 @@ class Ledger:
         covering = [hole.stretch.position for hole in self.holes if hole.stretch.end > position]
         seen = min(covering, default=position)
         for key, fact in queues.items():
-            known = self._queues[key].next_offset if key in self._queues else 0
+            if key in self._queues:
+                known = self._queues[key].next_offset
+            else:
+                known = self._first(key, fact.next_offset) if fact.birth < self._begin else 0
             if known < fact.next_offset:
                 self._lose(key, known, fact.next_offset, position)
             self._hints.pop(key, None)
@@ -229,7 +216,7 @@ class Ledger:
     def _take_records(self, entry: Found, key: QueueKey, offset: int) -> None:
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = _Queue(0, self._unseen(key[0]))
+            queue = self._queues[key] = _Queue(self._first(key, offset), self._unseen(key[0]))
         if offset != queue.next_offset:
             self._bridge(entry, key, queue, offset)
             queue = self._queues.setdefault(key, queue)
@@ -238,6 +225,13 @@ class Ledger:
         queue.next_offset = offset + entry.records
         queue.seen = entry.position + 1
         self.records += entry.records
+
+    def _first(self, key: QueueKey, offset: int) -> int:
+        """Give the offset at which a queue begins that is seen for the first time."""
+        if self.first_offsets is None or key[0] in self._dropped:
+            return 0
+        self.first_offsets[key] = offset
+        return offset
 
     def _bridge(self, entry: Found, key: QueueKey, queue: _Queue, offset: int) -> None:
         """Explain a jump of a queue's offsets by what was lost since it was seen last."""
@@ -337,6 +331,7 @@ class Ledger:
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             self._complain(entry.position, f"is no state ({error})")
             return
+        self.compacted, self.epochs = self.compacted or state.compacted, self.epochs or state.epochs
         facts = {
             (each.topic, each.queue_id): QueueFact(each.next_offset, each.birth)
             for each in state.queues
@@ -357,16 +352,3 @@ class Ledger:
 
     def _complain(self, position: int, text: str) -> None:
         self.complaints.append(Complaint(position, text))
-
-
-def _heads(stretch: Stretch) -> Iterable[tuple[QueueKey, int]]:
-    """Find the records in damaged bytes whose head still names the place where it stands."""
-    for at in record_magics(stretch.content, stretch.position):
-        record = memoryview(stretch.content)[at:]
-        try:
-            key = queue_of(record)
-        except CorruptLogError:
-            continue
-        # A flipped bit in a name must not make a queue that never was.
-        if _TOPIC.fullmatch(key[0]) and key[1] >= 0 and fills_its_size(record):
-            yield key, queue_offset_of(record)

@@ -17,9 +17,10 @@ from headrace.errors import CorruptLogError
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, pack_header
 from headrace.store.fences import Loss, fence_sizes, pack_losses, room_for
 from headrace.store.fileops import FileOps, read_all, replace_file, write_all
+from headrace.store.state import LogState, encode_state, encode_state_of_size
 
 if TYPE_CHECKING:
-    from headrace.store.ledger import Hole
+    from headrace.store.holes import Hole
     from headrace.store.survey import Survey
 
 __all__ = ["Fence", "LogRepair", "Rewrite", "apply_rewrites", "keep_aside", "plan_log_repair"]
@@ -29,19 +30,23 @@ _COPY_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A VOID entry to be written."""
+    """A VOID or STATE entry to be written."""
 
     position: int
     #: Its bytes, header included.
     size: int
     losses: tuple[Loss, ...] = ()
+    #: The state with which a log begins, when that is what stands here.
+    state: LogState | None = None
 
     def content(self) -> bytes:
         """Make the bytes of the entry."""
-        payload = pack_losses(self.losses, self.size - HEADER_SIZE)
-        position = self.position
-        header = pack_header(EntryKind.VOID, position, payload, synced=position, unit=NO_UNIT)
-        return header + payload
+        position, size = self.position, self.size - HEADER_SIZE
+        if self.state is not None:
+            kind, payload = EntryKind.STATE, encode_state_of_size(self.state, size)
+        else:
+            kind, payload = EntryKind.VOID, pack_losses(self.losses, size)
+        return pack_header(kind, position, payload, synced=position, unit=NO_UNIT) + payload
 
 
 @dataclass(slots=True)
@@ -79,7 +84,6 @@ def plan_log_repair(survey: Survey, folder: Path) -> LogRepair:
     CorruptLogError
         Intact entries contradict each other: something else than a disk did that.
     """
-    _require_state(survey)
     if survey.ledger.complaints:
         complaint = survey.ledger.complaints[0]
         raise CorruptLogError(
@@ -87,7 +91,7 @@ def plan_log_repair(survey: Survey, folder: Path) -> LogRepair:
             f"{complaint.text}, and no damage explains it",
             hint="nothing was changed; put the log back from a copy of this folder",
         )
-    fences = [fence for hole in survey.damage for fence in _fences(hole)]
+    fences = [fence for hole in survey.damage for fence in _fences(hole, _state(survey, hole))]
     end, cut = _end(survey)
     rewrites = [
         rewrite
@@ -98,14 +102,27 @@ def plan_log_repair(survey: Survey, folder: Path) -> LogRepair:
     return LogRepair(rewrites, losses, cut)
 
 
-def _require_state(survey: Survey) -> None:
-    """Refuse a log whose oldest segment has lost its state, when older ones were deleted."""
+def _state(survey: Survey, hole: Hole) -> Fence | None:
+    """Make the state anew with which the log begins; None when the hole is elsewhere.
+
+    Raises
+    ------
+    CorruptLogError
+        It cannot be told, or has no room.
+    """
     begin = survey.files[0].base if survey.files else 0
-    if begin and any(hole.stretch.position == begin for hole in survey.damage):
+    if not begin or hole.stretch.position != begin:
+        return None
+    state, room = survey.ledger.state_at_begin(), hole.stretch.size
+    size = HEADER_SIZE + (len(encode_state(state)) if state is not None else room)
+    if state is None or size > room:
         raise CorruptLogError(
             f"{survey.files[0].path}: the log begins here, and how its queues stood there is lost",
             hint="nothing was changed; put the file back from a copy of this folder",
         )
+    # What is too short for a fence behind it becomes a part of the entry.
+    size = room if room - size < HEADER_SIZE else size
+    return Fence(begin, size, state=state)
 
 
 def _end(survey: Survey) -> tuple[int, int | None]:
@@ -117,10 +134,14 @@ def _end(survey: Survey) -> tuple[int, int | None]:
     return (end if cut is None else cut), cut
 
 
-def _fences(hole: Hole) -> Iterator[Fence]:
+def _fences(hole: Hole, state: Fence | None) -> Iterator[Fence]:
     """Cover a hole; what was lost goes into the first fences that have room for it."""
     position, waiting = hole.stretch.position, hole.losses
-    sizes = fence_sizes(hole.stretch.size)
+    if state is not None:
+        yield state
+        position += state.size
+    left = hole.stretch.end - position
+    sizes = fence_sizes(left) if left else []
     for number, size in enumerate(sizes):
         held: list[Loss] = []
         while waiting and room_for([*held, waiting[0]]) <= size - HEADER_SIZE:
@@ -141,7 +162,7 @@ def _groups(survey: Survey, folder: Path, fences: list[Fence], end: int) -> Iter
     Each segment but the first begins with a STATE entry.  Where that is lost, the segment goes
     on as a part of the one before it.
     """
-    lost_begins = {fence.position for fence in fences}
+    lost_begins = {fence.position for fence in fences if fence.state is None}
     group: Rewrite | None = None
     files = survey.files
     for number, file in enumerate(files):

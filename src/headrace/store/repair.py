@@ -18,7 +18,7 @@ from headrace.store.compaction_repair import QueueRepair, find_damaged_queues, r
 from headrace.store.examination import evidence_of, survey_log
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.folder_lock import FolderLock
-from headrace.store.ledger import QueueFact
+from headrace.store.holes import QueueFact
 from headrace.store.log import CommitLog
 from headrace.store.log_repair import LogRepair, apply_rewrites, plan_log_repair
 from headrace.store.queue_logs import secret_in
@@ -47,6 +47,8 @@ class _Notes(msgspec.Struct, frozen=True):
     position: int
     #: Topic, queue id, next offset and birth of each queue there.
     queues: list[tuple[str, int, int, int]]
+    compacted: dict[str, int] = {}
+    epochs: list[tuple[int, int, int]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,15 @@ def plan_repair(
     hopeless: list[QueueRepair] = []
     for queue in find_damaged_queues(folder, ops):
         (queues if queue.has_manifest(ops) else hopeless).append(queue)
-    return RepairPlan(folder, _aside(folder), log, evidence, bool(wrong), queues, hopeless)
+    return RepairPlan(
+        folder,
+        _aside(folder),
+        log,
+        evidence,
+        any(found.severity == "damage" for found in wrong),
+        queues,
+        hopeless,
+    )
 
 
 def apply_repair(plan: RepairPlan, ops: FileOps) -> None:
@@ -196,7 +206,9 @@ def _notes(plan: RepairPlan) -> bytes:
     known = plan.evidence
     queues = sorted((*key, *fact) for key, fact in known.queues.items()) if known else []
     lost = [str(loss) for loss in plan.losses]
-    notes = _Notes(lost, known.position if known else -1, queues)
+    notes = _Notes(lost, -1, queues)
+    if known is not None:
+        notes = _Notes(lost, known.position, queues, known.compacted, known.epochs)
     return msgspec.json.format(msgspec.json.encode(notes))
 
 
@@ -210,7 +222,7 @@ def _evidence_of_unfinished(folder: Path, ops: FileOps) -> Evidence | None:
             continue
         if notes.position >= 0:
             facts = {(topic, queue): QueueFact(*fact) for topic, queue, *fact in notes.queues}
-            return Evidence(notes.position, facts)
+            return Evidence(notes.position, facts, notes.compacted, notes.epochs)
     return None
 
 

@@ -15,7 +15,7 @@ from headrace.store.entries import HEADER_SIZE, EntryKind, is_intact, parse_head
 if TYPE_CHECKING:
     from headrace.store.segments import Segment
 
-__all__ = ["LogState", "QueueState", "decode_state", "encode_state", "read_state"]
+__all__ = ["LogState", "QueueState", "decode_state", "encode_state", "encode_state_of_size"]
 
 
 class QueueState(msgspec.Struct, frozen=True, array_like=True):
@@ -59,6 +59,30 @@ _decoder = msgspec.msgpack.Decoder(LogState)
 def encode_state(state: LogState) -> bytes:
     """Make the payload of a STATE entry."""
     return _encoder.encode(state)
+
+
+def encode_state_of_size(state: LogState, size: int) -> bytes:
+    """Make the payload of a STATE entry of a given size; what is added, a reader skips.
+
+    At most 257 bytes can be added.
+
+    Examples
+    --------
+    >>> state = LogState(timestamp=7, queues=[QueueState("lines", 0, 0, 12)])
+    >>> room = len(encode_state(state))
+    >>> {decode_state(encode_state_of_size(state, room + more)) == state for more in range(99)}
+    {True}
+    """
+    missing = size - len(encode_state(state))
+    if not 0 <= missing <= 257:
+        raise ValueError(f"the state takes {size - missing} bytes, there are {size}")
+    fields: list[object] = list(msgspec.to_builtins(state))
+    if missing == 1:
+        fields.append(None)
+    elif missing:
+        # One extension of up to 255 bytes, behind its head of two.
+        fields.append(bytes(missing - 2))
+    return _encoder.encode(fields)
 
 
 def decode_state(payload: bytes | memoryview) -> LogState:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from headrace.store.entries import NO_UNIT
 from headrace.store.inspection import Block, LogFile, Stretch, walk
-from headrace.store.ledger import Hole, Ledger, QueueFact
+from headrace.store.ledger import Ledger
 
 if TYPE_CHECKING:
+    from headrace.store.holes import Hole, QueueFact
     from headrace.store.index import QueueKey
 
 __all__ = ["Evidence", "Survey", "survey"]
@@ -24,6 +25,9 @@ class Evidence:
 
     position: int
     queues: dict[QueueKey, QueueFact]
+    #: Compacted topics and since when; leaders' times in office.
+    compacted: dict[str, int] = field(default_factory=dict)
+    epochs: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,9 @@ def survey(
             ledger.take_stretch(Stretch(path, end, pending.position, "missing"))
         ledger.expect(pending.position, pending.queues, trusted=False)
     ledger.bear(_births(folder.parent))
+    if evidence is not None:
+        ledger.compacted = ledger.compacted or evidence.compacted
+        ledger.epochs = ledger.epochs or evidence.epochs
     ledger.finish()
     return Survey(files, ledger, evidence, extras)
 
