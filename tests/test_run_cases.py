@@ -74,6 +74,7 @@ def test_step_kinds_of_other_files(tmp_path: Path) -> None:
         {"survivors_count": 3},
         {"compact": {"now_ms": 1100}},
         {"accept": [[[1, "no", "1"]], {"survivors_count": 2}]},
+        {"survivors_count": 7, "accept": [{"survivors_count": 2}], "why": "either will do"},
         {"bounds": {"min": 15, "max": 4_294_967_300}},
         {"replica": {"commitlog_min": 20}},
         {"latest": {"k1": "v15", "z": "1"}},
