@@ -21,8 +21,8 @@ accounts:
 - {accessKey: admin, secretKey: admin-secret, admin: true}
 - accessKey: app
   secretKey: app-secret
-  topicPerms: [lines=PUB|SUB, delayed=PUB|SUB]
-  groupPerms: [readers=SUB, others=SUB, lite=SUB]
+  topicPerms: [lines=PUB|SUB, tried=PUB|SUB]
+  groupPerms: [readers=SUB, others=SUB, lite=SUB, retrying=SUB]
 """
 ADMIN = ("admin", "admin-secret")
 APP = ("app", "app-secret")
@@ -42,7 +42,7 @@ def secured(
             access_key="admin", secret_key="admin-secret", tls=True, tls_verify=False
         )
         with Client(broker.address, keys) as client:
-            for topic in ("lines", "other"):
+            for topic in ("lines", "tried", "other"):
                 Admin(client).create_topic(topic, queues=2)
         yield broker.address, mode == "enforcing"
 
@@ -67,6 +67,25 @@ def test_java_clients_with_keys_send_and_read_with_tls_and_without(
     with java.lite_consumer(address, "lite", "lines", security=Security(APP, tls=True)) as lite:
         assert sorted(lite.bodies(len(sent))) == sorted(sent)
         lite.commit()
+
+
+def test_java_transactions_and_retries_work_with_keys(
+    secured: tuple[str, bool], java: Java
+) -> None:
+    address, _ = secured
+    security = Security(APP, tls=True)
+    with (
+        java.push_consumer(
+            address, "retrying", "tried", fail={"again": 1}, level=1, security=security
+        ) as push,
+        java.transaction_producer(address, security=security) as producer,
+    ):
+        producer.send("tried", b"again", how="transaction")
+        got = [push.take(1)[0], push.take(1)[0]]
+    assert [(message.body, message.reconsume_times) for message in got] == [
+        (b"again", 0),
+        (b"again", 1),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,28 @@ def test_locks_are_taken_only_where_reading_is_allowed(app: SignedWire) -> None:
     assert (lock("in"), lock("other")) == (0, DENIED)
 
 
+def test_nobody_ends_the_transactions_of_a_topic_that_it_may_not_write(
+    app: SignedWire, broker: EmbeddedBroker
+) -> None:
+    with SignedWire(broker.address, ADMIN) as admin:
+        half = admin.put("other", b"x", f=4, i="TRAN_MSG\1true\2PGROUP\1p\2UNIQ_KEY\1u\2")
+    ending: dict[str, object] = {
+        "producerGroup": "p",
+        "tranStateTableOffset": half.ext["queueOffset"],
+        "commitLogOffset": int(half.ext["msgId"][16:], 16),
+        "commitOrRollback": 12,
+        "fromTransactionCheck": "false",
+    }
+    end = RequestCode.END_TRANSACTION
+    assert app.ask(end, **ending, topic="other").code == DENIED
+    assert app.ask(end, **ending).code == ResponseCode.INVALID_PARAMETER
+    other = app.ask(end, **ending, topic="out")
+    assert "topic" in str(other.remark)
+    assert other.code != 0
+    with SignedWire(broker.address, ADMIN) as admin:
+        assert admin.ask(end, **ending, topic="other").code == 0
+
+
 def test_what_changes_the_cluster_needs_an_admin(app: SignedWire, broker: EmbeddedBroker) -> None:
     codes = (
         RequestCode.DELETE_TOPIC_IN_BROKER,

@@ -164,10 +164,9 @@ NEEDS: dict[int, Finder] = {
     Code.SEND_MESSAGE: _fields(topic="topic", permission=PUB),
     Code.SEND_MESSAGE_V2: _sending,
     Code.SEND_BATCH_MESSAGE: _sending,
-    Code.END_TRANSACTION: _fields(topic="topic", permission=PUB, optional=True),
-    Code.CONSUMER_SEND_MSG_BACK: _fields(
-        topic="originTopic", permission=SUB, group="group", optional=True
-    ),
+    # The handlers of these two see that the message is of the topic that was named.
+    Code.END_TRANSACTION: _fields(topic="topic", permission=PUB),
+    Code.CONSUMER_SEND_MSG_BACK: _fields(topic="originTopic", permission=SUB, group="group"),
     Code.PULL_MESSAGE: _reading,
     Code.LITE_PULL_MESSAGE: _reading,
     Code.QUERY_MESSAGE: _fields(topic="topic", permission=SUB),

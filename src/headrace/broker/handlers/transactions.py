@@ -31,6 +31,7 @@ async def end_transaction(core: Core, request: Request) -> Command:
             request.number("commitLogOffset"),
             outcome,
             request.flag("fromTransactionCheck"),
+            request.command.ext.get("topic"),
         )
         await core.transactions.end(ending)
     return request.reply()

@@ -54,6 +54,8 @@ class Ending:
     outcome: Outcome
     #: The producer was asked.
     is_answer: bool = False
+    #: Topic of the message, where the producer says it: what it may write was checked by that.
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,6 +169,8 @@ class Transactions:
             raise _wrong("The producer group wrong")
         if message.queue_offset != ending.offset:
             raise _wrong("The transaction state table offset wrong")
+        if ending.topic is not None and message.properties.get(REAL_TOPIC) != ending.topic:
+            raise _wrong("The topic of the prepared transaction message is another one")
         immunity = read_immunity(message)
         if immunity is not None and not ending.is_answer:
             age = self._core.now() - message.born
