@@ -31,8 +31,9 @@ class Results:
     each: Mapping[str, list[int]]
     #: Last value of each word, by state store.
     states: Mapping[str, dict[str, int]]
-    #: The commit topic, oldest first.
+    #: The commit topic, oldest first, and the offset of each record.
     history: list[CommitRecord]
+    places: list[int]
     #: End of each source queue, and the offset of the job's group.
     ends: Mapping[str, int]
     committed: Mapping[str, int | None]
@@ -43,16 +44,15 @@ def read_results(namesrv: str) -> Results:
     with Client(namesrv) as client:
         consumer = PullConsumer(client, topology.name)
         sources = client.queues(LINES)
-        history = [
-            msgspec.json.decode(message.body, type=CommitRecord)
-            for message in _messages(client, topology.commit_topic)
-        ]
+        commits = list(_messages(client, topology.commit_topic))
+        history = [msgspec.json.decode(each.body, type=CommitRecord) for each in commits]
         return Results(
             lines=[message.body.decode() for message in _messages(client, LINES)],
             latest=_by_word(client, LATEST),
             each=_by_word(client, EACH),
             states={store: _state(client, store) for store in topology.state_topics},
             history=history,
+            places=[each.queue_offset for each in commits],
             ends={queue.name: consumer.end_offset(queue) for queue in sources},
             committed={queue.name: consumer.committed(queue) for queue in sources},
         )
@@ -75,7 +75,7 @@ def problems(results: Results, sent: Collection[str] = ()) -> list[str]:
         *_each_problems(results.each, counts),
         *_state_problems(results.states, counts),
         *_offset_problems(results),
-        *history_problems(results.history),
+        *history_problems(results.history, results.places),
     ]
 
 
@@ -161,18 +161,30 @@ def _offset_problems(results: Results) -> Iterator[str]:
         yield f"the last commit counts {last.counters} for {published} results"
 
 
-def history_problems(history: list[CommitRecord]) -> Iterator[str]:
-    """Hold a commit topic against its rules: epochs only rise, each batch follows the last."""
+def history_problems(history: list[CommitRecord], places: list[int] | None = None) -> Iterator[str]:
+    """Hold a commit topic against its rules: epochs only rise, each batch follows the last.
+
+    Compaction removes records that a newer one of the same key, the epoch and kind, replaced: so
+    many offsets are missing then in front of a commit as batches are.
+
+    Parameters
+    ----------
+    places
+        Offset of each record; without them, none may be missing.
+    """
+    places = list(range(len(history))) if places is None else places
     epoch = batch = 0
+    after = 0
     offsets: Mapping[str, int] = {}
-    for number, record in enumerate(history):
-        what = f"record {number} of the commit topic ({record.kind} {record.epoch}/{record.batch})"
-        expected = (epoch + 1, batch) if record.kind == "open" else (epoch, batch + 1)
-        if (record.epoch, record.batch) != expected:
-            yield f"{what} does not follow epoch {epoch}, batch {batch}"
+    for place, record in zip(places, history, strict=True):
+        what = f"record {place} of the commit topic ({record.kind} {record.epoch}/{record.batch})"
+        missing = place - after
+        expected = (epoch + 1, batch) if record.kind == "open" else (epoch, batch + 1 + missing)
+        if (record.epoch, record.batch) != expected or (missing and record.kind == "open"):
+            yield f"{what} does not follow epoch {epoch}, batch {batch} at offset {after}"
         if any(record.offsets.get(queue, 0) < offset for queue, offset in offsets.items()):
             yield f"{what} goes back from {offsets} to {record.offsets}"
-        epoch, batch, offsets = record.epoch, record.batch, record.offsets
+        epoch, batch, offsets, after = record.epoch, record.batch, record.offsets, place + 1
 
 
 def _differences(what: str, found: Mapping[str, int], wanted: Mapping[str, int]) -> Iterator[str]:

@@ -151,12 +151,14 @@ class Compactor:
                 )
             report = log.compact(force=force, throttle=self._throttle)
         with self._lock:
+            self._resting.pop(key, None)
+            if not report.records_in:
+                return report
             self._runs += 1
             self._bytes_in += report.bytes_in
             self._written += report.bytes_written
             self._dropped += report.records_in - report.records_out
             self._last_run = self._logs.clock.now()
-            self._resting.pop(key, None)
         return report
 
     def pause(self, key: LogKey) -> bool:

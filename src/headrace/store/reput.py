@@ -227,7 +227,10 @@ class Reput:
             self._add(self._behind(self._done), self._done)
             self._looked_back = True
         while not self._late.empty():
-            self._add([self._late.get()], self._log.begin)
+            key = self._late.get()
+            # What was handed on since it was opened lacks nothing that news do not tell of.
+            if key not in self._next:
+                self._add([key], self._log.begin)
         self._add(news, self._seen)
         self._seen = end
         for key in list(self._pending) if everything else self._ripe(news):

@@ -64,6 +64,7 @@ class Upkeep:
         self._clock_path = path / "clock"
         self._ops = ops
         self._catalog: Catalog = parts.catalog
+        self._writer = parts.writer
         self._logs: QueueLogs = parts.queue_logs
         self._interval = settings.maintenance_interval.total_seconds()
         self._next_expiry = time.monotonic() + self._interval
@@ -91,6 +92,8 @@ class Upkeep:
 
     def compact(self, topic: str | None, *, force: bool) -> list[CompactionReport]:
         """Compact all queues, or those of one topic, up to the end that readers see."""
+        # Only what is on disk is handed on: a checkpoint syncs the log.
+        self._writer.checkpoint().result()
         self.reput.catch_up()
         reports = []
         for view in self._catalog.views():
