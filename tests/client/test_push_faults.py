@@ -70,7 +70,7 @@ def test_a_java_member_that_dies_leaves_its_work_to_us(
 ) -> None:
     topic = make_topic(queues=2)
     group = f"{topic}-g"
-    theirs = java.push_consumer(cluster.namesrv, group, topic, pause_ms=100)
+    theirs = java.push_consumer(cluster.namesrv, group, topic, pause_ms=50)
     log = Log()
     with PushConsumer(brisk, group, [topic], log, options()) as consumer:
         until(lambda: len([q for q in consumer.assignment() if q.topic == topic]) == 1)
@@ -88,7 +88,9 @@ def test_a_java_member_that_dies_leaves_its_work_to_us(
 def test_messages_are_processed_when_the_broker_comes_back(tmp_path: Path) -> None:
     broker = Restartable(tmp_path / "data")
     settings = ClientSettings(
-        commit_interval=timedelta(milliseconds=50), rebalance_interval=timedelta(seconds=1)
+        commit_interval=timedelta(milliseconds=50),
+        rebalance_interval=timedelta(seconds=1),
+        retry_backoff_limit=timedelta(milliseconds=100),
     )
     half = threading.Event()
     seen: list[bytes] = []
