@@ -32,6 +32,7 @@ from headrace.store import MessageStore, StoreSettings, StoreStatistics
 
 if TYPE_CHECKING:
     from headrace.broker.polls import Queue
+    from headrace.protocol.replication import ReplicationInfo
 
 __all__ = ["BrokerServer", "BrokerStatistics"]
 
@@ -59,6 +60,8 @@ class BrokerStatistics:
     jobs: int
     #: Half messages whose producers have not said what becomes of them.
     open_transactions: int
+    #: This broker's part in replication, and how far its followers are.
+    replication: ReplicationInfo
     store: StoreStatistics
 
 
@@ -124,6 +127,7 @@ class BrokerServer:
             groups=len(groups),
             jobs=len(list(core.jobs.items())),
             open_transactions=core.transactions.open_count(),
+            replication=core.replication.info(),
             store=core.store.statistics(),
         )
 
