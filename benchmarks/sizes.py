@@ -46,6 +46,10 @@ class Sizes:
     old_size: int
     #: Keys of the queue to compact, each in four versions.
     compacted_keys: int
+    #: Bytes of the log of a store that is started, and of one that is recovered; and queues.
+    store_bytes: int
+    recovered_bytes: int
+    many_queues: int
     #: Keys of the state to restore.
     restored_keys: int
     #: Longest wait for any one step; a step that takes longer has failed.
@@ -73,6 +77,9 @@ FULL = Sizes(
     old_messages=1_000_000,
     old_size=1024,
     compacted_keys=300_000,
+    store_bytes=10_000_000_000,
+    recovered_bytes=2_000_000_000,
+    many_queues=10_000,
     restored_keys=1_000_000,
     patience=timedelta(minutes=15),
 )
@@ -98,6 +105,9 @@ SMALL = Sizes(
     old_messages=20_000,
     old_size=1024,
     compacted_keys=5_000,
+    store_bytes=2_000_000,
+    recovered_bytes=2_000_000,
+    many_queues=100,
     restored_keys=10_000,
     patience=timedelta(minutes=2),
 )

@@ -79,5 +79,12 @@ TARGETS: dict[str, Target | None] = {
     "compaction_bytes": Target("at least", 500),
     "compaction_records": Target("at least", 500_000),
     "compaction_key_bytes": Target("below", 40),
+    "recovery_bytes": Target("at least", 1_000),
+    "start_10gb": Target("below", 2.0),
+    "queues_10k_sends": None,
+    "queues_10k_pulls": None,
+    "queues_10k_start": Target("below", 2.0),
+    "queues_10k_stop": None,
+    "queues_10k_files": Target("below", 1_000),
     "restore": Target("at least", 200_000),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compaction
+from benchmarks import compaction, store_life
 from benchmarks.measures import Benchmark, Plan, Runner, benchmark, chosen, discover
 from benchmarks.sizes import SMALL
 from benchmarks.table import results_table
@@ -55,6 +55,17 @@ def test_compaction_is_measured() -> None:
     assert set(rates) | set(memory) <= set(TARGETS)
     assert rates["compaction_bytes"] > 0
     assert memory["compaction_key_bytes"] > 24
+
+
+def test_the_life_of_a_store_is_measured() -> None:
+    """In this process: it needs no broker."""
+    plan = Plan(1, SMALL)
+    [start] = store_life.start_10gb(plan)
+    [recovery] = store_life.recovery_bytes(plan)
+    [queues] = store_life.queues_10k(plan)
+    assert set(start) | set(recovery) | set(queues) <= set(TARGETS)
+    assert recovery["recovery_bytes"] > 0
+    assert queues["queues_10k_files"] < 100
 
 
 @pytest.mark.spark
