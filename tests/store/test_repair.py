@@ -12,6 +12,7 @@ from headrace.errors import StoreError, StoreLockedError
 from headrace.store import MessageStore, StageKey
 from headrace.store.entries import EntryKind, parse_header
 from headrace.store.examination import examine_store
+from headrace.store.keys.query import KeyQuery
 from headrace.store.repair import apply_repair, plan_repair, repair_store
 from tests.store.faulty_files import Killed, KilledAt
 from tests.store.samples import (
@@ -252,3 +253,22 @@ def test_a_folder_without_a_store_is_named(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="holds no store"):
             call(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_by_key_passes_over_what_is_lost(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, settings(segment_size=600)) as store:
+        for number in range(12):
+            properties = b"KEYS\x01k%d\x02" % (number % 3)
+            store.append([append_of("lines", 0, [b"%d" % number], properties)]).result()
+        query = KeyQuery(topic="lines", word="k1")
+        before = store.keys.find(query)
+        assert len(before) == 4
+    victim = before[1]
+    position = int.from_bytes(victim[28:36], "big")
+    file = max(file for file in log_files(tmp_path) if int(file.stem) <= position)
+    content = bytearray(file.read_bytes())
+    content[position - int(file.stem) + 90] ^= 1
+    file.write_bytes(bytes(content))
+    assert repair_store(tmp_path, agree)
+    with MessageStore.open(tmp_path, settings(segment_size=600)) as store:
+        assert store.keys.find(query) == [each for each in before if each != victim]
