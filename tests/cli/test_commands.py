@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,7 +161,7 @@ def test_groups_are_listed_with_their_lag_reset_and_deleted(
         if next(rounds, 0) == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace.cli._groups.time.sleep", sleep)
+    monkeypatch.setattr("headrace.cli._groups.time", SimpleNamespace(sleep=sleep))
     run("group", "lag", "slow", "--topic", "lagging", "--watch")
     assert capsys.readouterr().out.count("broker-a 0") == 3
     run("consume", "lagging", "--group", "slow", "--until-end")

@@ -18,7 +18,6 @@ from headrace.cli._security import connecting
 
 if TYPE_CHECKING:
     from headrace.broker import BrokerSettings
-    from headrace.broker.descriptors import raise_limit
 
 __all__ = ["app"]
 
@@ -128,6 +127,7 @@ def broker(
     if context.invoked_subcommand is not None:
         return
     from headrace.broker import BrokerSettings, Guards, Limits, PeerSecurity
+    from headrace.broker.descriptors import raise_limit
     from headrace.broker.keeping import parse_compaction, parse_retention, parse_size
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")

@@ -33,7 +33,8 @@ def judge(mine: LogHead, log: str, newest: Epoch, position: int) -> Verdict:
 
     Examples
     --------
-    >>> from headrace.store.replication.epochs import EpochTable
+    >>> from headrace.store.replication.epochs import Epoch, EpochTable
+    >>> from headrace.store.replication.following import LogHead
     >>> judge(LogHead("l1", EpochTable(), 0, 900), "l1", Epoch(0, 0, 0), 901)
     <Verdict.DIVERGED: 'diverged'>
     """
