@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.broker.transactions.messages import read_halves
+from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.frames import Command
 from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import Message, StoredMessage, decode_messages
+from headrace.protocol.records import RecordFields, encode_record
 from tests.broker.wire import JobWire, Wire
 
 
@@ -246,3 +248,24 @@ def test_messages_survive_a_restart(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.address) as wire:
         assert messages(wire.pull("t", 2))[0].body == b"x"
         assert wire.put("t", b"y", 2).ext["queueOffset"] == "1"
+
+
+def test_body_that_cannot_be_unpacked_keeps_nothing_else_from_being_delivered(
+    wire: JobWire,
+) -> None:
+    # Found by fuzzing: it kept every delayed and every half message behind it waiting.
+    wire.create("t", queues=1)
+    unpackable = int(SysFlag.COMPRESSED | SysFlag.ZLIB)
+    for flag, body in ((unpackable, b"no zlib"), (0, b"plain")):
+        answer = wire.put("t", body, f=flag, i="TIMER_DELAY_MS\x0110\x02")
+        assert answer.code == 0, answer.remark
+    bodies: list[bytes] = []
+    deadline = time.monotonic() + 20
+    while len(bodies) < 2:
+        assert time.monotonic() < deadline
+        answer = wire.pull("t", 0, len(bodies), sysFlag=6, suspendTimeoutMillis=1000)
+        if answer.code == 0:
+            bodies += [m.body for m in decode_messages(answer.payload, unpack=False)]
+    assert bodies == [b"no zlib", b"plain"]
+    half = encode_record("t", b"no zlib", b"PGROUP\x01p\x02", RecordFields(sys_flag=unpackable))
+    assert len(read_halves(half.data, 1000)) == 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from headrace.broker import BrokerSettings, EmbeddedBroker, Limits
+from headrace.broker.handlers import HANDLERS
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command, encode
 from tests.broker.wire import Wire
@@ -92,9 +94,44 @@ def _inputs() -> list[bytes]:
     return corpus.frames()
 
 
+#: What other requests than those of the corpus read, whichever of it each reads.
+_FIELDS = {
+    **dict.fromkeys(("topic", "topicName", "originTopic", "key", "namespace"), "lines"),
+    **dict.fromkeys(("group", "consumerGroup", "producerGroup", "groupName"), "readers"),
+    **dict.fromkeys(("queueId", "offset", "timestamp", "commitOffset", "delayLevel"), "0"),
+    **dict.fromkeys(("brokerName", "clusterName", "brokerAddr", "clientId"), "broker-a"),
+    "value": "v",
+    "brokerId": "0",
+    "haServerAddr": "127.0.0.1:1",
+    "topicList": "lines;other",
+}
+#: Headrace's own requests between brokers change what a broker is.
+_BETWEEN_BROKERS = 28_010
+
+
+@cache
+def _requests() -> list[Command]:
+    real = list(corpus.requests())
+    send = real[0].ext
+    for more in (
+        "DELAY\x013\x02",
+        "TIMER_DELAY_MS\x0150\x02",
+        "TRAN_MSG\x01true\x02PGROUP\x01p\x02",
+    ):
+        flag = "4" if "TRAN" in more else "0"
+        real.append(Command(310, send | {"i": more + send["i"], "f": flag}, b"later"))
+    known = {command.code for command in real}
+    bodies = corpus.bodies()
+    for number, code in enumerate(sorted(HANDLERS)):
+        if code not in known and code < _BETWEEN_BROKERS:
+            real.append(Command(code, dict(_FIELDS), bodies[number % len(bodies)]))
+            real.append(Command(code, dict(_FIELDS)))
+    return real
+
+
 def _changed(data: bytes, choice: random.Random) -> bytes:
     """Make a real request with some fields changed, and some of the data in its body."""
-    real = choice.choice(corpus.requests())
+    real = choice.choice(_requests())
     ext = dict(real.ext)
     for name in choice.sample(sorted(ext), min(len(ext), choice.randrange(3))):
         ext[name] = choice.choice(_VALUES)

@@ -74,8 +74,16 @@ class MessageColumns:
         return property_column(self.properties, name)
 
 
-def decode_columns(block: Buffer) -> MessageColumns:
+def decode_columns(block: Buffer, *, unpack: bool = True) -> MessageColumns:
     r"""Read a block of stored messages, as a pull returns it.
+
+    Parameters
+    ----------
+    block
+        The messages.
+    unpack
+        Whether compressed bodies are unpacked.  A broker leaves them as they are: one that is
+        damaged must not keep it from reading the others.
 
     Raises
     ------
@@ -97,6 +105,7 @@ def decode_columns(block: Buffer) -> MessageColumns:
     layout = locate(block, starts)
     head = layout.head
     sys_flag = head["sys_flag"].astype(np.int32)
+    bodies = slices(block, layout.body_starts, layout.body_ends)
     return MessageColumns(
         queue_offset=head["queue_offset"].astype(np.int64),
         position=head["position"].astype(np.int64),
@@ -104,7 +113,7 @@ def decode_columns(block: Buffer) -> MessageColumns:
         stored=head["stored"].astype(np.int64),
         queue_id=head["queue_id"].astype(np.int32),
         sys_flag=sys_flag,
-        body=_decompressed(slices(block, layout.body_starts, layout.body_ends), sys_flag),
+        body=_decompressed(bodies, sys_flag) if unpack else bodies,
         properties=slices(block, layout.property_starts, layout.property_ends),
     )
 

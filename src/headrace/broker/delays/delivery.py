@@ -133,7 +133,7 @@ class Delivery:
             if result is None:
                 continue
             self.scheduler.lost(level, result.min_offset)
-            columns = decode_columns(b"".join(result.slices))
+            columns = decode_columns(b"".join(result.slices), unpack=False)
             found = zip(columns.queue_offset.tolist(), columns.stored.tolist(), strict=True)
             self.scheduler.stored(level, found)
             more |= result.next_offset < result.max_offset and count == _MOST_AT_ONCE
@@ -145,7 +145,7 @@ class Delivery:
         if result is None:
             scheduler.timers([], self._core.store.bounds(TIMER_TOPIC, 0).max_offset)
             return False
-        columns = decode_columns(b"".join(result.slices))
+        columns = decode_columns(b"".join(result.slices), unpack=False)
         dues = columns.property(TIMER_OUT_MS).fill_null(b"0").to_pylist()
         found = zip(map(int, dues), columns.queue_offset.tolist(), strict=True)
         scheduler.timers(found, result.next_offset)

@@ -268,7 +268,7 @@ def _draft(
 
 
 def _require_keys(topic: str, records: Records) -> None:
-    keys = decode_columns(records.data).property(KEYS).to_pylist()
+    keys = decode_columns(records.data, unpack=False).property(KEYS).to_pylist()
     # Java's isBlank takes spaces for nothing.
     if not all(key and key.strip() for key in keys):
         message = f"Required message key is missing: topic {topic!r} keeps the newest message of"

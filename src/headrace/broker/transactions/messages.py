@@ -192,7 +192,7 @@ def read_halves(block: Buffer, timeout: int) -> list[Half]:
     timeout
         What a producer gets that asks for the usual immunity, ms.
     """
-    columns = decode_columns(block)
+    columns = decode_columns(block, unpack=False)
     given = columns.property(CHECK_IMMUNITY_TIME)
     wanted = given.to_pylist() if given.null_count < len(given) else [None] * len(given)
     places = np.stack((columns.queue_offset, columns.position, columns.stored), axis=1)

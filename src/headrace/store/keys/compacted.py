@@ -42,7 +42,7 @@ def find_compacted(
             if not result.count:
                 break
             block = b"".join(result.slices)
-            columns = decode_columns(block)
+            columns = decode_columns(block, unpack=False)
             rows = _rows(columns, query, log_begin)
             found += _records(block, columns, rows)
             if int(columns.position[-1]) >= log_begin:
