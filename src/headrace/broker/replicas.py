@@ -73,8 +73,8 @@ class Replication:
         #: Queues that followers read from the beginning.
         self.leases = RebuildLeases(
             settings.rebuild_expiry.total_seconds(),
-            lambda key: core.store.pause_compaction(*key),
-            lambda key: core.store.resume_compaction(*key),
+            core.store.rebuilds.pause,
+            core.store.rebuilds.resume,
         )
 
     @property

@@ -313,18 +313,6 @@ class MessageStore:
         """
         return self._upkeep.expire()
 
-    def pause_compaction(self, topic: str, queue_id: int, birth: int) -> bool:
-        """Keep a queue from being compacted; False while it is being compacted just now."""
-        return self._upkeep.compactor.pause((topic, queue_id, birth))
-
-    def resume_compaction(self, topic: str, queue_id: int, birth: int) -> None:
-        """Let a queue be compacted again."""
-        self._upkeep.compactor.resume((topic, queue_id, birth))
-
-    def birth(self, topic: str, queue_id: int) -> int:
-        """Log position of a queue's first entry: it names this life of the queue."""
-        return self._catalog.view((topic, queue_id)).birth
-
     def hold(self, keep_from: Callable[[], int | None]) -> None:
         """Have retention ask for the lowest position to keep, for a follower; None is no wish.
 

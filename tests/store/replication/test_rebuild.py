@@ -174,11 +174,11 @@ def test_deleted_key_does_not_return(tmp_path: Path, primary: MessageStore) -> N
     primary.compact()
     follower = copy_of(primary, tmp_path / "copy")
     copy = follower.store
-    key = (TOPIC, 0, primary.birth(TOPIC, 0))
-    assert primary.pause_compaction(*key)
+    key = (TOPIC, 0, primary.rebuilds.birth(TOPIC, 0))
+    assert primary.rebuilds.pause(key)
     while step(copy, primary) is not None:
         assert primary.compact(TOPIC, force=True)[1:] == []
-    primary.resume_compaction(*key)
+    primary.rebuilds.resume(key)
     assert "late" not in table(follow(copy))
     assert "gone" not in table(follow(copy))
     both_compacted(copy, primary)

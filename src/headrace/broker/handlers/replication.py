@@ -99,7 +99,7 @@ async def pull_records(core: Core, request: Request) -> Command:
     if replication.role is Role.FOLLOWER:
         replication.require(Role.PRIMARY)
     key = (request.text("topic"), request.number("queueId"), request.number("birth"))
-    if core.store.birth(*key[:2]) != key[2]:
+    if core.store.rebuilds.birth(*key[:2]) != key[2]:
         raise NotFoundError(f"queue {key[1]} of topic {key[0]!r} is not that one any more")
     session = request.text("session")
     if request.flag("end"):

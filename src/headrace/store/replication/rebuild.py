@@ -120,6 +120,18 @@ class Rebuilds:
         for entry in self.pending():
             upkeep.compactor.pause(entry.key)
 
+    def pause(self, key: LogKey) -> bool:
+        """Keep a queue from being compacted; False while it is being compacted just now."""
+        return self._upkeep.compactor.pause(key)
+
+    def resume(self, key: LogKey) -> None:
+        """Let a queue be compacted again."""
+        self._upkeep.compactor.resume(key)
+
+    def birth(self, topic: str, queue_id: int) -> int:
+        """Log position of a queue's first entry: it names this life of the queue."""
+        return self._catalog.view((topic, queue_id)).birth
+
     def holds(self, view: IndexView, log: QueueLog) -> bool:
         """Whether nothing may be appended yet, as what comes before it is still lacking."""
         if not self._is_copy():
