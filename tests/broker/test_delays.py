@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from headrace.broker import BrokerSettings, EmbeddedBroker, spawn_broker
 from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import StoredMessage, decode_messages
+from tests.broker.test_keeping import store_of
 from tests.broker.wire import JobWire, Wire
 
 FAST = BrokerSettings(delay_levels="60ms 150ms")
@@ -58,7 +61,8 @@ def test_message_is_seen_when_its_delay_is_over(wire: Wire, properties: str, del
     assert (sent.code, sent.ext["queueId"]) == (0, "1")
     [message] = wait_for(wire, 1, queue=1)
     late = message.stored - begin - delay
-    assert 0 <= late < 400
+    # Milliseconds by itself; a busy machine, or the first broker of a process, takes longer.
+    assert 0 <= late < 2000
     assert (message.body, message.keys, message.reconsume_times) == (b"x", "k", 2)
     assert (message.born, message.flag) == (1234, 7)
     assert message.properties["REAL_TOPIC"] == "t"
@@ -116,21 +120,52 @@ def test_waiting_messages_survive_a_restart(tmp_path: Path) -> None:
     "point", ["broker.delays.before_unit", "store.unit.middle", "broker.delays.after_unit"]
 )
 def test_killed_broker_delivers_each_message_once(tmp_path: Path, point: str) -> None:
-    wanted = [b"%d" % number for number in range(40)]
-    options = ["--delay-levels", "300ms"]
+    options = ["--delay-levels", "100ms"]
     kill = {"HEADRACE_FAILPOINTS": f"{point}=kill:2"}
+    answered: list[bytes] = []
     with spawn_broker(tmp_path, options=options, environment=kill) as broker:
         with JobWire(broker.address) as wire:
             wire.create("t")
-            sent = []
-            for number in wanted:
-                late = f"TIMER_DELAY_MS\1{400 + 10 * int(number)}\2"
-                delay = late if int(number) % 2 else "DELAY\0011\2"
-                sent.append(wire.start_put("t", number, i=delay))
-            assert {wire.receive(number).code for number in sent} == {0}
+            # It dies with the second delivery, however many messages that takes.
+            with contextlib.suppress(OSError):
+                for number in range(10_000):
+                    delay = "DELAY\0011\2" if number % 2 else "TIMER_DELAY_MS\001120\2"
+                    assert wire.put("t", b"%d" % number, i=delay).code == 0
+                    answered.append(b"%d" % number)
         assert broker.process.wait(20) == -9
     with spawn_broker(tmp_path, options=options) as broker, JobWire(broker.address) as wire:
-        found = [message.body for message in wait_for(wire, len(wanted))]
-        wire.put("t", b"last", i="DELAY\0011\2")
-        found = [message.body for message in wait_for(wire, len(found) + 1)]
-    assert sorted(found) == sorted([*wanted, b"last"])
+        wire.put("t", b"last", i="TIMER_DELAY_MS\001300\2")
+        deadline = time.monotonic() + 20
+        while b"last" not in (found := [m.body for m in wait_for(wire, len(answered) + 1)]):
+            assert time.monotonic() < deadline
+    # The message that was not answered may have been stored or not.
+    assert len(found) == len(set(found)) <= len(answered) + 2
+    assert {*answered, b"last"} <= set(found)
+
+
+def fill(wire: Wire) -> None:
+    """Fill some segments."""
+    sent = [wire.start_put("other", b"z" * 1000) for _ in range(200)]
+    assert {wire.receive(number).code for number in sent} == {0}
+
+
+def test_messages_that_wait_do_not_expire(tmp_path: Path) -> None:
+    settings = BrokerSettings(
+        segment_size=64 * 1024,
+        retention=timedelta(milliseconds=1),
+        delay_levels="700ms",
+        flush="async",
+    )
+    with EmbeddedBroker(tmp_path, settings=settings) as broker, Wire(broker.address) as wire:
+        wire.create("t")
+        wire.create("other")
+        wire.put("t", b"x", i="TIMER_DELAY_MS\0011400\2")
+        wire.put("t", b"y", i="DELAY\0011\2")
+        fill(wire)
+        store_of(broker).expire()
+        assert store_of(broker).bounds("rmq_sys_wheel_timer", 0).min_offset == 0
+        assert [message.body for message in wait_for(wire, 2)] == [b"y", b"x"]
+        # Once they are delivered, they go like all others.
+        fill(wire)
+        store_of(broker).expire()
+        assert store_of(broker).bounds("rmq_sys_wheel_timer", 0).min_offset == 1

@@ -314,11 +314,18 @@ class MessageStore:
         return self._upkeep.expire()
 
     def hold(self, keep_from: Callable[[], int | None]) -> None:
-        """Have retention ask for the lowest position to keep, for a follower; None is no wish.
+        """Have retention ask, too, for the lowest position to keep; None is no wish.
 
         When the disk is full beyond ``disk_watermark`` nobody is asked.
         """
-        self._upkeep.retention.keep_from = keep_from
+        retention = self._upkeep.retention
+        others = retention.keep_from
+
+        def lowest() -> int | None:
+            wishes = [wish for wish in (others(), keep_from()) if wish is not None]
+            return min(wishes, default=None)
+
+        retention.keep_from = lowest
 
     def compact_topic(self, topic: str) -> Future[None]:
         """Keep only the newest record of each key of a topic, from here on; again is no change."""

@@ -61,6 +61,7 @@ class Delivery:
         self._lines = spans + spans[-1:] * (CLOSED_TOPICS[DELAY_TOPIC] - len(spans))
         self.scheduler = Scheduler(self._lines)
         self._woken = asyncio.Event()
+        core.store.hold(self._keep_from)
 
     def wake(self) -> None:
         """Look for what was parked; called on the loop."""
@@ -111,6 +112,22 @@ class Delivery:
             return
         finally:
             self._woken.clear()
+
+    def _keep_from(self) -> int | None:
+        """Give the position of the oldest message that waits. Caller: retention's thread."""
+        scheduler = self.scheduler
+        if not self._core.writable:
+            return None
+        levels = range(1, len(self._lines) + 1)
+        places = [(DELAY_TOPIC, level - 1, scheduler.progress.level(level)) for level in levels]
+        places.append((TIMER_TOPIC, 0, scheduler.oldest_timer()))
+        positions = []
+        for topic, queue_id, offset in places:
+            result = self._read(topic, queue_id, offset, 1)
+            if result is not None and result.slices:
+                (message,) = decode_messages(b"".join(result.slices), unpack=False)
+                positions.append(message.position)
+        return min(positions, default=None)
 
     def _saved(self) -> Progress:
         # The first use of the columns loads libraries for up to half a second: not at a deadline.

@@ -111,6 +111,11 @@ class Scheduler:
         """Next offset of the timers' queue to hear of."""
         return self._scanned
 
+    def oldest_timer(self) -> int:
+        """Offset before which no timer waits; any thread may ask."""
+        waiting = self._heap.copy()
+        return min((entry & _OFFSET_MASK for entry in waiting), default=self._scanned)
+
     def wanted(self, level: int, most: int) -> tuple[int, int]:
         """Next offset of a level to hear of, and how many messages at most."""
         line = self._levels[level]
