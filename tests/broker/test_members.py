@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headrace.broker import EmbeddedBroker
-from headrace.broker.limits import Limits
+from headrace.broker.network.limits import Limits
 from headrace.broker.questions import Questions
 from headrace.errors import RequestTimeoutError
 from headrace.protocol.codes import RequestCode, ResponseCode

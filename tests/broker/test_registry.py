@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.broker.registry import BrokerPlace, BrokerRegistry, Registration
+from headrace.broker.naming.registry import BrokerPlace, BrokerRegistry, Registration
 from headrace.errors import ProtocolError
 from headrace.protocol.registration import read_registration
 from headrace.protocol.routes import (

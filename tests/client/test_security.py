@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.broker.certificates import make_certificate
+from headrace.broker.network.certificates import make_certificate
 from headrace.cli import main
 from headrace.client import (
     Admin,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.broker.access import read_rules
-from headrace.broker.limits import Limits
+from headrace.broker.network.limits import Limits
 from headrace.broker.requests import Request
 from headrace.errors import HeadraceError, InvalidParameterError, ProtocolError, SettingsError
 from headrace.protocol.attributes import apply_attributes

@@ -13,10 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import get_args
 
-from headrace.broker.descriptors import raise_limit
 from headrace.broker.embedded import READY_LINE, ExitCode
-from headrace.broker.limits import Limits
-from headrace.broker.remote import PeerSecurity
+from headrace.broker.network.descriptors import raise_limit
+from headrace.broker.network.limits import Limits
+from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.server import BrokerServer
 from headrace.broker.settings import BrokerSettings, Guards, TlsMode
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.broker.mailbox import Mailbox
+    from headrace.broker.network.mailbox import Mailbox
     from headrace.store import AppendResult, MessageStore, QueueAppend
 
 __all__ = ["AppendOutcome", "Appends", "OnAppended"]

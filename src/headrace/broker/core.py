@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-from headrace.broker import admission
 from headrace.broker.appends import AppendOutcome, Appends, OnAppended
 from headrace.broker.clients import ClientRegistry, Notify
 from headrace.broker.delays import Delivery
@@ -22,13 +21,14 @@ from headrace.broker.groups import GroupTable
 from headrace.broker.jobs import JobBook
 from headrace.broker.keeping import COMPACTED, keep_as_configured
 from headrace.broker.locks import QueueLocks
-from headrace.broker.mailbox import Mailbox
-from headrace.broker.names import NameServer
+from headrace.broker.naming.names import NameServer
+from headrace.broker.network import admission
+from headrace.broker.network.mailbox import Mailbox
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.polls import LongPolls, Queue
 from headrace.broker.questions import Questions
 from headrace.broker.rates import Rate
-from headrace.broker.replicas import Replication
+from headrace.broker.replication.replicas import Replication
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 from headrace.broker.static_topics import StaticTopics
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, TopicTable
@@ -40,7 +40,7 @@ from headrace.protocol.routes import MappingDetail, TopicConfig
 
 if TYPE_CHECKING:
     from headrace.broker.drafts import Draft
-    from headrace.broker.follower import FollowerTask
+    from headrace.broker.replication.follower import FollowerTask
     from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
     from headrace.store import AppendResult, MessageStore, QueueAppend

@@ -6,7 +6,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING
 
-from headrace.broker.quiet_log import QuietLog
+from headrace.broker.network.quiet_log import QuietLog
 from headrace.broker.requests import Request, request_name
 from headrace.errors import (
     BrokerError,

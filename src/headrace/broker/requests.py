@@ -14,7 +14,7 @@ from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Buffer, Command
 
 if TYPE_CHECKING:
-    from headrace.broker.limits import Limits
+    from headrace.broker.network.limits import Limits
 
 __all__ = ["Outcome", "Peer", "Request", "request_name"]
 

@@ -15,17 +15,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.broker.access import Guard
-from headrace.broker.announcing import Announcer
-from headrace.broker.certificates import server_context
-from headrace.broker.connection import Connection, Hooks
 from headrace.broker.core import Core
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.keeping import compact_all
-from headrace.broker.ledger import Ledger
-from headrace.broker.listener import Gate, Listener
-from headrace.broker.promotion import begin_replication
+from headrace.broker.naming.announcing import Announcer
+from headrace.broker.network.certificates import server_context
+from headrace.broker.network.connection import Connection, Hooks
+from headrace.broker.network.ledger import Ledger
+from headrace.broker.network.listener import Gate, Listener
+from headrace.broker.replication.promotion import begin_replication
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import HeadraceError, SettingsError, StoreError
 from headrace.store import MessageStore, StoreSettings, StoreStatistics

@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from headrace.broker.limits import Limits
-from headrace.broker.remote import PeerSecurity
+from headrace.broker.network.limits import Limits
+from headrace.broker.replication.remote import PeerSecurity
 from headrace.errors import SettingsError
 from headrace.store.compaction import CompactionSettings
 

@@ -127,8 +127,8 @@ def broker(
     if context.invoked_subcommand is not None:
         return
     from headrace.broker import BrokerSettings, Guards, Limits, PeerSecurity
-    from headrace.broker.descriptors import raise_limit
     from headrace.broker.keeping import parse_compaction, parse_retention, parse_size
+    from headrace.broker.network.descriptors import raise_limit
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
     mode: Literal["sync", "async"] = "sync" if flush is Flush.sync else "async"

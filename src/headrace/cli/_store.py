@@ -14,9 +14,9 @@ import typer
 from headrace.cli._terminal import say, terminal
 
 if TYPE_CHECKING:
-    from headrace.store.examination import Examination
-    from headrace.store.findings import Finding
-    from headrace.store.repair import RepairPlan
+    from headrace.store.damage.examination import Examination
+    from headrace.store.damage.findings import Finding
+    from headrace.store.damage.repair import RepairPlan
 
 __all__ = ["app"]
 
@@ -46,7 +46,7 @@ def verify(
 
     Nothing is changed.  A broker may have the store open: what it writes meanwhile is left out.
     """
-    from headrace.store.examination import examine_store
+    from headrace.store.damage.examination import examine_store
 
     path = _store_folder(folder)
     with _progress(path, "verifying") as progress:
@@ -69,7 +69,7 @@ def repair(
     Shows what will be done and what is lost, and asks.  Of every file that changes the old one
     is kept.
     """
-    from headrace.store.repair import repair_store
+    from headrace.store.damage.repair import repair_store
 
     path = _store_folder(folder)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.access.accounts import AccessRules, Account, load_rules
 from headrace.broker.access.needs import Need, needs_of
 from headrace.broker.failures import failure
-from headrace.broker.quiet_log import QuietLog
+from headrace.broker.network.quiet_log import QuietLog
 from headrace.errors import HeadraceError, SettingsError
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.signing import ACCESS_KEY, is_signed_with

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.admission import check_heartbeat
 from headrace.broker.clients import Member
+from headrace.broker.network.admission import check_heartbeat
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.groups import ClientConfig, Heartbeat, LockRequest
 from headrace.protocol.routes import QueueRef, dumps

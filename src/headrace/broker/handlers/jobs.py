@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.admission import check_new_topic
 from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX, JobState, check_parts
+from headrace.broker.network.admission import check_new_topic
 from headrace.errors import BrokerBusyError, InvalidParameterError, NotReplicatedError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import decode_messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.admission import check_group
+from headrace.broker.network.admission import check_group
 from headrace.broker.static_topics import LogicalQueue
 from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode

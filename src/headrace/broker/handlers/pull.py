@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.admission import check_group
 from headrace.broker.failures import failure
+from headrace.broker.network.admission import check_group
 from headrace.errors import BrokerError, InvalidParameterError, NoPermissionError
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.groups import split_tags

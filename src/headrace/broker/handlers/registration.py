@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.registry import BrokerPlace, Registration
+from headrace.broker.naming.registry import BrokerPlace, Registration
 from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.registration import body_checksum, read_registration

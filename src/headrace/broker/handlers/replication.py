@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.promotion import fence, promote
-from headrace.broker.rebuild_leases import Lease
-from headrace.broker.replica_state import Role
-from headrace.broker.replica_tables import changed, own_stamp
+from headrace.broker.replication.promotion import fence, promote
+from headrace.broker.replication.rebuild_leases import Lease
+from headrace.broker.replication.state import Role
+from headrace.broker.replication.tables import changed, own_stamp
 from headrace.errors import (
     BrokerBusyError,
     FencedError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from headrace.broker.admission import check_group
+from headrace.broker.network.admission import check_group
 from headrace.broker.retries import SendBack, sent_back
 from headrace.broker.rewriting import with_delay
 from headrace.broker.topics import RETRY_PREFIX

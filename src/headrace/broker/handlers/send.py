@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.broker.admission import check_batch, check_new_topic
 from headrace.broker.drafts import Draft
 from headrace.broker.failures import failure
+from headrace.broker.network.admission import check_batch, check_new_topic
 from headrace.broker.rewriting import Sending, is_special, rewritten
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
 from headrace.errors import InvalidParameterError, MessageRejectedError, NotReplicatedError

@@ -12,7 +12,15 @@ from pathlib import Path
 from headrace.broker import EmbeddedBroker
 from headrace.client import Client, ClientSettings, Message, Producer
 from headrace.protocol.codes import RequestCode, ResponseCode
-from tests.broker.test_replicas import bodies, caught_up, info, promote, running, segments, until
+from tests.broker.replication.test_replicas import (
+    bodies,
+    caught_up,
+    info,
+    promote,
+    running,
+    segments,
+    until,
+)
 from tests.broker.wire import Wire
 from tests.java.clients import Java
 

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.broker.descriptors import most_connections
-from headrace.broker.quiet_log import QuietLog
+from headrace.broker.network.descriptors import most_connections
+from headrace.broker.network.quiet_log import QuietLog
 from headrace.errors import ProtocolError
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.frames import FrameBuffer, encode
 
 if TYPE_CHECKING:
-    from headrace.broker.connection import Connection
-    from headrace.broker.limits import Limits
+    from headrace.broker.network.connection import Connection
+    from headrace.broker.network.limits import Limits
     from headrace.broker.settings import TlsMode
 
 __all__ = ["Gate", "Listener"]

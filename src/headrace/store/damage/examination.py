@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import StoreError
 from headrace.store.checkpoint import read_checkpoint
-from headrace.store.checks import check_checkpoint, check_index_files, check_staged_parts
-from headrace.store.compaction_repair import check_compaction_logs
+from headrace.store.damage.checks import check_checkpoint, check_index_files, check_staged_parts
+from headrace.store.damage.compaction_repair import check_compaction_logs
+from headrace.store.damage.findings import Finding
+from headrace.store.damage.holes import QueueFact
+from headrace.store.damage.inspection import LogFile, Stretch, find_log_files
+from headrace.store.damage.survey import Evidence, Survey, survey
 from headrace.store.fileops import FileOps
-from headrace.store.findings import Finding
-from headrace.store.holes import QueueFact
-from headrace.store.inspection import LogFile, Stretch, find_log_files
-from headrace.store.survey import Evidence, Survey, survey
 
 if TYPE_CHECKING:
     from headrace.store.checkpoint import LoadedCheckpoint
-    from headrace.store.holes import Hole
+    from headrace.store.damage.holes import Hole
 
 __all__ = ["Examination", "evidence_of", "examine_store", "holder_of", "survey_log"]
 

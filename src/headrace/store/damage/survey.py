@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from headrace.store.damage.inspection import Block, LogFile, Stretch, walk
+from headrace.store.damage.ledger import Ledger
 from headrace.store.entries import NO_UNIT
-from headrace.store.inspection import Block, LogFile, Stretch, walk
-from headrace.store.ledger import Ledger
 
 if TYPE_CHECKING:
-    from headrace.store.holes import Hole, QueueFact
+    from headrace.store.damage.holes import Hole, QueueFact
     from headrace.store.index import QueueKey
 
 __all__ = ["Evidence", "Survey", "survey"]

@@ -14,8 +14,8 @@ import pytest
 
 from headrace.errors import CorruptLogError, StoreError
 from headrace.store import MessageStore
+from headrace.store.damage.examination import examine_store
 from headrace.store.entries import HEADER_SIZE, parse_header
-from headrace.store.examination import examine_store
 from tests.store.faulty_files import FailingReads
 from tests.store.oracles import (
     Found,

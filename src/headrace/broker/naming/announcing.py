@@ -8,7 +8,7 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.broker.replica_state import Role
+from headrace.broker.replication.state import Role
 from headrace.errors import HeadraceError, SettingsError, broker_error
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command, FrameBuffer, encode
@@ -18,7 +18,7 @@ from headrace.protocol.signing import sign
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.remote import PeerSecurity
+    from headrace.broker.replication.remote import PeerSecurity
     from headrace.protocol.signing import Credentials
 
 __all__ = ["Announcer"]

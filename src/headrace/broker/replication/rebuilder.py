@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.broker.core import Core
-    from headrace.broker.remote import Remote
+    from headrace.broker.replication.remote import Remote
     from headrace.protocol.frames import Command
     from headrace.store.replication.rebuild import QueueRebuild
 

@@ -13,8 +13,8 @@ from headrace.store.fences import Loss
 from headrace.store.record import fills_its_size, queue_of, queue_offset_of, record_magics
 
 if TYPE_CHECKING:
+    from headrace.store.damage.inspection import Stretch
     from headrace.store.index import QueueKey
-    from headrace.store.inspection import Stretch
 
 __all__ = ["Complaint", "Hole", "QueueFact", "salvaged_heads"]
 

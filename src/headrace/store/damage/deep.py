@@ -11,8 +11,8 @@ from headrace.protocol.layout import locate, record_starts
 from headrace.store.record import are_of_one_queue
 
 if TYPE_CHECKING:
+    from headrace.store.damage.inspection import Found
     from headrace.store.fileops import Buffer
-    from headrace.store.inspection import Found
 
 __all__ = ["fault_of_records"]
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from headrace.broker.quiet_log import QuietLog
+from headrace.broker.network.quiet_log import QuietLog
 from headrace.broker.requests import Request
 from headrace.errors import ProtocolError
 from headrace.protocol.frames import Buffer, Command, FrameBuffer, encode
 
 if TYPE_CHECKING:
-    from headrace.broker.ledger import Ledger
-    from headrace.broker.limits import Limits
+    from headrace.broker.network.ledger import Ledger
+    from headrace.broker.network.limits import Limits
 
 __all__ = ["Connection", "Hooks"]
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.store.findings import Finding
+from headrace.store.damage.findings import Finding
 from headrace.store.index import queue_folder
 from headrace.store.index_files import UNIT
 from headrace.store.staging import whole_bytes
 
 if TYPE_CHECKING:
     from headrace.store.checkpoint import LoadedCheckpoint, SavedQueue
+    from headrace.store.damage.ledger import Ledger
     from headrace.store.fileops import FileOps
-    from headrace.store.ledger import Ledger
 
 __all__ = ["check_checkpoint", "check_index_files", "check_staged_parts"]
 

@@ -10,10 +10,10 @@ import pytest
 
 from headrace.errors import StoreError, StoreLockedError
 from headrace.store import MessageStore, StageKey
+from headrace.store.damage.examination import examine_store
+from headrace.store.damage.repair import apply_repair, plan_repair, repair_store
 from headrace.store.entries import EntryKind, parse_header
-from headrace.store.examination import examine_store
 from headrace.store.keys.query import KeyQuery
-from headrace.store.repair import apply_repair, plan_repair, repair_store
 from tests.store.faulty_files import Killed, KilledAt
 from tests.store.samples import (
     UnsyncedOps,

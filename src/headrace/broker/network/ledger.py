@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from headrace.broker.limits import Limits
+    from headrace.broker.network.limits import Limits
 
 __all__ = ["Ledger"]
 

@@ -10,9 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.broker.rebuild_leases import RebuildLeases
-from headrace.broker.replica_gate import Gate
-from headrace.broker.replica_state import ReplicaState, Role, load_state, role_at_start, save_state
+from headrace.broker.replication.gate import Gate
+from headrace.broker.replication.rebuild_leases import RebuildLeases
+from headrace.broker.replication.state import (
+    ReplicaState,
+    Role,
+    load_state,
+    role_at_start,
+    save_state,
+)
 from headrace.errors import (
     BrokerError,
     FencedError,

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.broker import BrokerProcess, spawn_broker
 from headrace.protocol.codes import ResponseCode
-from tests.broker.test_replicas import bodies, caught_up, info, promote, segments, until
+from tests.broker.replication.test_replicas import bodies, caught_up, info, promote, segments, until
 from tests.broker.wire import Wire
 
 QUEUES = 2

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.rebuilder import Rebuilder
-from headrace.broker.remote import Remote
-from headrace.broker.replica_tables import stamp, take_over
+from headrace.broker.replication.rebuilder import Rebuilder
+from headrace.broker.replication.remote import Remote
+from headrace.broker.replication.tables import stamp, take_over
 from headrace.errors import (
     ConnectionFailedError,
     HeadraceError,
@@ -43,7 +43,7 @@ from headrace.store.replication.following import (
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.replica_tables import Versions
+    from headrace.broker.replication.tables import Versions
 
 __all__ = ["FollowerTask", "Reopen"]
 

@@ -12,21 +12,21 @@ import msgspec
 
 from headrace.errors import CorruptLogError, StoreError
 from headrace.store.checkpoint import read_checkpoint
-from headrace.store.checks import check_checkpoint, check_index_files
 from headrace.store.compaction.digests import KeyDigest
-from headrace.store.compaction_repair import QueueRepair, find_damaged_queues, repair_queue
-from headrace.store.examination import evidence_of, survey_log
+from headrace.store.damage.checks import check_checkpoint, check_index_files
+from headrace.store.damage.compaction_repair import QueueRepair, find_damaged_queues, repair_queue
+from headrace.store.damage.examination import evidence_of, survey_log
+from headrace.store.damage.holes import QueueFact
+from headrace.store.damage.log_repair import LogRepair, apply_rewrites, plan_log_repair
+from headrace.store.damage.survey import Evidence
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.folder_lock import FolderLock
-from headrace.store.holes import QueueFact
 from headrace.store.log import CommitLog
-from headrace.store.log_repair import LogRepair, apply_rewrites, plan_log_repair
 from headrace.store.queue_logs import secret_in
 from headrace.store.record import queue_offset_of, record_size_at
 from headrace.store.segments import GoneError
 from headrace.store.settings import StoreSettings
 from headrace.store.store import MessageStore
-from headrace.store.survey import Evidence
 from headrace.store.verification import Verification
 
 if TYPE_CHECKING:

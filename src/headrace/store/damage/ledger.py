@@ -17,15 +17,15 @@ import numpy.typing as npt
 
 from headrace.errors import HeadraceError
 from headrace.protocol.layout import locate
-from headrace.store.deep import fault_of_records
+from headrace.store.damage.deep import fault_of_records
+from headrace.store.damage.holes import Complaint, Hole, QueueFact, salvaged_heads
 from headrace.store.entries import NO_UNIT, EntryKind
 from headrace.store.fences import Loss, parse_losses
-from headrace.store.holes import Complaint, Hole, QueueFact, salvaged_heads
 from headrace.store.state import LogState, QueueState, decode_state
 
 if TYPE_CHECKING:
+    from headrace.store.damage.inspection import Block, Found, Stretch
     from headrace.store.index import QueueKey
-    from headrace.store.inspection import Block, Found, Stretch
 
 __all__ = ["Ledger"]
 

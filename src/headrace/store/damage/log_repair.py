@@ -20,8 +20,8 @@ from headrace.store.fileops import FileOps, read_all, replace_file, write_all
 from headrace.store.state import LogState, encode_state, encode_state_of_size
 
 if TYPE_CHECKING:
-    from headrace.store.holes import Hole
-    from headrace.store.survey import Survey
+    from headrace.store.damage.holes import Hole
+    from headrace.store.damage.survey import Survey
 
 __all__ = ["Fence", "LogRepair", "Rewrite", "apply_rewrites", "keep_aside", "plan_log_repair"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.registry import BrokerRegistry
+from headrace.broker.naming.registry import BrokerRegistry
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 
 if TYPE_CHECKING:

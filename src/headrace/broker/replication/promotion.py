@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.follower import FollowerTask
 from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.keeping import compact_all
-from headrace.broker.remote import Remote
-from headrace.broker.replica_state import Role
+from headrace.broker.replication.follower import FollowerTask
+from headrace.broker.replication.remote import Remote
+from headrace.broker.replication.state import Role
 from headrace.errors import FencedError, HeadraceError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.replication import (
@@ -24,7 +24,7 @@ from headrace.protocol.replication import (
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.follower import Reopen
+    from headrace.broker.replication.follower import Reopen
 
 __all__ = ["begin_replication", "fence", "promote"]
 

@@ -24,9 +24,9 @@ from headrace.store.compaction.naming import data_path, index_path, make_name
 from headrace.store.compaction.recovery import paths_of, remove_files
 from headrace.store.compaction.row_writer import ROW_HEADER_SIZE
 from headrace.store.compaction.units import INDEX, IndexRows, describe
+from headrace.store.damage.findings import Finding
+from headrace.store.damage.log_repair import keep_aside
 from headrace.store.fences import Loss
-from headrace.store.findings import Finding
-from headrace.store.log_repair import keep_aside
 
 if TYPE_CHECKING:
     from headrace.store.compaction.digests import KeyDigest

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.store import StoreSettings
+from headrace.store.damage.examination import examine_store
+from headrace.store.damage.repair import apply_repair, plan_repair, repair_store
 from headrace.store.entries import HEADER_SIZE, EntryKind, parse_header
-from headrace.store.examination import examine_store
-from headrace.store.repair import apply_repair, plan_repair, repair_store
 from tests.store.compacted import (
     HOUR,
     TOPIC,

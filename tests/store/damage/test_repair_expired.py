@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from headrace.store import MessageStore
+from headrace.store.damage.examination import examine_store
+from headrace.store.damage.repair import repair_store
 from headrace.store.entries import EntryKind, parse_header
-from headrace.store.examination import examine_store
-from headrace.store.repair import repair_store
 from tests.store.compacted import HOUR, Clock, compacting
+from tests.store.damage.test_repair import agree, damage, held_by
 from tests.store.samples import UnsyncedOps, append_of, copy_store, log_files
-from tests.store.test_repair import agree, damage, held_by
 
 SMALL = compacting(segment_size=1200)
 

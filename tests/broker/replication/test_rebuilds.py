@@ -20,7 +20,14 @@ from headrace.failpoints import ENVIRONMENT_VARIABLE
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.replication import Greeting
-from tests.broker.test_replicas import caught_up, info, promote, running, segments, until
+from tests.broker.replication.test_replicas import (
+    caught_up,
+    info,
+    promote,
+    running,
+    segments,
+    until,
+)
 from tests.broker.wire import Wire
 
 TOPIC = "prices"
