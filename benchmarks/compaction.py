@@ -17,7 +17,7 @@ from headrace.protocol.columns import encode_records, stamp_records
 from headrace.store import FileOps
 from headrace.store.compaction import CompactionReport, CompactionSettings, QueueLog, StoreClock
 
-__all__ = ["compaction", "compaction_memory"]
+__all__ = ["append_keys", "compaction", "compaction_memory"]
 
 _VERSIONS = 4
 _BODY = 1000
@@ -87,14 +87,16 @@ def _filled(keys: int, size: int) -> Iterator[QueueLog]:
         for _ in range(_VERSIONS):
             order = random.permutation(keys)
             for first in range(0, keys, _BATCH):
-                _append(log, order[first : first + _BATCH].tolist(), size)
+                append_keys(log, order[first : first + _BATCH].tolist(), size)
         log.roll()
         yield log
         log.close()
 
 
-def _append(log: QueueLog, keys: list[int], size: int) -> None:
+def append_keys(log: QueueLog, keys: list[int], size: int) -> int:
+    """Append a message of each key with bodies of one size; give the bytes of all."""
     properties = [b"KEYS\x01key-%d\x02" % key for key in keys]
     records = encode_records("table", 0, [bytes(size)] * len(keys), properties, 0)
     stamp_records(records, log.next_offset, 0, 0, ("127.0.0.1", 0))
     log.append(records)
+    return len(records.data)

@@ -11,7 +11,7 @@ from benchmarks.measures import Plan, benchmark
 from benchmarks.sizes import QUEUES, WORDS_PER_LINE, Sizes
 from headrace.client import Admin, Client
 
-__all__ = ["produce_java"]
+__all__ = ["produce_java", "produced"]
 
 _UNIT = "messages/s"
 
@@ -34,12 +34,13 @@ def produce_java(plan: Plan) -> Iterator[Mapping[str, float]]:
         }
         for run in range(plan.runs):
             yield {
-                name: _rate(address, f"produced-{run}", plan.sizes)
+                name: produced(address, f"produced-{run}", plan.sizes)
                 for name, address in addresses.items()
             }
 
 
-def _rate(address: str, topic: str, sizes: Sizes) -> float:
+def produced(address: str, topic: str, sizes: Sizes) -> float:
+    """Make a topic and have Java's batch producer fill it; messages/s."""
     with Client(address) as client:
         Admin(client).create_topic(topic, queues=QUEUES)
         command = java_command(

@@ -11,22 +11,24 @@ from benchmarks.measures import Plan, benchmark
 from benchmarks.sizes import QUEUES, Sizes
 from headrace.client import Admin, Client
 
-__all__ = ["durable", "send_async"]
+__all__ = ["ASYNC", "DURABLE", "DURABLE_BATCH", "Senders", "durable", "send_async", "sent"]
 
 _UNIT = "messages/s"
 
 
 @dataclass(frozen=True, slots=True)
-class _Senders:
+class Senders:
+    """Programs that each wait for an answer before they send the next request."""
+
     count: int
     #: Bytes of a message.
     size: int
     per_request: int
 
 
-_ASYNC = _Senders(32, 100, 1)
-_DURABLE = _Senders(64, 1024, 1)
-_DURABLE_BATCH = _Senders(64, 1024, 16)
+ASYNC = Senders(32, 100, 1)
+DURABLE = Senders(64, 1024, 1)
+DURABLE_BATCH = Senders(64, 1024, 16)
 
 
 @benchmark({"send_async_java_ours": _UNIT, "send_async_java_real": _UNIT})
@@ -37,8 +39,8 @@ def send_async(plan: Plan) -> Iterator[Mapping[str, float]]:
         theirs = opened.enter_context(real())
         for run in range(plan.runs):
             yield {
-                "send_async_java_ours": _rate(ours, f"sent-{run}", _ASYNC, plan.sizes),
-                "send_async_java_real": _rate(theirs, f"sent-{run}", _ASYNC, plan.sizes),
+                "send_async_java_ours": sent(ours, f"sent-{run}", ASYNC, plan.sizes),
+                "send_async_java_real": sent(theirs, f"sent-{run}", ASYNC, plan.sizes),
             }
 
 
@@ -57,14 +59,15 @@ def durable(plan: Plan) -> Iterator[Mapping[str, float]]:
         theirs = opened.enter_context(real("flushDiskType=SYNC_FLUSH"))
         for run in range(plan.runs):
             yield {
-                "durable_ours": _rate(ours, f"one-{run}", _DURABLE, plan.sizes),
-                "durable_real": _rate(theirs, f"one-{run}", _DURABLE, plan.sizes),
-                "durable_batch_ours": _rate(ours, f"batch-{run}", _DURABLE_BATCH, plan.sizes),
-                "durable_batch_real": _rate(theirs, f"batch-{run}", _DURABLE_BATCH, plan.sizes),
+                "durable_ours": sent(ours, f"one-{run}", DURABLE, plan.sizes),
+                "durable_real": sent(theirs, f"one-{run}", DURABLE, plan.sizes),
+                "durable_batch_ours": sent(ours, f"batch-{run}", DURABLE_BATCH, plan.sizes),
+                "durable_batch_real": sent(theirs, f"batch-{run}", DURABLE_BATCH, plan.sizes),
             }
 
 
-def _rate(address: str, topic: str, senders: _Senders, sizes: Sizes) -> float:
+def sent(address: str, topic: str, senders: Senders, sizes: Sizes) -> float:
+    """Make a topic and have Java send to it; messages/s."""
     with Client(address) as client:
         Admin(client).create_topic(topic, queues=QUEUES)
     command = java_command(

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import compaction, store_life
+from benchmarks.growth.compacted import write_amplification
+from benchmarks.growth.held import held
 from benchmarks.measures import Benchmark, Plan, Runner, benchmark, chosen, discover
 from benchmarks.sizes import SMALL
 from benchmarks.table import results_table
@@ -66,6 +68,13 @@ def test_the_life_of_a_store_is_measured() -> None:
     assert set(start) | set(recovery) | set(queues) <= set(TARGETS)
     assert recovery["recovery_bytes"] > 0
     assert queues["queues_10k_files"] < 100
+
+
+def test_growth_is_measured(tmp_path: Path) -> None:
+    """What needs no broker, in this process."""
+    assert all(value > 0 for value in held(tmp_path, 2_000_000).values())
+    # Half of a log is dirty when it is compacted: about one byte more for each that was sent.
+    assert 0.5 < write_amplification(10_000) < 2.5
 
 
 @pytest.mark.spark

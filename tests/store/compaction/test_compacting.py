@@ -189,7 +189,10 @@ def test_behaviour_19_progress_survives_a_restart(tmp_path: Path) -> None:
 def test_behaviours_20_to_22_the_manifest_names_the_files_and_nothing_else_is_left(
     tmp_path: Path,
 ) -> None:
-    """Replaced: names are unique, and one rename swaps data, index and keys together."""
+    """Replaced: names are unique, and one rename swaps data, index and keys together.
+
+    B11: no file needs a mark at its end, as the manifest has its size.
+    """
     log = open_log(tmp_path / "q")
     fill(log, 100, 10, roll_every=20)
     append(log, ("live", "x"))
@@ -201,6 +204,7 @@ def test_behaviours_20_to_22_the_manifest_names_the_files_and_nothing_else_is_le
     for meta in named.files:
         numbered = f"{meta.name}.{meta.derived}"
         expected |= {f"{meta.name}.data", f"{numbered}.index", f"{numbered}.keys"}
+        assert (tmp_path / "q" / f"{meta.name}.data").stat().st_size == meta.size > 0
     assert files(tmp_path / "q") == expected
     log.close()
 

@@ -183,7 +183,7 @@ def test_t10_t13_any_operation_of_a_compaction_fails(
     "seed", [*range(12), *(pytest.param(n, marks=pytest.mark.soak) for n in range(12, 500))]
 )
 def test_t08_the_power_is_cut_at_any_sync(tmp_path: Path, seed: int) -> None:
-    """T8: appends, rolls and compactions; unsynced writes and names are dropped or reordered."""
+    """T8, B6: appends, rolls and compactions; unsynced writes and names are dropped or reordered."""
     chance = random.Random(seed)
     root, target = tmp_path / "live", tmp_path / "found"
     disk = CutDuringSync(root, target, chance.randint(2, 120), chance)
