@@ -143,16 +143,20 @@ class Retention:
         segments = self._log.segments
         sealed = []
         for segment, after in itertools.pairwise(segments):
-            if segment.base not in self._newest:
-                self._newest[segment.base] = self._newest_in(segment, after)
-            sealed.append(SealedSegment(segment.end, segment.size, self._newest[segment.base]))
+            newest = self._newest_in(segment, after)
+            sealed.append(SealedSegment(segment.end, segment.size, newest))
         return sealed
 
     def _newest_in(self, segment: Segment, after: Segment) -> int:
+        known = self._newest.get(segment.base)
+        if known is not None:
+            return known
         state = read_state(after)
-        if state is not None:
-            return state.timestamp
-        return int(segment.path.stat().st_mtime * 1000)
+        if state is None:
+            # It may be about to be written: what stands in for it is not kept.
+            return int(segment.path.stat().st_mtime * 1000)
+        self._newest[segment.base] = state.timestamp
+        return state.timestamp
 
     def _by_rules(self, sealed: Sequence[SealedSegment]) -> int:
         limit = self._settings.retention_bytes

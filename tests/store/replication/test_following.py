@@ -12,6 +12,7 @@ from headrace.store import MessageStore
 from headrace.store.replication.following import Copy, Cut, Halt, Restart
 from tests.store.replication.pair import (
     LOG,
+    SMALL,
     InProcess,
     demote,
     open_copy,
@@ -178,6 +179,29 @@ def test_old_primary_cuts_what_it_wrote_alone_and_follows(
     assert contents(old.store) == contents(follower.store)
     follower.store.close()
     old.store.close()
+
+
+def test_promotion_that_begins_a_segment_parts_the_logs_before_it(
+    tmp_path: Path, primary: MessageStore
+) -> None:
+    """What the old primary still wrote into the segment before is not the new one's."""
+    epoch, delete = 68, 49
+    follower = InProcess(tmp_path / "copy", lambda: primary)
+    primary.append([append_of("lines", 0, [b""])]).result()
+    rest = SMALL.segment_size - 2 * primary.replication.end
+    primary.append([append_of("lines", 0, [bytes(rest - (epoch + delete) // 2)])]).result()
+    follower.catch_up()
+    promote(follower.store)
+    primary.delete_topic("lines").result()
+    primary.append([append_of("lines", 0, [b"alone"])]).result()
+    assert len(log_files(tmp_path / "copy")) == len(log_files(tmp_path / "primary")) == 2
+    assert log_files(tmp_path / "copy")[1].name < log_files(tmp_path / "primary")[1].name
+    primary.close()
+    old = InProcess(tmp_path / "primary", lambda: follower.store, log=LOG)
+    old.catch_up()
+    assert segments(tmp_path / "primary") == segments(tmp_path / "copy")
+    for store in (old.store, follower.store):
+        store.close()
 
 
 def test_primary_that_lost_its_tail_is_followed_from_where_it_goes_on(

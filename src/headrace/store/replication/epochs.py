@@ -18,7 +18,7 @@ class Epoch:
     """One primary's stretch of the log."""
 
     number: int
-    #: Position of the entry that began it.
+    #: Position of the first entry that its primary wrote.
     start: int
     #: Random: two brokers that were promoted to the same number are told apart by it.
     mark: int
@@ -50,10 +50,6 @@ class EpochTable:
     def opened(self, epoch: Epoch) -> EpochTable:
         """Add an epoch at the end."""
         return EpochTable((*self.epochs, epoch))
-
-    def before(self, position: int) -> EpochTable:
-        """Keep the epochs that a log which ends at a position still holds."""
-        return EpochTable(tuple(epoch for epoch in self.epochs if epoch.start < position))
 
     def end_of(self, epoch: Epoch, log_end: int) -> int | None:
         """One past the last position that was written in an epoch; None when it is unknown."""

@@ -220,10 +220,10 @@ class LogPort:
         self._mark.remove()
         group = Group(log.end, 0)
         try:
-            size = len(catalog.epochs.opened(Epoch(number, 0, 0)).pack())
-            start = log.place(size) - HEADER_SIZE
-            epoch = Epoch(number, start, random.SystemRandom().getrandbits(64))
+            # The STATE of a segment that begins here is this epoch's, too.
+            epoch = Epoch(number, log.end, random.SystemRandom().getrandbits(64))
             table = catalog.epochs.opened(epoch)
+            log.place(len(table.pack()))
             log.add(EntryKind.EPOCH, table.pack())
             self._writer.sync()
         except Exception as error:
