@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks import compaction, old_data, store_life
 from benchmarks.chart import Panel, charts
 from benchmarks.growth.compacted import write_amplification
-from benchmarks.growth.held import append_and_die, held
+from benchmarks.growth.held import append_and_die, held, memory_of
 from benchmarks.growth.served import served
 from benchmarks.measures import Plan
 from benchmarks.sizes import FULL, Sizes
@@ -138,9 +138,12 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw the result into this SVG file")
     parser.add_argument("--grow", nargs=2, metavar=("DIR", "SCALE"), help=argparse.SUPPRESS)
     parser.add_argument("--die", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--memory", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.die:
         append_and_die(options.die)
+    elif options.memory:
+        print(memory_of(options.memory))
     elif options.grow:
         folder, scale = options.grow
         print(json.dumps(grow(Path(folder), scaled(int(scale)))))

@@ -19,7 +19,7 @@ from headrace.protocol.columns import encode_records
 from headrace.store import MessageStore, QueueAppend, StoreSettings
 from headrace.store.keys.query import KeyQuery
 
-__all__ = ["append_and_die", "held", "opened"]
+__all__ = ["append_and_die", "held", "memory_of"]
 
 _MIB = 1024 * 1024
 _BODY = 1024
@@ -35,36 +35,41 @@ def held(folder: Path, size: int) -> dict[str, float]:
     """Fill a store with so many bytes of bodies, and measure what is done with it then."""
     found: dict[str, float] = {}
     numbers = count()
-    with opened(folder) as store:
+    with _opened(folder) as store:
         tail = min(size, _TAIL)
         _append(store, size - tail, numbers)
         seconds = _seconds(lambda: _append(store, tail, numbers))
         found["append the last 50 MiB"] = tail / 1e6 / seconds
-    before = psutil.Process().memory_info().rss
-    begun = time.perf_counter()
-    with opened(folder) as store:
-        found["start after a clean stop"] = time.perf_counter() - begun
-        found["memory after the start"] = (psutil.Process().memory_info().rss - before) / _MIB
+    found["memory after the start"] = float(_in_another_process("--memory", folder)) / _MIB
+    with _opened(folder) as store:
         found["read 32 KiB anywhere"] = 1e3 * _median(lambda: _read_anywhere(store))
         found["find an offset by time"] = 1e3 * _median(lambda: _find_by_time(store))
         # The first search makes the index of what no search has asked for.
         store.keys.keep_up()
         most = next(numbers)
         found["find a message by key"] = 1e3 * _median(lambda: _find_by_key(store, most))
-    _crash(folder)
-    found["start after a kill, 50 MiB behind"] = _seconds(lambda: opened(folder).close())
+    _in_another_process("--die", folder, _CRASH)
+    found["start after a kill, 50 MiB behind"] = _seconds(lambda: _opened(folder).close())
     return found
 
 
-def opened(folder: Path) -> MessageStore:
+def _opened(folder: Path) -> MessageStore:
     """Open a store that nothing expires from."""
     settings = StoreSettings(flush="async", retention=timedelta(days=3650), disk_watermark=1.0)
     return MessageStore.open(folder, settings)
 
 
+def memory_of(folder: Path) -> int:
+    """Open a store; the bytes of memory that this takes."""
+    _opened(folder.with_name("empty")).close()
+    before = psutil.Process().memory_info().rss
+    with _opened(folder):
+        return psutil.Process().memory_info().rss - before
+
+
 def append_and_die(folder: Path) -> None:
     """Append 50 MiB and end this process without a word."""
-    _append(opened(folder), _TAIL, count())
+    _append(_opened(folder), _TAIL, count())
     os._exit(_CRASH)
 
 
@@ -103,10 +108,11 @@ def _find_by_key(store: MessageStore, most: int) -> None:
     assert store.keys.find(KeyQuery(topic=_TOPIC, word=word)), word
 
 
-def _crash(folder: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.growth", "--die", str(folder)]
-    done = subprocess.run(command, timeout=600, check=False)
-    assert done.returncode == _CRASH, f"the process ended with {done.returncode}"
+def _in_another_process(option: str, folder: Path, ends_with: int = 0) -> str:
+    command = [sys.executable, "-m", "benchmarks.growth", option, str(folder)]
+    done = subprocess.run(command, timeout=600, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == ends_with, f"the process ended with {done.returncode}"
+    return done.stdout
 
 
 def _seconds(work: Callable[[], None]) -> float:

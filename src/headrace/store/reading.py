@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.errors import NotFoundError
+from headrace.protocol.layout import MIN_RECORD
 from headrace.store.cuts import Cut, QueuePositions, cut_queues
 from headrace.store.record import record_size_at, store_time_of
 from headrace.store.segments import GoneError, looking_again
@@ -137,7 +138,9 @@ class Reader:
         status = _status(view, offset)
         if status is not ReadStatus.FOUND:
             return _nothing(status, view, offset)
-        window = max_count if tags is None else max(max_count, _FILTER_WINDOW)
+        # What lies behind the last one that can fit is not even looked up.
+        most = min(max_count, max_bytes // MIN_RECORD + 1)
+        window = most if tags is None else max(most, _FILTER_WINDOW)
         stop = min(view.max_offset, offset + max(window, 1))
         units, stop = _choose(view.units(offset, stop), offset, max_count, max_bytes, tags)
         while not len(units) and tags is None and stop < view.max_offset:

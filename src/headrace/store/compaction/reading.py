@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.errors import CorruptLogError, NotFoundError
+from headrace.protocol.layout import MIN_RECORD
 from headrace.store.compaction.reports import QueueRead
 from headrace.store.compaction.units import INDEX, IndexRows
 from headrace.store.reading import ReadStatus
@@ -33,7 +34,9 @@ def read(
     if offset > view.log_end:
         return _nothing(ReadStatus.BEYOND, view, view.log_end)
     max_count = max(max_count, 1)
-    window = max_count if tags is None else max(max_count, _FILTER_WINDOW)
+    # What lies behind the last one that can fit is not even looked at.
+    most = min(max_count, max_bytes // MIN_RECORD + 1)
+    window = most if tags is None else max(most, _FILTER_WINDOW)
     slices: list[memoryview] = []
     count = 0
     next_offset = -1
