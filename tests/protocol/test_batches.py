@@ -75,8 +75,8 @@ def test_properties_that_are_too_long_are_refused(count: int) -> None:
 
 def test_misfit_is_named() -> None:
     batch = bytearray(batch_of([(b"abc", {}, 0)] * 100))
+    with pytest.raises(ProtocolError, match="does not end"):
+        batch_to_records(batch[:-1], "t", 0)
     batch[25 * 70 + 19] = 99
     with pytest.raises(ProtocolError, match="message 70 of a batch"):
         batch_to_records(batch, "t", 0)
-    with pytest.raises(ProtocolError, match="does not end"):
-        batch_to_records(batch[:-1], "t", 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.hosts import LOCALHOST, Host
-from headrace.protocol.layout import HEAD, HEAD_SIZE, Int64s, as_bytes, at_each, put_at_each, slices
+from headrace.protocol.layout import HEAD, HEAD_SIZE, Int64s, as_bytes, at_each, slices
 from headrace.protocol.properties import MAX_PROPERTIES
 from headrace.protocol.records import (
     RecordFields,
@@ -45,12 +46,13 @@ MINI_HEAD_SIZE = _MINI.size
 _MIN_MINI = MINI_HEAD_SIZE + 2
 #: From here on, a mini message's bytes are a record's: the size of the body, the body.
 _KEPT_AT = MINI_HEAD_SIZE - 4
-_RECORD_START = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4")])
-_FLAG_AT = 16
+#: Of a record: size, magic, CRC, queue and flag.
+_START = struct.Struct(">iiiii")
 #: From so many bytes on, columns are faster than a loop.
 _WORTH_COLUMNS = 128 * 1024
 _size_at = struct.Struct(">i").unpack_from
-_sizes_at = struct.Struct(">i12xi").unpack_from
+_mini_at = struct.Struct(">i8xii").unpack_from
+_size_of_properties = struct.Struct(">h").unpack_from
 
 
 def write_mini_message(body: Buffer, properties: bytes, flag: int = 0) -> list[Buffer]:
@@ -74,15 +76,15 @@ def batch_starts(batch: Buffer) -> list[int]:
         starts.append(at)
         (size,) = _size_at(batch, at)
         if size < _MIN_MINI:
-            raise _too_small(starts, size)
+            raise _too_small(len(starts) - 1, size)
         at += size
     if at != len(batch):
         raise _torn(batch)
     return starts
 
 
-def _too_small(starts: list[int], size: int) -> ProtocolError:
-    return ProtocolError(f"message {len(starts) - 1} of a batch claims {size} bytes")
+def _too_small(number: int, size: int) -> ProtocolError:
+    return ProtocolError(f"message {number} of a batch claims {size} bytes")
 
 
 def _torn(batch: Buffer) -> ProtocolError:
@@ -141,53 +143,49 @@ def batch_to_records(
 
 
 def _spliced(batch: Buffer, topic: str, extra: bytes, fields: RecordFields) -> Records:
-    """Cut the batch up, join it with what records have more, then fill in the numbers."""
+    """Cut the batch up and join it with what records have more."""
     data = bytes(batch)
     before, host, after, _, tail = write_record(topic, b"", b"", fields)
     head, name = b"".join((before, host, after[:-4])), bytes(tail[:-2])
-    pieces, starts, body_ends, crcs = _cut_up(data, head, name)
-    mini = _checked_parts(data, starts, body_ends)
-    if extra:
-        pieces[3::4] = [_with_extra(extra, properties) for properties in pieces[3::4]]
-    sizes = mini["size"] + (len(head) - _KEPT_AT + len(name) + len(extra))
-    places = np.cumsum(sizes, dtype=np.int64) - sizes
-    first = np.empty(len(starts), _RECORD_START)
-    first["size"], first["crc"] = sizes, crcs
-    (first["magic"],) = _size_at(head, 4)
-    records = bytearray().join(pieces)
-    put_at_each(as_bytes(records), places, first)
-    if mini["flag"].any():
-        flags = np.where(mini["flag"] == 0, fields.flag, mini["flag"]).astype(">i4")
-        put_at_each(as_bytes(records), places + _FLAG_AT, flags)
-    return Records(records, places)
-
-
-def _cut_up(data: bytes, head: bytes, name: bytes) -> tuple[list[bytes], Int64s, Int64s, Int64s]:
-    """Give the records' pieces, four each, and starts, ends of bodies and CRCs of the messages."""
+    _, magic, _, queue_id, usual = _START.unpack_from(head)
+    rest = head[_START.size :]
+    more = len(head) - _KEPT_AT + len(name) + len(extra)
     pieces: list[bytes] = []
     starts: list[int] = []
-    body_ends: list[int] = []
-    crcs: list[int] = []
-    note_start, note_body_end, note_crc = starts.append, body_ends.append, crcs.append
-    crc32 = zlib.crc32
-    at, last = 0, len(data) - _MIN_MINI
+    place = 0
+    for at, body_end, end, flag in _parts(data):
+        starts.append(place)
+        size = end - at + more
+        place += size
+        crc = zlib.crc32(data[at + MINI_HEAD_SIZE : body_end]) & 0x7FFF_FFFF
+        properties = data[body_end:end]
+        pieces += (
+            _START.pack(size, magic, crc, queue_id, flag or usual),
+            rest,
+            data[at + _KEPT_AT : body_end],
+            name,
+            _with_extra(extra, properties) if extra else properties,
+        )
+    return Records(bytearray().join(pieces), np.array(starts, np.int64))
+
+
+def _parts(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Give begin, end of the body, end and flag of each message, once its parts fill it."""
+    at, number, last = 0, 0, len(data) - _MIN_MINI
     while at <= last:
-        note_start(at)
-        size, body_size = _sizes_at(data, at)
+        size, flag, body_size = _mini_at(data, at)
+        body_end, end = at + MINI_HEAD_SIZE + body_size, at + size
         if size < _MIN_MINI:
-            raise _too_small(starts, size)
-        body_end = at + MINI_HEAD_SIZE + body_size
-        note_body_end(body_end)
-        note_crc(crc32(data[at + MINI_HEAD_SIZE : body_end]))
-        pieces += (head, data[at + _KEPT_AT : body_end], name, data[body_end : at + size])
-        at += size
+            raise _too_small(number, size)
+        if end > len(data):
+            break
+        fits = body_size >= 0 and body_end + 2 <= end
+        if not fits or _size_of_properties(data, body_end)[0] != end - body_end - 2:
+            raise _misfit(number)
+        yield at, body_end, end, flag
+        at, number = end, number + 1
     if at != len(data):
         raise _torn(data)
-    return pieces, np.array(starts, np.int64), np.array(body_ends, np.int64), _crcs(crcs)
-
-
-def _crcs(crcs: list[int]) -> Int64s:
-    return np.array(crcs, np.int64) & 0x7FFF_FFFF
 
 
 def _with_extra(extra: bytes, properties: bytes) -> bytes:
