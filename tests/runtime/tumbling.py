@@ -34,6 +34,10 @@ class TumblingCount(Operator):
     def input_serde(self, port: int) -> Serde[Any]:
         return serdes.plain
 
+    @property
+    def time_step(self) -> int:
+        return self.size
+
 
 class TumblingCountProcessor(TimedProcessor[TumblingCount]):
     """State: (window end, key) to count."""

@@ -81,8 +81,10 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 0
     #: Next offset to read, by queue.
     offsets: dict[QueueName, int] = {}
-    #: Event-time watermark in ms, by queue.
-    watermarks: dict[QueueName, int] = {}
+    #: Event-time watermark in ms, by source and queue, and by clocks that operators keep.
+    watermarks: dict[str, int] = {}
+    #: How far event time has come for each timed operator, ms.
+    progress: dict[str, int] = {}
     #: State stores after this batch; stores that the batch left alone are carried over.
     states: list[StateSummary] = []
     #: Stateful operators of the topology, so that a start that lost one is noticed.

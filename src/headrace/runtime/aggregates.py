@@ -65,6 +65,7 @@ class Combiner:
         self._groups: dict[type | None, _Groups] = {}
         self._times: list[Int64s] = []
         self._marks: list[Int64s] = []
+        self._late_below: list[Int64s] = []
         self._seen = 0
 
     def add(self, chunk: Chunk) -> None:
@@ -78,6 +79,8 @@ class Combiner:
         groups.last.update(zip(keys, range(self._seen, self._seen + len(chunk)), strict=False))
         self._times.append(chunk.times)
         self._marks.append(chunk.marks)
+        if chunk.late_below is not None:
+            self._late_below.append(chunk.late_below)
         self._seen += len(chunk)
 
     def flush(self) -> Rows | None:
@@ -101,6 +104,7 @@ class Combiner:
             encoded,
             times[places],
             marks[places],
+            late_below=np.concatenate(self._late_below)[places] if self._late_below else None,
         )
         return rows.take(order)
 
@@ -173,9 +177,14 @@ class AggregateProcessor(Processor[Aggregate]):
             store.put_many(changed, self._algebra.encode(news).to_pylist())
         places = np.fromiter(last.values(), np.intp, len(last))
         order = np.argsort(places)
-        return Chunk(decode_keys(changed), results, rows.times[places], rows.marks[places]).take(
-            order
-        )
+        late_below = None if rows.late_below is None else rows.late_below[places]
+        return Chunk(
+            decode_keys(changed),
+            results,
+            rows.times[places],
+            rows.marks[places],
+            late_below=late_below,
+        ).take(order)
 
     def _fold_records(self, chunk: Chunk, *, each: bool) -> Chunk:
         if not len(chunk):

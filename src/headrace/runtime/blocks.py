@@ -10,7 +10,8 @@ without looking inside, so a shuffle costs per block, not per record.
 ``payload``  rows: an Arrow stream; control, summary, watermarks: JSON
 ===========  =========================================================================
 
-Rows carry key (canonical encoding), value, event time, mark and headers.  They arrive in any
+Rows carry key (canonical encoding), value, event time, mark, headers, and the two columns of a
+:class:`~headrace.runtime.chunk.Chunk` that tell late and retracted records.  They arrive in any
 order of blocks; a block's rows are in the order of their marks.
 """
 
@@ -25,8 +26,10 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from headrace.runtime.chunk import NEVER
+
 if TYPE_CHECKING:
-    from headrace.runtime.chunk import Int64s
+    from headrace.runtime.chunk import Bools, Int64s
 
 __all__ = ["SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
 
@@ -71,6 +74,8 @@ _SCHEMA = pa.schema(
         ("time", pa.int64()),
         ("mark", pa.int64()),
         ("headers", pa.binary()),
+        ("late_below", pa.int64()),
+        ("retracts", pa.bool_()),
     ]
 )
 
@@ -84,6 +89,8 @@ class Rows:
     times: Int64s
     marks: Int64s
     headers: list[dict[str, str] | None] | None = None
+    late_below: Int64s | None = None
+    retracts: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.marks)
@@ -97,6 +104,8 @@ class Rows:
             self.times[indices],
             self.marks[indices],
             None if self.headers is None else [self.headers[i] for i in indices.tolist()],
+            None if self.late_below is None else self.late_below[indices],
+            None if self.retracts is None else self.retracts[indices],
         )
 
     def pack(self) -> bytes:
@@ -106,9 +115,13 @@ class Rows:
             if self.headers is None
             else pa.array([h and orjson.dumps(h) for h in self.headers], pa.binary())
         )
+        late_below, retracts = (
+            pa.nulls(len(self), kind) if column is None else pa.array(column)
+            for column, kind in ((self.late_below, pa.int64()), (self.retracts, pa.bool_()))
+        )
+        times, marks = pa.array(self.times), pa.array(self.marks)
         batch = pa.RecordBatch.from_arrays(
-            [self.keys, self.values, pa.array(self.times), pa.array(self.marks), headers],
-            schema=_SCHEMA,
+            [self.keys, self.values, times, marks, headers, late_below, retracts], schema=_SCHEMA
         )
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, _SCHEMA) as writer:
@@ -121,7 +134,7 @@ class Rows:
         """Decode blocks and bring their rows into the order of their marks."""
         batches = [batch for payload in payloads for batch in pa.ipc.open_stream(payload)]
         table = pa.Table.from_batches(batches, _SCHEMA).combine_chunks()
-        keys, values, times, marks, headers = (
+        keys, values, times, marks, headers, late_below, retracts = (
             column.chunk(0) if column.num_chunks else pa.array([], column.type)
             for column in table.columns
         )
@@ -133,6 +146,8 @@ class Rows:
             None
             if headers.null_count == len(headers)
             else [h and orjson.loads(h) for h in headers.to_pylist()],
+            _filled(late_below, NEVER),
+            _filled(retracts, 0),
         )
         if len(payloads) > 1 and not bool(np.all(rows.marks[:-1] <= rows.marks[1:])):
             return rows.take(np.argsort(rows.marks, kind="stable"))
@@ -160,4 +175,13 @@ class Rows:
             self.times[start:stop],
             self.marks[start:stop],
             None if self.headers is None else self.headers[start:stop],
+            None if self.late_below is None else self.late_below[start:stop],
+            None if self.retracts is None else self.retracts[start:stop],
         )
+
+
+def _filled(column: pa.Array, default: int) -> np.ndarray[Any, Any] | None:
+    if column.null_count == len(column):
+        return None
+    filled: np.ndarray[Any, Any] = column.fill_null(default).to_numpy(zero_copy_only=False)
+    return filled

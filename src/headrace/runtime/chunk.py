@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,15 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Chunk", "Int64s"]
+__all__ = ["NEVER", "Bools", "Chunk", "Int64s"]
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+#: A time before all others, ms since 1970.
+NEVER = -(1 << 62)
+
+_Column = TypeVar("_Column")
 
 
 @dataclass(slots=True)
@@ -33,6 +40,13 @@ class Chunk:
     marks: Int64s
     #: The messages' user properties, None where nobody downstream asks for them.
     headers: list[dict[str, str] | None] | None = None
+    #: A record is late when its time is below this: the watermark of its own queue as it stood
+    #: before it.  None: no record can be late, or nobody downstream asks.
+    late_below: Int64s | None = None
+    #: Which records take back an earlier one of the same key and value.  None: none does.
+    retracts: Bools | None = None
+    #: Number of each record's source queue, where an operator behind makes a clock of its own.
+    queues: npt.NDArray[np.intp] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -45,35 +59,53 @@ class Chunk:
 
     def with_values(self, values: list[Any]) -> Chunk:
         """Replace the values, one for one."""
-        return Chunk(self.keys, values, self.times, self.marks, self.headers)
+        return replace(self, values=values)
 
     def with_keys(self, keys: list[Any]) -> Chunk:
         """Replace the keys, one for one."""
-        return Chunk(keys, self.values, self.times, self.marks, self.headers)
+        return replace(self, keys=keys)
 
     def key_list(self) -> list[Any]:
         """Give the keys, also where none is set."""
         return [None] * len(self.values) if self.keys is None else self.keys
 
+    def late(self, allowance: int = 0) -> Bools:
+        """Tell which records are late, were they so many milliseconds newer."""
+        if self.late_below is None:
+            return np.zeros(len(self), np.bool_)
+        return self.times + allowance < self.late_below
+
+    def split(self, chosen: Bools) -> tuple[Chunk, Chunk]:
+        """Part the records that are chosen from the others."""
+        if not chosen.any():
+            return Chunk.empty(), self
+        return self.take(np.flatnonzero(chosen)), self.take(np.flatnonzero(~chosen))
+
     def take(self, indices: npt.NDArray[np.intp]) -> Chunk:
         """Pick records by index, in the order of the indices."""
         picks = indices.tolist()
         return Chunk(
-            None if self.keys is None else [self.keys[i] for i in picks],
+            _each(self.keys, lambda keys: [keys[i] for i in picks]),
             [self.values[i] for i in picks],
             self.times[indices],
             self.marks[indices],
-            None if self.headers is None else [self.headers[i] for i in picks],
+            _each(self.headers, lambda headers: [headers[i] for i in picks]),
+            _each(self.late_below, lambda column: column[indices]),
+            _each(self.retracts, lambda column: column[indices]),
+            _each(self.queues, lambda column: column[indices]),
         )
 
     def repeat(self, counts: npt.NDArray[np.intp], values: list[Any]) -> Chunk:
-        """Replace record *i* by ``counts[i]`` records that share its key, time and mark."""
+        """Replace record *i* by ``counts[i]`` records that share all but the value with it."""
         return Chunk(
-            None if self.keys is None else _repeated(self.keys, counts),
+            _each(self.keys, lambda keys: _repeated(keys, counts)),
             values,
             np.repeat(self.times, counts),
             np.repeat(self.marks, counts),
-            None if self.headers is None else _repeated(self.headers, counts),
+            _each(self.headers, lambda headers: _repeated(headers, counts)),
+            _each(self.late_below, lambda column: np.repeat(column, counts)),
+            _each(self.retracts, lambda column: np.repeat(column, counts)),
+            _each(self.queues, lambda column: np.repeat(column, counts)),
         )
 
     @classmethod
@@ -92,10 +124,29 @@ class Chunk:
             None
             if all(chunk.headers is None for chunk in full)
             else list(chain.from_iterable(chunk.headers or [None] * len(chunk) for chunk in full)),
+            _concatenated(full, [chunk.late_below for chunk in full], NEVER),
+            _concatenated(full, [chunk.retracts for chunk in full], 0),
+            _concatenated(full, [chunk.queues for chunk in full], 0),
         )
         if np.all(joined.marks[:-1] <= joined.marks[1:]):
             return joined
         return joined.take(np.argsort(joined.marks, kind="stable"))
+
+
+def _each(column: _Column | None, change: Callable[[_Column], _Column]) -> _Column | None:
+    return None if column is None else change(column)
+
+
+def _concatenated(chunks: list[Chunk], columns: list[Any], default: object) -> Any:
+    given = next((column for column in columns if column is not None), None)
+    if given is None:
+        return None
+    return np.concatenate(
+        [
+            np.full(len(chunk), default, given.dtype) if column is None else column
+            for chunk, column in zip(chunks, columns, strict=True)
+        ]
+    )
 
 
 def _repeated(items: list[Any], counts: npt.NDArray[np.intp]) -> list[Any]:

@@ -24,19 +24,15 @@ __all__ = ["Edge", "make_edge"]
 class Edge(Protocol):
     """The way from one operator to another over a shuffle."""
 
-    kind: BlockKind
-
     def add(self, chunk: Chunk) -> None:
         """Take records of the operator that sends."""
 
-    def flush(self, partitions: int) -> Iterator[tuple[int, Rows]]:
-        """Give everything taken so far, by partition."""
+    def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
+        """Give everything taken so far, by kind and partition."""
 
 
 class _RecordEdge:
     """Sends every record."""
-
-    kind = BlockKind.RECORDS
 
     def __init__(self, target: Operator, port: int) -> None:
         self._target = target
@@ -46,11 +42,11 @@ class _RecordEdge:
     def add(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
 
-    def flush(self, partitions: int) -> Iterator[tuple[int, Rows]]:
+    def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
         chunk = Chunk.merge(self._chunks)
         self._chunks = []
         if not len(chunk):
-            return iter(())
+            return
         with writing(self._target, f"what it shuffles (serde {self._serde!r})"):
             keys = encode_keys(chunk.key_list())
             values = self._serde.serialize_many(chunk.values)
@@ -60,14 +56,15 @@ class _RecordEdge:
             chunk.times,
             chunk.marks,
             chunk.headers,
+            chunk.late_below,
+            chunk.retracts,
         )
-        return iter(rows.split(partitions_of(keys, partitions)))
+        for partition, part in rows.split(partitions_of(keys, partitions)):
+            yield BlockKind.RECORDS, partition, part
 
 
 class _CombinedEdge:
     """Sends one partial accumulator per key and task."""
-
-    kind = BlockKind.PARTIALS
 
     def __init__(self, target: Aggregate, locator: Locator) -> None:
         self._combiner = Combiner(target, locator)
@@ -75,11 +72,12 @@ class _CombinedEdge:
     def add(self, chunk: Chunk) -> None:
         self._combiner.add(chunk)
 
-    def flush(self, partitions: int) -> Iterator[tuple[int, Rows]]:
+    def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
         rows = self._combiner.flush()
         if rows is None:
-            return iter(())
-        return iter(rows.split(partitions_of(rows.keys.to_pylist(), partitions)))
+            return
+        for partition, part in rows.split(partitions_of(rows.keys.to_pylist(), partitions)):
+            yield BlockKind.PARTIALS, partition, part
 
 
 def make_edge(target: Operator, port: int, locator: Locator) -> Edge:

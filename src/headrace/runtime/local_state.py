@@ -16,7 +16,7 @@ from zlib import crc32
 
 import msgspec
 import pyarrow as pa
-from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
+from rocksdict import BlockBasedOptions, Options, Rdict, ReadOptions, WriteBatch
 
 from headrace.errors import StateError, StateLockedError, StateMismatchError
 from headrace.runtime.state import ChangeSet, EmptyBase, StateBase, encode_entries
@@ -93,6 +93,13 @@ class _RocksBase:
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._database.items():
             if isinstance(key, bytes) and key != _MARK_KEY:
+                yield key, value
+
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        options = ReadOptions()
+        options.set_iterate_upper_bound(stop)
+        for key, value in self._database.items(from_key=start, read_opt=options):
+            if isinstance(key, bytes) and isinstance(value, bytes):
                 yield key, value
 
 

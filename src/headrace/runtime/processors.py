@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.user_code import Locator, UserFunction
 from headrace.topology.operators import (
     Filter,
@@ -28,6 +28,7 @@ from headrace.topology.operators import (
 )
 
 if TYPE_CHECKING:
+    from headrace.runtime.blocks import Rows
     from headrace.runtime.state import StateStore
     from headrace.runtime.watermarks import Watermark
 
@@ -42,6 +43,14 @@ class ProcessorContext(Protocol):
     @property
     def locator(self) -> Locator:
         """Tells where a record comes from."""
+
+    @property
+    def partition(self) -> int:
+        """Number of the task."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What is counted for the job's statistics, by name."""
 
     def store(self, operator: Operator) -> StateStore:
         """Open the operator's state store for this partition."""
@@ -61,6 +70,9 @@ class Processor(Generic[OperatorT]):
     def __init__(self, operator: OperatorT, context: ProcessorContext) -> None:
         self.operator = operator
         self.context = context
+        #: How far event time had come before what is handled next, ms; the stage keeps it.
+        self.event_time = NEVER
+        self._side: dict[str, list[Chunk]] = {}
 
     def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
         """Handle what came from each parent, by its number, and the rise of event time.
@@ -80,6 +92,20 @@ class Processor(Generic[OperatorT]):
         """End the batch: give results that are due once per batch."""
         return Chunk.empty()
 
+    def absorb(self, rows: Rows) -> None:
+        """Take what a combiner made of records before they were shuffled."""
+        raise NotImplementedError(f"operator {self.operator.name} combines nothing")
+
+    def give(self, output: str, chunk: Chunk) -> None:
+        """Send records to the children that take an output with a name."""
+        if len(chunk):
+            self._side.setdefault(output, []).append(chunk)
+
+    def take_side(self) -> dict[str, Chunk]:
+        """Give what was sent to named outputs since the last time."""
+        taken, self._side = self._side, {}
+        return {output: Chunk.merge(chunks) for output, chunks in taken.items()}
+
 
 class TimedProcessor(Processor[OperatorT]):
     """A processor that acts when event time moves on: records and time in the order of marks."""
@@ -94,6 +120,7 @@ class TimedProcessor(Processor[OperatorT]):
             if end > at:
                 results.append(self.process(chunk.take(np.arange(at, end))))
             results.append(self.advance(watermark))
+            self.event_time = watermark.time
             at = max(at, end)
         if at < len(chunk):
             results.append(self.process(chunk.take(np.arange(at, len(chunk)))))

@@ -10,7 +10,6 @@ import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.runtime.messages import SourceReader, joined, ranged
-from headrace.runtime.watermarks import SourceWatermarks
 from headrace.topology.operators import Source
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.runtime.planning import QueueRange, Split
     from headrace.runtime.task import Task
     from headrace.runtime.user_code import Locator
+    from headrace.runtime.watermarks import SourceWatermarks
 
 __all__ = ["run_source"]
 
@@ -48,9 +48,10 @@ def run_source(
             chunks: dict[str, Chunk] = {}
             for reader in readers[run.topic]:
                 source = reader.source.name
-                chunks[source] = reader.read(run.topic, run.columns)
+                chunk = reader.read(run.topic, run.columns)
                 if source in clocks:
-                    run.move(clocks[source], chunks[source], task)
+                    run.move(clocks[source], chunk, task)
+                chunks[source] = chunk
             task.counters["records_in"] += len(run.columns)
             task.feed(chunks)
         blocks = list(task.finish(split.of, split.ends))
@@ -74,9 +75,7 @@ def _clocks(job: JobConnection, task: Task) -> dict[str, SourceWatermarks]:
     if not job.plan.topology.timed:
         return {}
     return {
-        source.name: SourceWatermarks(
-            source.name, int(source.allowed_lateness.total_seconds() * 1000), task.watermarks
-        )
+        source.name: task.clock(source, int(source.allowed_lateness.total_seconds() * 1000))
         for source in job.plan.topology.sources
     }
 
@@ -94,8 +93,10 @@ class _Run:
     def move(self, clock: SourceWatermarks, chunk: Chunk, task: Task) -> None:
         """Move a source's watermarks by the records that it made of the messages."""
         if len(chunk):
-            places = np.searchsorted(self.columns.position, chunk.marks)
-            found = clock.observe(self.queues, self.numbers[places], chunk.times, chunk.marks)
+            chunk.queues = self.numbers[np.searchsorted(self.columns.position, chunk.marks)]
+            found, chunk.late_below = clock.observe(
+                self.queues, chunk.queues, chunk.times, chunk.marks
+            )
             task.move_watermarks(found, clock.current)
 
 

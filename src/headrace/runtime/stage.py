@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.keys import decode_keys
 from headrace.runtime.aggregates import AggregateProcessor
 from headrace.runtime.blocks import Block, BlockKind, Rows
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.edges import make_edge
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
@@ -36,10 +36,6 @@ Inputs = dict[str, dict[int, Chunk]]
 
 class StageContext(ProcessorContext, Protocol):
     """What a stage asks of the task that runs it."""
-
-    @property
-    def partition(self) -> int:
-        """Number of the task."""
 
     @property
     def partitions(self) -> int:
@@ -98,6 +94,8 @@ class StageRunner:
             for operator in self._operators
             if operator.timed
         }
+        #: Whether the batch has begun for the operators.
+        self._begun = False
         #: Records that reached each operator.
         self.records: dict[str, int] = defaultdict(int)
 
@@ -115,9 +113,7 @@ class StageRunner:
         for (name, port, kind), payloads in blocks.items():
             rows = Rows.unpack(payloads)
             if kind is BlockKind.PARTIALS:
-                processor = self._processors[name]
-                assert isinstance(processor, AggregateProcessor)
-                processor.absorb(rows)
+                self._processors[name].absorb(rows)
                 self.records[name] += len(rows)
             else:
                 inputs[name][port] = self._records(name, port, rows)
@@ -128,8 +124,14 @@ class StageRunner:
         self._step({}, (), finishing=True)
         for (name, port), edge in self._edges.items():
             stage = self._plan.stage_of(name)
-            for partition, rows in edge.flush(partitions):
-                yield Block(partition, stage, edge.kind, name, port, rows.pack())
+            for kind, partition, rows in edge.flush(partitions):
+                yield Block(partition, stage, kind, name, port, rows.pack())
+
+    @property
+    def progress(self) -> dict[str, int]:
+        """How far event time has come for each timed operator that it has reached."""
+        times = {name: watermark.time for name, watermark in self._watermarks.items()}
+        return {name: time for name, time in times.items() if time != NEVER}
 
     def _records(self, name: str, port: int, rows: Rows) -> Chunk:
         serde = self._processors[name].operator.input_serde(port)
@@ -139,6 +141,8 @@ class StageRunner:
             rows.times,
             rows.marks,
             rows.headers,
+            rows.late_below,
+            rows.retracts,
         )
 
     def _step(
@@ -151,6 +155,7 @@ class StageRunner:
         inbox: Inputs = defaultdict(dict)
         for name, chunks in given.items():
             inbox[name].update(chunks)
+        begun, self._begun = self._begun, True
         for operator in self._operators:
             inputs = inbox.pop(operator.name, {})
             self.records[operator.name] += sum(map(len, inputs.values()))
@@ -163,27 +168,36 @@ class StageRunner:
                     self._emit(messages)
                 continue
             else:
-                result = self._run(operator, inputs, watermarks, finishing=finishing)
+                processor = self._processors[operator.name]
+                risen = self._rises(operator, processor, watermarks, begun=begun)
+                result = processor.run(inputs, risen)
+                if finishing:
+                    result = Chunk.merge([result, processor.finish()])
+                for output, chunk in processor.take_side().items():
+                    self._pass_on(operator, chunk, inbox, output)
             if len(result):
                 self._pass_on(operator, result, inbox)
 
-    def _run(
+    def _rises(
         self,
         operator: Operator,
-        inputs: Mapping[int, Chunk],
+        processor: Processor[Any],
         watermarks: Sequence[QueueWatermark],
         *,
-        finishing: bool,
-    ) -> Chunk:
-        processor = self._processors[operator.name]
-        risen: list[Watermark] = []
-        if operator.timed and watermarks:
-            risen = self._watermarks[operator.name].advance(watermarks)
-        result = processor.run(inputs, risen)
-        return Chunk.merge([result, processor.finish()]) if finishing else result
+        begun: bool,
+    ) -> list[Watermark]:
+        """Tell how event time rises for an operator in this step."""
+        watermark = self._watermarks.get(operator.name)
+        if watermark is None:
+            return []
+        processor.event_time = watermark.time
+        first = [] if begun else watermark.begin()
+        return [*first, *watermark.advance(watermarks)]
 
-    def _pass_on(self, operator: Operator, chunk: Chunk, inbox: Inputs) -> None:
+    def _pass_on(self, operator: Operator, chunk: Chunk, inbox: Inputs, output: str = "") -> None:
         for child, port in _outputs(self._plan, operator):
+            if child.output != output:
+                continue
             edge = self._edges.get((child.name, port))
             if edge is not None:
                 edge.add(chunk)

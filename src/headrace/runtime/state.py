@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from sortedcontainers import SortedDict, SortedSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,6 +44,9 @@ class StateBase(Protocol):
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Give all entries in the order of their keys."""
 
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries with keys from ``start`` to before ``stop``, in order."""
+
 
 class EmptyBase:
     """A store before its first commit."""
@@ -55,12 +59,17 @@ class EmptyBase:
         """Give all entries in the order of their keys."""
         return iter(())
 
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries of a range of keys."""
+        del start, stop
+        return iter(())
+
 
 class MemoryBase:
     """A store in memory, for the test driver."""
 
     def __init__(self) -> None:
-        self.entries: dict[bytes, bytes] = {}
+        self.entries: SortedDict[bytes, bytes] = SortedDict()
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
         """Look keys up."""
@@ -68,7 +77,12 @@ class MemoryBase:
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Give all entries in the order of their keys."""
-        return iter(sorted(self.entries.items()))
+        return iter(list(self.entries.items()))
+
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries of a range of keys, in order."""
+        keys = list(self.entries.irange(start, stop, (True, False)))
+        return iter([(key, self.entries[key]) for key in keys])
 
     def apply(self, changes: ChangeSet) -> None:
         """Make the changes of a batch part of the base."""
@@ -109,6 +123,8 @@ class StateStore:
         self._base_checksum = checksum
         self._changes: dict[bytes, bytes | None] = {}
         self._before: dict[bytes, bytes | None] = {}
+        #: Changed keys in order, of those first bytes that ranges were asked of.
+        self._ordered: dict[int, SortedSet[bytes]] = {}
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Look keys up, changes of this batch first."""
@@ -129,14 +145,49 @@ class StateStore:
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set entries; None deletes."""
         self._changes.update(zip(keys, values, strict=True))
+        if self._ordered:
+            for key in keys:
+                self._note(key)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one entry."""
         self._changes[key] = value
+        if self._ordered:
+            self._note(key)
 
     def delete(self, key: bytes) -> None:
         """Delete one entry; deleting what is not there is harmless."""
         self._changes[key] = None
+        if self._ordered:
+            self._note(key)
+
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries with keys from ``start`` to before ``stop``, changes included, in order.
+
+        Both begin with the same byte: families of keys that are walked in order have one of their
+        own.  The store may be changed meanwhile, behind what was given.
+
+        Examples
+        --------
+        >>> store = StateStore(EmptyBase())
+        >>> store.put_many([b"t2", b"t1", b"x"], [b"b", b"a", b"c"])
+        >>> list(store.range(b"t", b"u"))
+        [(b't1', b'a'), (b't2', b'b')]
+        """
+        family = start[0]
+        if family not in self._ordered:
+            self._ordered[family] = SortedSet(k for k in self._changes if k and k[0] == family)
+        changed = list(self._ordered[family].irange(start, stop, (True, False)))
+        changes = self._changes
+        fresh = [(key, changes[key]) for key in changed]
+        for key, value in _overlaid(self._base.range(start, stop), fresh):
+            if value is not None:
+                yield key, value
+
+    def _note(self, key: bytes) -> None:
+        ordered = self._ordered.get(key[0]) if key else None
+        if ordered is not None:
+            ordered.add(key)
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Give all entries, changes included, in the order of their keys."""
@@ -163,6 +214,20 @@ class StateStore:
         return ChangeSet(
             changed, news, bodies, count, (self._base_checksum + gained - lost) % _MODULUS
         )
+
+
+def _overlaid(
+    base: Iterator[tuple[bytes, bytes]], changes: list[tuple[bytes, bytes | None]]
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Join two runs that are in order of their keys; a change hides what lies below it."""
+    at = 0
+    for key, value in base:
+        while at < len(changes) and changes[at][0] < key:
+            yield changes[at]
+            at += 1
+        if at == len(changes) or changes[at][0] != key:
+            yield key, value
+    yield from changes[at:]
 
 
 def _live(bodies: pa.BinaryArray, values: list[bytes | None]) -> list[bytes]:

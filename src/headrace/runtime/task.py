@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
+from headrace.runtime.chunk import NEVER
 from headrace.runtime.failures import describe_failure
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner
@@ -24,6 +25,7 @@ from headrace.runtime.state import ChangeSet, StateStore
 from headrace.runtime.watermarks import (
     OperatorWatermark,
     QueueWatermark,
+    SourceWatermarks,
     pack_watermarks,
     source_of,
     unpack_watermarks,
@@ -58,9 +60,14 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     #: State stores as of the last commit: of all partitions in stage 0, of one after it.
     states: list[StateSummary] = []
     lineage: list[list[int]] = []
-    #: Where timed operators stand: every source and queue, and its watermark where it has one.
+    #: Every source and queue, and every clock of an operator's own, where some operator is timed.
     origins: list[str] = []
+    #: Watermarks as of the last commit, by origin.
     watermarks: dict[str, int] = {}
+    #: Origins that have been silent for too long.
+    idle: list[str] = []
+    #: How far event time had come for each timed operator.
+    progress: dict[str, int] = {}
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +81,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: Of the first split only: splits of the batch, and where the batch ends, by queue.
     splits: int = 0
     ends: dict[QueueName, int] | None = None
-    #: Event-time watermarks that the task moved, by source and queue.
+    #: Event-time watermarks that the task moved, by origin.
     watermarks: dict[str, int] = {}
+    #: How far event time came for each timed operator of the stage.
+    progress: dict[str, int] = {}
 
 
 class StateCopies(Protocol):
@@ -117,6 +126,7 @@ class TaskContext:
     plan: StagePlan
     #: Topic of each state store.
     state_topics: Mapping[str, str]
+    counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _stores: dict[str, StateStore] = field(default_factory=dict)
     _copies: dict[str, Copy] = field(default_factory=dict)
 
@@ -145,9 +155,27 @@ class TaskContext:
 
     def operator_watermark(self, operator: Operator) -> OperatorWatermark:
         """Give an operator's watermark as of the last commit."""
-        sources = self.plan.sources_of(operator.name)
-        origins = [origin for origin in self.control.origins if source_of(origin) in sources]
-        return OperatorWatermark(origins, self.control.watermarks)
+        control = self.control
+        behind = self.plan.clocks_of(operator.name)
+        delays = {
+            origin: behind[clock]
+            for origin in control.origins
+            if (clock := source_of(origin)) in behind
+        }
+        return OperatorWatermark(
+            delays,
+            control.watermarks,
+            idle=control.idle,
+            floor=control.progress.get(operator.name, NEVER),
+            step=self.plan.time_step,
+        )
+
+    def clock(self, operator: Operator, lateness: int) -> SourceWatermarks:
+        """Make the clock of an operator that gives records their times."""
+        control = self.control
+        return SourceWatermarks(
+            operator.name, lateness, control.watermarks, self.plan.time_step, control.idle
+        )
 
     def _summary(self, store: str) -> StateSummary | None:
         for state in self.control.states:
@@ -209,7 +237,7 @@ class Task:
         self._stages = len(context.plan.stages)
         self._watermarks: list[QueueWatermark] = []
         self._moved: dict[str, int] = {}
-        self.counters: dict[str, int] = defaultdict(int)
+        self.counters = context.counters
 
     def _emit(self, messages: QueueMessages) -> None:
         self.counters["records_out"] += len(messages)
@@ -219,10 +247,9 @@ class Task:
         """Run records that sources read through the stage."""
         self._runner.feed(inputs)
 
-    @property
-    def watermarks(self) -> Mapping[str, int]:
-        """Event-time watermarks as of the last commit, by source and queue."""
-        return self._context.control.watermarks
+    def clock(self, operator: Operator, lateness: int) -> SourceWatermarks:
+        """Make the clock of a source, ``lateness`` in ms."""
+        return self._context.clock(operator, lateness)
 
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
@@ -261,6 +288,7 @@ class Task:
             splits=splits,
             ends=None if ends is None else dict(ends),
             watermarks=self._moved,
+            progress=self._runner.progress,
         )
         yield Block(
             self._context.partition % self._context.partitions,
@@ -280,7 +308,7 @@ class Task:
         if not self._watermarks:
             return
         payload = pack_watermarks(self._watermarks)
-        for stage in range(1, self._stages):
+        for stage in range(self._attempt.stage + 1, self._stages):
             for partition in range(self._context.partitions):
                 yield Block(partition, stage, BlockKind.WATERMARKS, "", 0, payload)
 

@@ -31,7 +31,7 @@ from headrace.runtime.local_state import Copy
 from headrace.runtime.messages import SourceReader
 from headrace.runtime.state import ChangeSet, MemoryBase
 from headrace.runtime.task import Control, Summary, Task, TaskContext
-from headrace.runtime.watermarks import SourceWatermarks, origin_name
+from headrace.runtime.watermarks import origin_name
 from headrace.serdes import Deserializer, Serde, as_deserializer
 from headrace.topology.operators import Aggregate
 
@@ -108,6 +108,7 @@ class TopologyTestDriver:
         self._batch = 0
         self._states: dict[tuple[str, int], StateSummary] = {}
         self._watermarks: dict[str, int] = {}
+        self._progress: dict[str, int] = {}
         #: Messages skipped and dead-lettered so far.
         self.counters: dict[str, int] = defaultdict(int)
 
@@ -204,7 +205,9 @@ class TopologyTestDriver:
         self._commit(writer, saved)
         for block in blocks:
             if block.kind is BlockKind.SUMMARY:
-                self._watermarks.update(msgspec.json.decode(block.payload, type=Summary).watermarks)
+                summary = msgspec.json.decode(block.payload, type=Summary)
+                self._watermarks.update(summary.watermarks)
+                self._progress.update(summary.progress)
 
     def _task(
         self, stage: int, partition: int, writer: _MemoryWriter, saved: _SavedChanges
@@ -223,6 +226,7 @@ class TopologyTestDriver:
             states=list(self._states.values()),
             origins=[origin_name(s.name, _queue(s.topic)) for s in self.topology.sources],
             watermarks=self._watermarks,
+            progress=self._progress,
         )
         context = TaskContext(
             control=control,
@@ -265,10 +269,11 @@ class TopologyTestDriver:
             chunk = chunks.get(source.name)
             if chunk is None or not len(chunk):
                 continue
-            lateness = int(source.allowed_lateness.total_seconds() * 1000)
-            clock = SourceWatermarks(source.name, lateness, self._watermarks)
-            numbers = np.zeros(len(chunk), np.intp)
-            found = clock.observe([_queue(topic)], numbers, chunk.times, chunk.marks)
+            clock = task.clock(source, int(source.allowed_lateness.total_seconds() * 1000))
+            chunk.queues = np.zeros(len(chunk), np.intp)
+            found, chunk.late_below = clock.observe(
+                [_queue(topic)], chunk.queues, chunk.times, chunk.marks
+            )
             task.move_watermarks(found, clock.current)
 
     def _columns(self, messages: list[_Sent]) -> MessageColumns:

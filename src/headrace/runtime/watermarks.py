@@ -3,16 +3,19 @@
 A queue's watermark is the highest event time so far less the source's ``allowed_lateness``; it
 never falls.  It travels with a mark, so that a timer fires at the same place among the records
 however the input is cut into batches.  An operator's watermark is the lowest over all queues that
-feed it (design, section 5).
+feed it, on the topology's grid of times (design, section 5).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
+
+from headrace.runtime.chunk import NEVER
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
 
 __all__ = [
+    "BEFORE_ALL",
     "OperatorWatermark",
     "QueueWatermark",
     "SourceWatermarks",
@@ -31,8 +35,8 @@ __all__ = [
     "unpack_watermarks",
 ]
 
-#: A watermark is passed on when it enters another step of this grid, ms.
-STEP = 1_000
+#: Mark of what happens before the first record of a batch.
+BEFORE_ALL = -1
 
 
 class Watermark(NamedTuple):
@@ -70,25 +74,25 @@ def source_of(origin: str) -> str:
     return origin.partition("|")[0]
 
 
+@dataclass(slots=True)
 class SourceWatermarks:
     """The watermarks of the queues that one source reads in one task.
 
-    Parameters
-    ----------
-    source
-        Name of the source.
-    lateness
-        How far a record may lag behind the highest time of its queue, ms.
-    before
-        Watermarks as of the last commit, by origin.
+    An operator that gives records other times makes a clock of its own by the same rules.
     """
 
-    def __init__(self, source: str, lateness: int, before: Mapping[str, int]) -> None:
-        self._source = source
-        self._lateness = lateness
-        #: The newest watermark of each origin that this task has moved.
-        self.current: dict[str, int] = {}
-        self._before = before
+    #: Name of the source.
+    source: str
+    #: How far a record may lag behind the highest time of its queue, ms.
+    lateness: int
+    #: Watermarks as of the last commit, by origin.
+    before: Mapping[str, int]
+    #: A watermark is passed on when it enters another step of this grid, ms.
+    step: int = 1
+    #: Origins that had been silent for too long when the batch began.
+    idle: Collection[str] = ()
+    #: The newest watermark of each origin that this task has moved.
+    current: dict[str, int] = field(default_factory=dict)
 
     def observe(
         self,
@@ -96,31 +100,34 @@ class SourceWatermarks:
         numbers: npt.NDArray[np.intp],
         times: Int64s,
         marks: Int64s,
-    ) -> list[QueueWatermark]:
-        """Move the watermarks by records, ``numbers`` naming the queue of each."""
-        found: list[QueueWatermark] = []
-        for number in np.unique(numbers).tolist():
-            own = numbers == number
-            found += self._observe_queue(
-                origin_name(self._source, queues[number]), times[own], marks[own]
-            )
-        return found
+    ) -> tuple[list[QueueWatermark], Int64s]:
+        """Move the watermarks by records, ``numbers`` naming the queue of each.
 
-    def _observe_queue(self, origin: str, times: Int64s, marks: Int64s) -> list[QueueWatermark]:
-        before = self.current.get(origin, self._before.get(origin))
-        running = np.maximum.accumulate(times) - self._lateness
-        if before is not None:
-            running = np.maximum(running, before)
-        steps = running // STEP
-        # The first record of a queue, every step, and where the task ends.
-        first = steps[0] - 1 if before is None else before // STEP
-        moved = np.flatnonzero(np.diff(steps, prepend=first)).tolist()
-        last = len(running) - 1
-        sent = running[moved[-1]] if moved else before
-        if running[last] != sent:
-            moved.append(last)
-        self.current[origin] = int(running[last])
-        return [QueueWatermark(int(marks[i]), origin, int(running[i])) for i in moved]
+        Gives what is to be passed on, and for each record the watermark of its queue before it.
+        """
+        found: list[QueueWatermark] = []
+        before = np.empty(len(times), np.int64)
+        for number in np.unique(numbers).tolist():
+            own = np.flatnonzero(numbers == number)
+            origin = origin_name(self.source, queues[number])
+            passed_on, before[own] = self._observe_queue(origin, times[own], marks[own])
+            found += passed_on
+        return found, before
+
+    def _observe_queue(
+        self, origin: str, times: Int64s, marks: Int64s
+    ) -> tuple[list[QueueWatermark], Int64s]:
+        known = self.current.get(origin, self.before.get(origin))
+        start = NEVER if known is None else known
+        running = np.maximum(np.maximum.accumulate(times) - self.lateness, start)
+        before = np.concatenate(([start], running[:-1]))
+        moved = running // self.step != before // self.step
+        if known is None or (origin in self.idle and origin not in self.current):
+            # The queue counts from here on, also where its time has not moved on.
+            moved[0] = True
+        self.current[origin] = int(running[-1])
+        places = np.flatnonzero(moved).tolist()
+        return [QueueWatermark(int(marks[i]), origin, int(running[i])) for i in places], before
 
 
 class OperatorWatermark:
@@ -128,16 +135,41 @@ class OperatorWatermark:
 
     Parameters
     ----------
-    origins
-        Every source and queue that feeds it; one without a watermark holds it back.
+    delays
+        Every source and queue that feeds it, and how much older than its watermark the records
+        may be that come from there, ms.  A queue without a watermark holds all back.
     before
         Watermarks as of the last commit, by origin.
+    idle
+        Origins that have been silent for too long: they hold nothing back until they move.
+    floor
+        Where the operator stood; it never falls below that.
+    step
+        Grid of the times on which it rises, ms.
     """
 
-    def __init__(self, origins: Iterable[str], before: Mapping[str, int]) -> None:
-        self._by_origin: dict[str, int | None] = {name: before.get(name) for name in origins}
-        #: None while some queue has shown no time yet.
-        self.time = self._lowest()
+    def __init__(
+        self,
+        delays: Mapping[str, int],
+        before: Mapping[str, int],
+        *,
+        idle: Collection[str] = (),
+        floor: int = NEVER,
+        step: int = 1,
+    ) -> None:
+        self._delays = delays
+        self._step = step
+        self._idle = set(idle)
+        self._by_origin: dict[str, int | None] = {
+            name: None if name not in before else self._on_grid(name, before[name])
+            for name in delays
+        }
+        #: ms since 1970; ``NEVER`` while some queue has shown no time yet.
+        self.time = floor
+
+    def begin(self) -> list[Watermark]:
+        """Give the rise, if any, that comes before the first record of a batch."""
+        return self._risen(BEFORE_ALL)
 
     def advance(self, watermarks: Iterable[QueueWatermark]) -> list[Watermark]:
         """Take what queues report, in the order of the marks; give each rise of the lowest."""
@@ -145,16 +177,23 @@ class OperatorWatermark:
         for watermark in watermarks:
             if watermark.origin not in self._by_origin:
                 continue
-            self._by_origin[watermark.origin] = watermark.time
-            lowest = self._lowest()
-            if lowest is not None and (self.time is None or lowest > self.time):
-                self.time = lowest
-                risen.append(Watermark(watermark.mark, lowest))
+            self._by_origin[watermark.origin] = self._on_grid(watermark.origin, watermark.time)
+            self._idle.discard(watermark.origin)
+            risen += self._risen(watermark.mark)
         return risen
 
-    def _lowest(self) -> int | None:
-        times = [time for time in self._by_origin.values() if time is not None]
-        return min(times) if times and len(times) == len(self._by_origin) else None
+    def _on_grid(self, origin: str, time: int) -> int:
+        return (time - self._delays[origin]) // self._step * self._step
+
+    def _risen(self, mark: int) -> list[Watermark]:
+        times = [time for name, time in self._by_origin.items() if name not in self._idle]
+        if not times or None in times:
+            return []
+        lowest = min(time for time in times if time is not None)
+        if lowest <= self.time:
+            return []
+        self.time = lowest
+        return [Watermark(mark, lowest)]
 
 
 def pack_watermarks(watermarks: list[QueueWatermark]) -> bytes:

@@ -67,7 +67,8 @@ def assemble(
         epoch=epoch,
         batch=batch,
         offsets={**last.offsets, **ends},
-        watermarks=_highest(last.watermarks, summaries),
+        watermarks=_highest(last.watermarks, [summary.watermarks for summary in summaries]),
+        progress=_highest(last.progress, [summary.progress for summary in summaries]),
         states=_carried_over(last.states, summaries),
         lineage=lineage,
         timestamp=clock,
@@ -107,11 +108,11 @@ def _carried_over(last: list[StateSummary], summaries: list[Summary]) -> list[St
     return [states[place] for place in sorted(states)]
 
 
-def _highest(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:
+def _highest(last: dict[str, int], reports: list[dict[str, int]]) -> dict[str, int]:
     highest = dict(last)
-    for summary in summaries:
-        for origin, time in summary.watermarks.items():
-            highest[origin] = max(time, highest.get(origin, time))
+    for report in reports:
+        for name, time in report.items():
+            highest[name] = max(time, highest.get(name, time))
     return highest
 
 

@@ -156,6 +156,7 @@ class JobReader(DataSourceStreamReader):
             lineage=record.lineage,
             origins=_origins(job, stop.queues) if job.plan.topology.timed else [],
             watermarks=record.watermarks if job.plan.topology.timed else {},
+            progress=record.progress,
         )
         splits = make_splits(
             {

@@ -63,16 +63,30 @@ class Operator:
     stateful: ClassVar[bool] = False
     #: It acts on the progress of event time, so watermarks must reach it.
     timed: ClassVar[bool] = False
+    #: It gives records times of its own, and so begins watermarks of its own.
+    keeps_time: ClassVar[bool] = False
 
     name: str
     #: Names of the operators that feed this one, in order.
     parents: tuple[str, ...]
+    #: Which of its parent's outputs it takes; every operator has the one without a name.
+    output: str = ""
     #: Not part of what the topology means, so left out of comparisons.
     origin: Origin | None = field(default=None, compare=False)
 
     def input_serde(self, port: int) -> Serde[Any]:
         """Give the serde of the records that parent number ``port`` sends through a shuffle."""
         raise NotImplementedError(f"operator {self.name} takes nothing through a shuffle: {port}")
+
+    @property
+    def delay(self) -> int:
+        """How much older than its watermark its results may be, ms."""
+        return 0
+
+    @property
+    def time_step(self) -> int:
+        """Grid of the times at which it acts, ms; 0 for none of its own."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +95,7 @@ class Source(Operator):
 
     label: ClassVar[str] = "source"
     changes_key: ClassVar[bool] = True
+    keeps_time: ClassVar[bool] = True
 
     topic: str
     deserializer: Deserializer[Any, Any]

@@ -7,8 +7,10 @@ shuffles on the longest way to it; operators of one stage are fused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,17 +67,29 @@ class StagePlan:
         """Give the number of an operator's stage."""
         return self._stage_of[name]
 
-    def sources_of(self, name: str) -> frozenset[str]:
-        """Give the names of the sources that feed an operator."""
-        parents = {o.name: o.parents for stage in self.stages for o in stage.operators}
-        found: set[str] = set()
-        pending = [name]
+    @cached_property
+    def time_step(self) -> int:
+        """Grid of the times at which operators act, ms: every bound of every one lies on it."""
+        operators = [operator for stage in self.stages for operator in stage.operators]
+        steps = [number for o in operators for number in (o.time_step, o.delay)]
+        return math.gcd(*steps) or 1
+
+    def clocks_of(self, name: str) -> Mapping[str, int]:
+        """Give the operators whose clocks an operator goes by, the nearest on each way up.
+
+        With each, how much older than that clock's watermark a record may be when it arrives, ms.
+        """
+        operators = {o.name: o for stage in self.stages for o in stage.operators}
+        found: dict[str, int] = {}
+        pending = [(parent, 0) for parent in operators[name].parents]
         while pending:
-            operator = pending.pop()
-            pending += parents[operator]
-            if not parents[operator]:
-                found.add(operator)
-        return frozenset(found)
+            parent, delay = pending.pop()
+            operator = operators[parent]
+            if operator.keeps_time:
+                found[parent] = max(delay, found.get(parent, 0))
+            else:
+                pending += [(each, delay + operator.delay) for each in operator.parents]
+        return found
 
     def children(self, name: str) -> tuple[Operator, ...]:
         """Give the operators that an operator feeds, in the order in which they were added."""
@@ -116,7 +130,11 @@ def _shuffled_edges(operators: Sequence[Operator]) -> set[tuple[str, str]]:
         astray = [parent for parent in operator.parents if not partitioned[parent]]
         if operator.stateful:
             edges.update((parent, operator.name) for parent in astray)
-        partitioned[operator.name] = operator.stateful or not (operator.changes_key or astray)
+        # Its clock is known to no other task before the next stage.
+        new_time = operator.keeps_time and bool(operator.parents)
+        partitioned[operator.name] = operator.stateful or not (
+            operator.changes_key or astray or new_time
+        )
     return edges
 
 
