@@ -16,6 +16,7 @@ from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.algebras import ALGEBRAS, Algebra
 from headrace.runtime.blocks import Rows
 from headrace.runtime.chunk import Chunk, Int64s
+from headrace.runtime.edges import CombinedEdge, Edge
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.user_code import Locator, UserFunction
 from headrace.runtime.writing import writing
@@ -133,6 +134,13 @@ class AggregateProcessor(Processor[Aggregate]):
         self._combiner = Combiner(operator, context.locator) if combines(operator) else None
         self._chunks: list[Chunk] = []
         self._partials: list[Rows] = []
+
+    @classmethod
+    def edge(cls, operator: Aggregate, port: int, locator: Locator) -> Edge:
+        """Combine on the way where the kind of aggregate can."""
+        if combines(operator):
+            return CombinedEdge(Combiner(operator, locator))
+        return super().edge(operator, port, locator)
 
     def process(self, chunk: Chunk) -> Chunk:
         """Take records; results come at the end, or one by one where ``emit`` is each."""

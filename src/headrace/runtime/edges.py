@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from headrace.keys import encode_keys, partitions_of
-from headrace.runtime.aggregates import Combiner, combines
 from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.writing import writing
-from headrace.topology.operators import Aggregate, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.runtime.user_code import Locator
+    from headrace.topology.operators import Operator
 
-__all__ = ["Edge", "make_edge"]
+__all__ = ["CombinedEdge", "Combiner", "Edge", "RecordEdge"]
 
 
 class Edge(Protocol):
@@ -31,7 +29,17 @@ class Edge(Protocol):
         """Give everything taken so far, by kind and partition."""
 
 
-class _RecordEdge:
+class Combiner(Protocol):
+    """Makes partial results of records before they are shuffled."""
+
+    def add(self, chunk: Chunk) -> None:
+        """Fold records in."""
+
+    def flush(self) -> Rows | None:
+        """Give what was combined."""
+
+
+class RecordEdge:
     """Sends every record."""
 
     def __init__(self, target: Operator, port: int) -> None:
@@ -40,9 +48,11 @@ class _RecordEdge:
         self._chunks: list[Chunk] = []
 
     def add(self, chunk: Chunk) -> None:
+        """Take records of the operator that sends."""
         self._chunks.append(chunk)
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
+        """Give everything taken so far, by kind and partition."""
         chunk = Chunk.merge(self._chunks)
         self._chunks = []
         if not len(chunk):
@@ -63,25 +73,20 @@ class _RecordEdge:
             yield BlockKind.RECORDS, partition, part
 
 
-class _CombinedEdge:
-    """Sends one partial accumulator per key and task."""
+class CombinedEdge:
+    """Sends what a combiner makes of the records: one partial result per key and task."""
 
-    def __init__(self, target: Aggregate, locator: Locator) -> None:
-        self._combiner = Combiner(target, locator)
+    def __init__(self, combiner: Combiner) -> None:
+        self._combiner = combiner
 
     def add(self, chunk: Chunk) -> None:
+        """Take records of the operator that sends."""
         self._combiner.add(chunk)
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
+        """Give everything taken so far, by kind and partition."""
         rows = self._combiner.flush()
         if rows is None:
             return
         for partition, part in rows.split(partitions_of(rows.keys.to_pylist(), partitions)):
             yield BlockKind.PARTIALS, partition, part
-
-
-def make_edge(target: Operator, port: int, locator: Locator) -> Edge:
-    """Make the edge to an operator from its parent number ``port``."""
-    if isinstance(target, Aggregate) and combines(target):
-        return _CombinedEdge(target, locator)
-    return _RecordEdge(target, port)

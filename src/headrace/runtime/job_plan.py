@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.client import Client, ClientSettings, Jobs, PullConsumer
 from headrace.runtime.broker_transactions import BrokerTransactions
 from headrace.runtime.plain_transactions import PlainTransactions, sender
-from headrace.topology.operators import Aggregate, Sink, Source
+from headrace.topology.operators import Sink, Source
 
 if TYPE_CHECKING:
     from headrace.runtime.commits import Transactions
@@ -80,7 +80,7 @@ class JobPlan:
             for child in self.stages.children(pending.pop()):
                 if isinstance(child, Sink):
                     return True
-                if not isinstance(child, Aggregate):
+                if not child.stateful:
                     pending.append(child.name)
         return False
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.edges import Edge, RecordEdge
 from headrace.runtime.user_code import Locator, UserFunction
 from headrace.topology.operators import (
     Filter,
@@ -91,6 +92,12 @@ class Processor(Generic[OperatorT]):
     def finish(self) -> Chunk:
         """End the batch: give results that are due once per batch."""
         return Chunk.empty()
+
+    @classmethod
+    def edge(cls, operator: OperatorT, port: int, locator: Locator) -> Edge:
+        """Make the way to the operator from parent number ``port`` over a shuffle."""
+        del locator
+        return RecordEdge(operator, port)
 
     def absorb(self, rows: Rows) -> None:
         """Take what a combiner made of records before they were shuffled."""

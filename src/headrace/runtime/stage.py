@@ -9,7 +9,6 @@ from headrace.keys import decode_keys
 from headrace.runtime.aggregates import AggregateProcessor
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk
-from headrace.runtime.edges import make_edge
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
@@ -84,7 +83,7 @@ class StageRunner:
             if not isinstance(operator, (Source, Sink))
         }
         self._edges = {
-            (child.name, port): make_edge(child, port, context.locator)
+            (child.name, port): PROCESSORS[type(child)].edge(child, port, context.locator)
             for operator in self._operators
             for child, port in _outputs(plan, operator)
             if plan.stage_of(child.name) != stage

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.topology.names import commit_topic, state_topic
-from headrace.topology.operators import Aggregate, Operator, Sink, Source
+from headrace.topology.operators import Operator, Sink, Source
 
 if TYPE_CHECKING:
     from headrace.topology.stages import StagePlan
@@ -39,18 +39,7 @@ def _detail(operator: Operator, plan: StagePlan) -> str:
         f"<= {parent} (by key)" if parent in shuffled else f"<- {parent}"
         for parent in operator.parents
     ]
-    return ", ".join([*parts, *_facts(operator)])
-
-
-def _facts(operator: Operator) -> list[str]:
-    if isinstance(operator, Source):
-        facts = [f"reads {operator.topic}", f"deserializer {operator.deserializer!r}"]
-        return facts if operator.on_error == "fail" else [*facts, f"on_error {operator.on_error}"]
-    if isinstance(operator, Sink):
-        return [f"writes {operator.topic}", f"serializer {operator.serializer!r}"]
-    if isinstance(operator, Aggregate):
-        return [f"emit {operator.emit}", f"state {operator.state_serde!r}"]
-    return []
+    return ", ".join([*parts, *operator.facts()])
 
 
 def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:

@@ -78,6 +78,10 @@ class Operator:
         """Give the serde of the records that parent number ``port`` sends through a shuffle."""
         raise NotImplementedError(f"operator {self.name} takes nothing through a shuffle: {port}")
 
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return []
+
     @property
     def delay(self) -> int:
         """How much older than its watermark its results may be, ms."""
@@ -102,6 +106,11 @@ class Source(Operator):
     on_error: ErrorPolicy = "fail"
     #: How far a record may lag behind the newest of its queue before it is late.
     allowed_lateness: timedelta = timedelta(seconds=2)
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        facts = [f"reads {self.topic}", f"deserializer {self.deserializer!r}"]
+        return facts if self.on_error == "fail" else [*facts, f"on_error {self.on_error}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +207,10 @@ class Aggregate(Operator):
         del port
         return self.value_serde
 
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [f"emit {self.emit}", f"state {self.state_serde!r}"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToStream(Operator):
@@ -214,3 +227,7 @@ class Sink(Operator):
 
     topic: str
     serializer: Serializer[Any, Any]
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [f"writes {self.topic}", f"serializer {self.serializer!r}"]
