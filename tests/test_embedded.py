@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from headrace.broker import spawn_broker
 from headrace.embedded import address_published, broker_folder, embedded_broker, running_broker
 from headrace.errors import StoreLockedError
+from tests.store.test_writer import eventually
 
 
 def test_broker_is_started_and_stopped_with_the_context(tmp_path: Path) -> None:
@@ -28,6 +31,24 @@ def test_running_broker_is_met_and_left_running(tmp_path: Path) -> None:
         with embedded_broker(tmp_path) as second:
             assert second == first
         assert running_broker(tmp_path) is not None
+
+
+def test_broker_ends_when_the_command_that_started_it_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from headrace.embedded import embedded_broker\n"
+        f"with embedded_broker(Path({str(tmp_path)!r})): print('up', flush=True); time.sleep(60)"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdout=pipe) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"up\n"
+        found = running_broker(tmp_path)
+        assert found is not None
+        command.kill()
+    assert eventually(lambda: running_broker(tmp_path) is None)
+    # Its store was closed: the folder is free.
+    with embedded_broker(tmp_path):
+        pass
 
 
 def test_two_commands_at_once_meet_at_one_broker(tmp_path: Path) -> None:

@@ -80,7 +80,8 @@ def embedded_broker(
 ) -> Iterator[str]:
     """Give the address of the broker of a data folder; start one when there is none.
 
-    A broker that was started here is a process of its own and stops with the context.
+    A broker that was started here is a process of its own; it stops with the context, and when
+    this process is killed.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ def embedded_broker(
     deadline = time.monotonic() + patience.total_seconds()
     while (found := running_broker(data_dir)) is None:
         try:
-            broker = spawn_broker(broker_folder(data_dir), 0)
+            broker = spawn_broker(broker_folder(data_dir), 0, ends_with_me=True)
         except StoreLockedError:
             if time.monotonic() > deadline:
                 raise

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ _NOT_SETTINGS = (
     "no_create",
     "limit",
     "register_with",
+    "until_eof",
 )
 
 
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     raise_limit()
     try:
-        asyncio.run(_serve(options.data, options.port, _settings(options)))
+        asyncio.run(_serve(options, _settings(options)))
     except StoreLockedError as error:
         return _fail(ExitCode.LOCKED, error)
     except SettingsError as error:
@@ -56,18 +58,27 @@ def _fail(code: int, error: HeadraceError) -> int:
     return code
 
 
-async def _serve(data: Path, port: int, settings: BrokerSettings) -> None:
+async def _serve(options: argparse.Namespace, settings: BrokerSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with BrokerServer(data, port, settings) as broker:
+    if options.until_eof:
+        loop.add_reader(sys.stdin.fileno(), _stop_at_eof, stop)
+    data: Path = options.data
+    async with BrokerServer(data, options.port, settings) as broker:
         # What is loaded now stays: the collector need not look at it again and again.
         gc.freeze()
         line = READY_LINE.format(address=broker.address, data=data)
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
         await stop.wait()
+
+
+def _stop_at_eof(stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()
 
 
 def _settings(options: argparse.Namespace) -> BrokerSettings:
@@ -124,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--min-replicas", type=int, metavar="N", help="followers that must have a message (0)")
     add("--replica-timeout", type=int, metavar="MS", help="longest wait for them (3000)")
     add("--delay-levels", metavar="SPANS", help="how long messages wait at each delay level")
+    add("--until-eof", action="store_true", help="stop when the standard input ends")
     add("--no-create", action="store_true", help="create no topic for a first message")
     return parser
 
