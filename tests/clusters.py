@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ import pytest
 from headrace.client import Client, MessageQueue, PullConsumer
 
 SCRIPT = Path(__file__).parent / "rocketmq" / "rocketmq"
+_STARTS = 3
+_TAKEN = (-2, 0, 1, 998, 1000, 1001)
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,8 @@ class Cluster:
 def running_rocketmq(folder: Path, *settings: str) -> Iterator[Cluster]:
     """Start a real RocketMQ on free ports, with ``KEY=VALUE`` settings; stop it in any case."""
     require_rocketmq()
-    port = _free_ports()
     try:
-        # Its servers keep the streams they are given: a pipe would never end.
-        with (folder / "start.out").open("w") as output:
-            subprocess.run(
-                [SCRIPT, "start", folder, str(port), *settings],
-                check=True,
-                timeout=180,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        port = _start(folder, lambda port: ["start", folder, port, *settings])
         address = f"127.0.0.1:{port}"
         _await_registration(address)
         yield Cluster("rocketmq", address)
@@ -69,21 +61,32 @@ def running_rocketmq(folder: Path, *settings: str) -> Iterator[Cluster]:
 def running_rocketmq_broker(folder: Path, namesrv: str, name: str) -> Iterator[str]:
     """Start a real broker alone; give its address once a name server knows it."""
     require_rocketmq()
-    port = _free_ports()
     try:
-        with (folder / "start.out").open("w") as output:
-            subprocess.run(
-                [SCRIPT, "broker", folder, namesrv, str(port), f"brokerName={name}"],
-                check=True,
-                timeout=120,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        port = _start(folder, lambda port: ["broker", folder, namesrv, port, f"brokerName={name}"])
         _await_registration(namesrv, name)
         yield f"127.0.0.1:{port}"
     finally:
         subprocess.run([SCRIPT, "stop", folder, "-9"], check=False, timeout=120)
+
+
+def _start(folder: Path, arguments: Callable[[str], list[str | Path]]) -> int:
+    """Start servers on free ports, again when somebody else was quicker to take one of them."""
+    for attempt in range(_STARTS):
+        port = _free_ports()
+        # Its servers keep the streams they are given: a pipe would never end.
+        with (folder / "start.out").open("w") as output:
+            done = subprocess.run(
+                [SCRIPT, *arguments(str(port))],
+                check=attempt == _STARTS - 1,
+                timeout=180,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        if done.returncode == 0:
+            return port
+        subprocess.run([SCRIPT, "stop", folder, "-9"], check=False, timeout=120)
+    raise AssertionError("the last attempt raises")
 
 
 def _await_registration(address: str, name: str = "broker-a") -> None:
@@ -131,12 +134,13 @@ def require_rocketmq() -> None:
 
 
 def _free_ports() -> int:
-    # The broker's ports are derived from the name server's.
+    # A broker's other ports are two below and one above its own; where a name server comes with
+    # it, its own is that of the name server and a thousand.
     for _ in range(100):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
-        if port < 64_000 and all(map(_is_free, (port, port + 998, port + 1000, port + 1001))):
+        if port < 64_000 and all(_is_free(port + more) for more in _TAKEN):
             return port
     raise AssertionError("no free ports")
 
