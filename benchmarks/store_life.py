@@ -69,10 +69,11 @@ def queues_10k(plan: Plan) -> Iterator[Mapping[str, float]]:
     for _ in range(plan.runs):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
+            before = _open_files()
             with MessageStore.open(path, _SETTINGS) as store:
                 sent = _timed(partial(_send, store, appends))
                 read = _timed(partial(_read, store, count))
-                files = len(list(Path("/proc/self/fd").iterdir()))
+                files = _open_files() - before
                 closing = time.perf_counter()
             saved = time.perf_counter() - closing
             started = time.perf_counter()
@@ -86,6 +87,10 @@ def queues_10k(plan: Plan) -> Iterator[Mapping[str, float]]:
             "queues_10k_stop": saved,
             "queues_10k_files": files,
         }
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _timed(work: Callable[[], object]) -> float:
