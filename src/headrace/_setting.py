@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -21,7 +21,14 @@ if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from pydantic import BaseModel, ValidationError
 
-__all__ = ["describe_default", "environment_values", "parse_duration", "setting", "validate"]
+__all__ = [
+    "describe_default",
+    "environment_values",
+    "named_values",
+    "parse_duration",
+    "setting",
+    "validate",
+]
 
 PREFIX = "HEADRACE_"
 
@@ -103,6 +110,39 @@ def parse_duration(text: str) -> timedelta:
         message = "a duration is a number and a unit: 500 ms, 2 s, 5 min or 1 h"
         raise ValueError(message)
     return timedelta(**{unit: float(match[1])})
+
+
+def named_values(
+    texts: Iterable[str], names: Collection[str], complaint: str
+) -> Iterator[tuple[str, str]]:
+    """Split ``name=value`` texts.
+
+    Parameters
+    ----------
+    texts
+        What was given.
+    names
+        The names that there are.
+    complaint
+        What to say of another one, which takes the place of ``{}``.
+
+    Raises
+    ------
+    SettingsError
+        When there is no such name.
+
+    Examples
+    --------
+    >>> list(named_values(["size=7"], ["size", "age"], "there is no limit {}"))
+    [('size', '7')]
+    """
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(names)}."
+            raise SettingsError(complaint.format(repr(name)), hint=hint)
+        yield name, value
 
 
 def describe_default(field: dataclasses.Field[Any]) -> str:

@@ -41,6 +41,8 @@ class Draft:
     flag: int = 0
     sys_flag: int = 0
     reconsume_times: int = 0
+    #: Position of the half message that this one comes from.
+    prepared_offset: int = 0
 
     @classmethod
     def of(cls, message: StoredMessage) -> Self:
@@ -94,6 +96,7 @@ class Draft:
             flag=self.flag,
             sys_flag=self.sys_flag,
             reconsume_times=self.reconsume_times,
+            prepared_offset=self.prepared_offset,
         )
         return encode_record(self.topic, self.body, encode_properties(self.properties), numbers)
 

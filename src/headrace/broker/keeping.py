@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import re
 import types
@@ -12,7 +11,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-from headrace._setting import parse_duration
+from headrace._setting import named_values, parse_duration
 from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX
 from headrace.errors import SettingsError, StoreError
 from headrace.protocol.attributes import CLEANUP_POLICY
@@ -123,16 +122,9 @@ def parse_compaction(texts: Iterable[str]) -> CompactionSettings:
     datetime.timedelta(seconds=3600)
     """
     kinds = get_type_hints(CompactionSettings)
-    fields = {field.name for field in dataclasses.fields(CompactionSettings)}
+    names = sorted(field.name for field in dataclasses.fields(CompactionSettings))
     given: dict[str, Any] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        if name not in fields:
-            close = difflib.get_close_matches(name, fields, n=1)
-            hint = (
-                f"Did you mean {close[0]}?" if close else f"There are {', '.join(sorted(fields))}."
-            )
-            raise SettingsError(f"there is no setting {name!r} of compaction", hint=hint)
+    for name, value in named_values(texts, names, "there is no setting {} of compaction"):
         try:
             given[name] = _read(kinds[name], value)
         except ValueError as error:

@@ -115,8 +115,8 @@ class Retention:
         self._newest: dict[int, int] = {}
         #: Taken out of the log, but maybe still on disk: they go first, or there were a gap.
         self._doomed: list[Segment] = []
-        #: Gives the lowest position that somebody (a follower) still needs, None for no wish.
-        self.keep_from: Callable[[], int | None] = lambda: None
+        #: Each gives the lowest position that somebody (a follower) still needs, None for no wish.
+        self.wishes: list[Callable[[], int | None]] = []
         #: Brings compaction logs up to a position, and says how far they are on disk.
         self.hand_on: Callable[[int], int] = lambda position: position
 
@@ -163,8 +163,8 @@ class Retention:
         surplus = 0 if limit is None else self._log.end - self._log.begin - limit
         age = self._settings.retention
         end = end_of_expired(sealed, now=self._clock(), age=age, surplus=max(surplus, 0))
-        wish = self.keep_from()
-        return end if wish is None else min(end, wish)
+        wanted = [position for wish in self.wishes if (position := wish()) is not None]
+        return min([end, *wanted])
 
     def _by_disk(self, sealed: Sequence[SealedSegment]) -> int:
         """A full disk stops everybody: then nobody's wish counts."""

@@ -318,14 +318,7 @@ class MessageStore:
 
         When the disk is full beyond ``disk_watermark`` nobody is asked.
         """
-        retention = self._upkeep.retention
-        others = retention.keep_from
-
-        def lowest() -> int | None:
-            wishes = [wish for wish in (others(), keep_from()) if wish is not None]
-            return min(wishes, default=None)
-
-        retention.keep_from = lowest
+        self._upkeep.retention.wishes.append(keep_from)
 
     def compact_topic(self, topic: str) -> Future[None]:
         """Keep only the newest record of each key of a topic, from here on; again is no change."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from headrace._setting import named_values
 from headrace.errors import SettingsError
 
 __all__ = ["Limits"]
@@ -124,13 +124,8 @@ class Limits:
         """
         fields = {field.name: field for field in dataclasses.fields(cls)}
         given: dict[str, Any] = {}
-        for text in texts:
-            name, _, value = text.partition("=")
-            field = fields.get(name)
-            if field is None:
-                close = difflib.get_close_matches(name, fields, n=1)
-                hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(fields)}."
-                raise SettingsError(f"there is no limit {name!r}", hint=hint)
+        for name, value in named_values(texts, fields, "there is no limit {}"):
+            field = fields[name]
             try:
                 number = float(value)
             except ValueError:

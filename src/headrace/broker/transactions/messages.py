@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.broker.drafts import Draft
 from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC
 from headrace.broker.transactions.book import Half, Outcome
 from headrace.errors import MessageRejectedError, ProtocolError
@@ -30,11 +31,10 @@ from headrace.protocol.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from headrace.protocol.records import RecordFields, encode_record, encode_records
+from headrace.protocol.records import encode_records
 from headrace.store import QueueAppend
 
 if TYPE_CHECKING:
-    from headrace.broker.drafts import Draft
     from headrace.protocol.frames import Buffer
     from headrace.protocol.messages import StoredMessage
 
@@ -125,17 +125,15 @@ def question(message: StoredMessage, checks: int) -> Buffer:
 def _again(
     message: StoredMessage, topic: str, queue_id: int, properties: dict[str, str], sys_flag: int
 ) -> QueueAppend:
-    numbers = RecordFields(
+    draft = replace(
+        Draft.of(message),
+        topic=topic,
         queue_id=queue_id,
-        born=message.born,
-        born_host=message.born_host,
-        flag=message.flag,
+        properties=properties,
         sys_flag=sys_flag,
-        reconsume_times=message.reconsume_times,
         prepared_offset=message.position,
     )
-    records = encode_record(topic, message.body, encode_properties(properties), numbers)
-    return QueueAppend(topic, queue_id, records)
+    return draft.append()
 
 
 def end_mark(halves: Sequence[int], outcome: Outcome, now: int) -> QueueAppend:
