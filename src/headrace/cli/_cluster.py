@@ -12,10 +12,10 @@ import typer
 from headrace.cli._security import given_security
 
 if TYPE_CHECKING:
-    from headrace.client import Client
+    from headrace.client import AsyncClient, Client
     from headrace.settings import JobSettings
 
-__all__ = ["DataDir", "NameServer", "cluster", "cluster_address", "settings_from"]
+__all__ = ["DataDir", "NameServer", "asynchronous", "cluster", "cluster_address", "settings_from"]
 
 NameServer = Annotated[
     str | None,
@@ -64,3 +64,10 @@ def cluster(namesrv: str | None, data_dir: Path | None) -> Iterator[Client]:
     own = ClientSettings(**settings.connection)
     with cluster_address(settings) as address, Client(address, own) as client:
         yield client
+
+
+def asynchronous(client: Client) -> AsyncClient:
+    """Connect once more to a client's cluster, for a loop of one's own."""
+    from headrace.client import AsyncClient
+
+    return AsyncClient(";".join(client.asynchronous.name_servers), client.settings)

@@ -7,6 +7,9 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Literal
 
+from headrace.cli._cluster import asynchronous
+from headrace.cli._terminal import message_line
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,10 +42,9 @@ async def _print(
     *,
     until_end: bool,
 ) -> None:
-    from headrace.client import AsyncClient, AsyncPullConsumer, AsyncPushConsumer, PushOptions
+    from headrace.client import AsyncPullConsumer, AsyncPushConsumer, PushOptions
 
-    names = ";".join(client.asynchronous.name_servers)
-    async with AsyncClient(names, client.settings) as connection:
+    async with asynchronous(client) as connection:
         ends = await AsyncPullConsumer(connection).end_offsets(await connection.queues(topic))
         options = PushOptions(start=start, concurrency=256)
         async with AsyncPushConsumer(connection, group, [topic], options=options) as consumer:
@@ -77,7 +79,5 @@ async def _close_at(consumer: AsyncPushConsumer, ends: Mapping[MessageQueue, int
 def _write(message: StoredMessage) -> None:
     from headrace.keys import key_from_properties
 
-    key = key_from_properties(message.properties)
-    shown = "" if key is None else key
-    sys.stdout.write(f"{shown}\t{message.body.decode(errors='backslashreplace')}\n")
+    sys.stdout.write(message_line(key_from_properties(message.properties), message.body))
     sys.stdout.flush()

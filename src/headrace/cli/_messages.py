@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster
-from headrace.cli._terminal import say
+from headrace.cli._cluster import DataDir, NameServer, asynchronous, cluster
+from headrace.cli._terminal import message_line, say
 from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -225,16 +225,14 @@ def _lines(result: PullResult, end: int | None) -> Iterator[str]:
     bodies = columns.body.to_pylist()
     for offset, key, body in zip(columns.queue_offset.tolist(), keys, bodies, strict=True):
         if end is None or offset < end:
-            shown = "" if key is None else key
-            yield f"{shown}\t{body.decode(errors='backslashreplace')}\n"
+            yield message_line(key, body)
 
 
 async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) -> None:
     """Print what comes in queues from offsets on, until Ctrl-C."""
-    from headrace.client import AsyncClient, AsyncPullConsumer
+    from headrace.client import AsyncPullConsumer
 
-    names = ";".join(client.asynchronous.name_servers)
-    async with AsyncClient(names, client.settings) as connection:
+    async with asynchronous(client) as connection:
         consumer, printer = AsyncPullConsumer(connection), _Printer(None)
         await asyncio.gather(
             *(_print_queue(consumer, q, offset, None, printer) for q, offset in positions.items())
@@ -244,10 +242,9 @@ async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) ->
 async def _print_topic(
     client: Client, topic: str, printer: _Printer, *, first: bool, until_end: bool
 ) -> None:
-    from headrace.client import AsyncClient, AsyncPullConsumer
+    from headrace.client import AsyncPullConsumer
 
-    names = ";".join(client.asynchronous.name_servers)
-    async with AsyncClient(names, client.settings) as connection:
+    async with asynchronous(client) as connection:
         consumer = AsyncPullConsumer(connection)
         queues = await connection.queues(topic)
         ends = await consumer.end_offsets(queues)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._terminal import message_line
 from headrace.errors import ConfigurationError, NotFoundError
 
 __all__ = ["table"]
@@ -42,7 +43,7 @@ def table(
             _print_value(topic, key, reader.get(key))
             return
         for name, value in sorted(reader.items(prefix), key=lambda item: str(item[0])):
-            sys.stdout.write(f"{name}\t{value.decode(errors='backslashreplace')}\n")
+            sys.stdout.write(message_line(name, value))
         sys.stdout.flush()
         if follow:
             from headrace.cli._messages import print_queues

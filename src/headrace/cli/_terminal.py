@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["report", "say", "terminal"]
+__all__ = ["message_line", "report", "say", "terminal"]
 
 _BUG_HINT = (
     "This is a fault in headrace. Run again with `headrace --debug ...` for the traceback, "
@@ -31,6 +31,16 @@ def say(text: str) -> None:
     """Write one line about what happens, apart from the results."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def message_line(key: object, body: bytes) -> str:
+    r"""Write a message as key, tab, value.
+
+    >>> message_line("k", b"to be"), message_line(None, b"\xff")
+    ('k\tto be\n', '\t\\xff\n')
+    """
+    shown = "" if key is None else key
+    return f"{shown}\t{body.decode(errors='backslashreplace')}\n"
 
 
 def report(error: BaseException, *, debug: bool) -> None:

@@ -6,19 +6,19 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from headrace.client.lag import GroupLag, group_lag
+from headrace.client.lag import GroupLag, connections_of_group, group_lag
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.queues import MessageQueue
 from headrace.client.standings import QueueProgress
 from headrace.errors import NotFoundError
 from headrace.protocol.bodies import QueueRef, dumps, loads
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from headrace.protocol.stats import ConsumerConnections, ConsumeStats
+from headrace.protocol.stats import ConsumeStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from headrace.client.client import AsyncClient
 
@@ -61,18 +61,8 @@ class GroupAdministration:
 
     async def group_members(self, group: str) -> list[str]:
         """List the client ids of a group's members; none if it has no member now."""
-        members: set[str] = set()
-        ext = {"consumerGroup": group}
-        for broker in await self.client.brokers():
-            answer = await self.client.ask_broker(
-                broker,
-                lambda: Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext),
-                expect=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                found = loads(answer.payload, ConsumerConnections)
-                members.update(connection.client_id for connection in found.connection_set)
-        return sorted(members)
+        found = await connections_of_group(self.client, group)
+        return sorted({member.client_id for each in found for member in each.connection_set})
 
     async def set_group_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set the next offset that a group reads from queues; it should have no member now."""
@@ -80,13 +70,7 @@ class GroupAdministration:
 
     async def groups(self) -> list[str]:
         """List the names of all consumer groups."""
-        names: set[str] = set()
-        for broker in await self.client.brokers():
-            answer = await self.client.ask_broker(
-                broker, lambda: Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            )
-            names.update(loads(answer.payload, SubscriptionGroupTable).subscription_group_table)
-        return sorted(names)
+        return sorted({name async for table in self._group_tables() for name in table})
 
     async def group_config(self, group: str) -> SubscriptionGroupConfig:
         """Settings of a group, as its first broker has them.
@@ -96,16 +80,20 @@ class GroupAdministration:
         NotFoundError
             If no broker knows the group.
         """
-        for broker in await self.client.brokers():
-            answer = await self.client.ask_broker(
-                broker, lambda: Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            )
-            table = loads(answer.payload, SubscriptionGroupTable).subscription_group_table
+        async for table in self._group_tables():
             if group in table:
                 return table[group]
         raise NotFoundError(
             f"there is no group {group!r}", hint="a group appears with its first member or commit"
         )
+
+    async def _group_tables(self) -> AsyncIterator[dict[str, SubscriptionGroupConfig]]:
+        """Give the groups that each broker knows, by name."""
+        for broker in await self.client.brokers():
+            answer = await self.client.ask_broker(
+                broker, lambda: Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            )
+            yield loads(answer.payload, SubscriptionGroupTable).subscription_group_table
 
     async def set_group_config(self, config: SubscriptionGroupConfig) -> None:
         """Make a group, or change its settings, on all brokers.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
     from headrace.client.queues import MessageQueue
 
-__all__ = ["GroupLag", "QueueLag", "group_lag", "topics_of_group"]
+__all__ = ["GroupLag", "QueueLag", "connections_of_group", "group_lag", "topics_of_group"]
 
 _NOTHING = timedelta(0)
 
@@ -106,15 +106,24 @@ async def topics_of_group(client: AsyncClient, group: str) -> list[str]:
         )
         if answer.payload:
             found.update(loads(answer.payload, _Topics).topic_list)
+    for connections in await connections_of_group(client, group):
+        found.update(connections.subscription_table)
+    found.discard(dead_letter_topic(group))
+    return [topic for topic in sorted(found) if await _exists(client, topic)]
+
+
+async def connections_of_group(client: AsyncClient, group: str) -> list[ConsumerConnections]:
+    """Ask every broker for a group's members; those that know none are left out."""
+    found = []
+    for broker in await client.brokers():
         answer = await client.ask_broker(
             broker,
             lambda: Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}),
             expect=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
         )
         if answer.code == ResponseCode.SUCCESS:
-            found.update(loads(answer.payload, ConsumerConnections).subscription_table)
-    found.discard(dead_letter_topic(group))
-    return [topic for topic in sorted(found) if await _exists(client, topic)]
+            found.append(loads(answer.payload, ConsumerConnections))
+    return found
 
 
 async def _exists(client: AsyncClient, topic: str) -> bool:
