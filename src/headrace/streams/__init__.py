@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace.streams.builder import StreamBuilder
 from headrace.streams.keyed import KeyedStream, Table
-from headrace.streams.stream import End, Stream
+from headrace.streams.outputs import End
+from headrace.streams.stream import Stream
 from headrace.topology import Accumulator
 
 __all__ = ["Accumulator", "End", "KeyedStream", "Stream", "StreamBuilder", "Table"]
