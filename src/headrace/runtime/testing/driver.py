@@ -1,0 +1,155 @@
+"""The test driver: runs batches of a topology in this process, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from headrace import serdes
+from headrace.errors import StateError, TopicNotFoundError
+from headrace.runtime.testing.job import MemoryJob
+from headrace.runtime.testing.state import TestState
+from headrace.runtime.testing.topics import Sent, TestInput, TestOutput, milliseconds
+from headrace.serdes import Deserializer, Serde, as_deserializer
+from headrace.topology.operators import Aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from headrace.topology import Topology
+
+__all__ = ["TopologyTestDriver"]
+
+V = TypeVar("V")
+
+_START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class TopologyTestDriver:
+    """Runs a topology's own processors on records that a test sends.
+
+    Each record is a batch of its own and is done when :meth:`TestInput.send` returns; inside
+    :meth:`batch` all records make one.  The clock stands still until the test moves it.
+
+    Parameters
+    ----------
+    topology
+        What to run.
+    partitions
+        Shares of the key space.
+    start
+        The clock's first time; 2024-01-01 UTC by default.
+    queues
+        Queues of each source topic; those left out have one.
+
+    Examples
+    --------
+    >>> from headrace import StreamBuilder, serdes
+    >>> builder = StreamBuilder("word-count")
+    >>> lines = builder.source("lines", serdes.string)
+    >>> words = lines.flat_map_values(str.split).key_by(lambda word: word)
+    >>> words.count().to_stream().sink("counts", serdes.json)
+    <end of 'sink-counts'>
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     driver.input("lines", serdes.string).send("to be or not to be")
+    ...     sorted((r.key, r.value) for r in driver.output("counts", serdes.json).read_all())
+    ...     driver.state("count-lines").get("be")
+    [('be', 2), ('not', 1), ('or', 1), ('to', 2)]
+    2
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        partitions: int = 2,
+        start: datetime = _START,
+        queues: Mapping[str, int] | None = None,
+    ) -> None:
+        self.topology = topology
+        self.now = start
+        self._job = MemoryJob(topology, partitions, queues or {})
+        self._pending: list[Sent] | None = None
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was counted so far, by name: records in and out, skipped, late."""
+        return self._job.counters
+
+    def input(self, topic: str, serde: Serde[V], *, queue: int = 0) -> TestInput[V]:
+        """Give the way into a queue of a source topic.
+
+        Raises
+        ------
+        TopicNotFoundError
+            The topology does not read the topic, or the topic has no such queue.
+        """
+        if topic not in self._job.queues:
+            raise TopicNotFoundError(
+                f"topology '{self.topology.name}' does not read topic '{topic}'",
+                hint=f"it reads {', '.join(self._job.queues)}",
+            )
+        if not 0 <= queue < self._job.queues[topic]:
+            raise TopicNotFoundError(
+                f"topic '{topic}' has no queue {queue}: it has {self._job.queues[topic]}",
+                hint=f"make the driver with queues={{{topic!r}: {queue + 1}}}",
+            )
+        return TestInput(topic, serde, queue, self._take, lambda: self.now)
+
+    def output(self, topic: str, deserializer: Deserializer[Any, V] | Serde[V]) -> TestOutput[V]:
+        """Give what was written to a topic, dead-letter topics included."""
+        return TestOutput(self._job.outputs[topic], as_deserializer(deserializer))
+
+    def state(self, operator: str) -> TestState:
+        """Give the state store of an operator.
+
+        Raises
+        ------
+        StateError
+            The topology has no stateful operator of this name.
+        """
+        names = list(self.topology.state_topics)
+        if operator not in names:
+            raise StateError(
+                f"topology '{self.topology.name}' has no state store '{operator}'",
+                hint=f"it has {', '.join(names) or 'none'}",
+            )
+        found = self.topology.operator(operator)
+        return TestState(
+            found.state_serde if isinstance(found, Aggregate) else serdes.bytes,
+            self._job.state(operator),
+        )
+
+    def advance(self, by: timedelta) -> None:
+        """Move the clock on."""
+        self.now += by
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Make one batch of all records that are sent inside."""
+        self._pending = []
+        try:
+            yield
+            sent, self._pending = self._pending, None
+            self._job.run(sent, milliseconds(self.now))
+        finally:
+            self._pending = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def _take(self, messages: list[Sent]) -> None:
+        if self._pending is None:
+            self._job.run(messages, milliseconds(self.now))
+        else:
+            self._pending += messages

@@ -1,0 +1,165 @@
+"""Topics of the test driver: the ways in, and what sinks wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from headrace.keys import EXACT_KEY, KEYS, key_from_properties, properties_of_key
+from headrace.protocol.properties import decode_properties, encode_properties
+
+if TYPE_CHECKING:
+    from headrace.runtime.commits import QueueMessages
+    from headrace.serdes import Deserializer, Serde
+
+__all__ = ["Sent", "TestInput", "TestOutput", "TestRecord", "Written", "milliseconds"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class TestRecord(Generic[K, V]):
+    """A record that a sink wrote."""
+
+    key: K
+    value: V
+    time: datetime
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    __test__ = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that a test sent."""
+
+    topic: str
+    #: Number of its queue.
+    queue: int
+    body: bytes
+    properties: bytes
+    #: ms since 1970.
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A message that a sink wrote."""
+
+    body: bytes
+    properties: dict[str, str]
+    #: ms since 1970.
+    time: int
+
+    @classmethod
+    def unpack(cls, messages: QueueMessages) -> list[Written]:
+        """Give staged messages one by one."""
+        columns = (
+            messages.bodies.to_pylist(),
+            messages.properties.to_pylist(),
+            messages.times.tolist(),
+        )
+        return [
+            cls(body, decode_properties(properties), time)
+            for body, properties, time in zip(*columns, strict=True)
+        ]
+
+
+class TestInput(Generic[V]):
+    """The way into one source topic.
+
+    Parameters
+    ----------
+    take
+        Takes each message that is sent.
+    now
+        Tells the time of records that are sent without one.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        topic: str,
+        serde: Serde[V],
+        queue: int,
+        take: Callable[[list[Sent]], None],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._topic = topic
+        self._serde = serde
+        self._queue = queue
+        self._take = take
+        self._now = now
+
+    def send(
+        self,
+        value: V,
+        *,
+        key: object = None,
+        time: datetime | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send one record; without a time it has the clock's."""
+        self.send_bytes(self._serde.serialize(value), key=key, time=time, headers=headers)
+
+    def send_bytes(
+        self,
+        body: bytes,
+        *,
+        key: object = None,
+        time: datetime | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send one message with any body, also one that cannot be read."""
+        properties = encode_properties({**properties_of_key(key), **(headers or {})})
+        stamp = milliseconds(self._now() if time is None else time)
+        self._take([Sent(self._topic, self._queue, body, properties, stamp)])
+
+
+class TestOutput(Generic[V]):
+    """What was written to one topic and not yet read."""
+
+    __test__ = False
+
+    def __init__(self, written: list[Written], deserializer: Deserializer[Any, V]) -> None:
+        self._written = written
+        self._deserializer = deserializer
+
+    def read(self) -> TestRecord[Any, V]:
+        """Take the oldest record.
+
+        Raises
+        ------
+        IndexError
+            There is none.
+        """
+        return self._record(self._written.pop(0))
+
+    def read_all(self) -> list[TestRecord[Any, V]]:
+        """Take all records, oldest first."""
+        records = list(map(self._record, self._written))
+        self._written.clear()
+        return records
+
+    def is_empty(self) -> bool:
+        """Tell whether everything was read."""
+        return not self._written
+
+    def _record(self, written: Written) -> TestRecord[Any, V]:
+        found = self._deserializer.deserialize(written.body, written.properties)
+        key = key_from_properties(written.properties) if found.key is None else found.key
+        headers = {k: v for k, v in written.properties.items() if k not in (KEYS, EXACT_KEY)}
+        return TestRecord(key, found.value, _datetime(written.time), headers)
+
+
+def milliseconds(moment: datetime) -> int:
+    """Give a time in ms since 1970."""
+    return round(moment.timestamp() * 1000)
+
+
+def _datetime(time: int) -> datetime:
+    return datetime.fromtimestamp(time / 1000, UTC)
