@@ -136,11 +136,11 @@ class AggregateProcessor(Processor[Aggregate]):
         self._partials: list[Rows] = []
 
     @classmethod
-    def edge(cls, operator: Aggregate, port: int, locator: Locator) -> Edge:
+    def edge(cls, operator: Aggregate, port: int, context: ProcessorContext) -> Edge:
         """Combine on the way where the kind of aggregate can."""
         if combines(operator):
-            return CombinedEdge(Combiner(operator, locator))
-        return super().edge(operator, port, locator)
+            return CombinedEdge(Combiner(operator, context.locator))
+        return super().edge(operator, port, context)
 
     def process(self, chunk: Chunk) -> Chunk:
         """Take records; results come at the end, or one by one where ``emit`` is each."""

@@ -31,7 +31,7 @@ from headrace.topology.operators import (
 if TYPE_CHECKING:
     from headrace.runtime.blocks import Rows
     from headrace.runtime.state import StateStore
-    from headrace.runtime.watermarks import Watermark
+    from headrace.runtime.watermarks import OperatorWatermark, Watermark
 
 __all__ = ["STATELESS", "Processor", "ProcessorContext", "TimedProcessor"]
 
@@ -55,6 +55,9 @@ class ProcessorContext(Protocol):
 
     def store(self, operator: Operator) -> StateStore:
         """Open the operator's state store for this partition."""
+
+    def operator_watermark(self, operator: Operator) -> OperatorWatermark:
+        """Give an operator's watermark as of the last commit."""
 
 
 class Processor(Generic[OperatorT]):
@@ -94,9 +97,12 @@ class Processor(Generic[OperatorT]):
         return Chunk.empty()
 
     @classmethod
-    def edge(cls, operator: OperatorT, port: int, locator: Locator) -> Edge:
-        """Make the way to the operator from parent number ``port`` over a shuffle."""
-        del locator
+    def edge(cls, operator: OperatorT, port: int, context: ProcessorContext) -> Edge:
+        """Make the way to the operator from parent number ``port`` over a shuffle.
+
+        The context is that of the task that sends.
+        """
+        del context
         return RecordEdge(operator, port)
 
     def absorb(self, rows: Rows) -> None:

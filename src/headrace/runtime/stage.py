@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.commits import QueueMessages
-    from headrace.runtime.watermarks import OperatorWatermark, QueueWatermark, Watermark
+    from headrace.runtime.watermarks import QueueWatermark, Watermark
     from headrace.topology import StagePlan
 
 __all__ = ["PROCESSORS", "StageContext", "StageRunner"]
@@ -42,9 +42,6 @@ class StageContext(ProcessorContext, Protocol):
 
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
-
-    def operator_watermark(self, operator: Operator) -> OperatorWatermark:
-        """Give an operator's watermark as of the last commit."""
 
 
 class StageRunner:
@@ -83,7 +80,7 @@ class StageRunner:
             if not isinstance(operator, (Source, Sink))
         }
         self._edges = {
-            (child.name, port): PROCESSORS[type(child)].edge(child, port, context.locator)
+            (child.name, port): PROCESSORS[type(child)].edge(child, port, context)
             for operator in self._operators
             for child, port in _outputs(plan, operator)
             if plan.stage_of(child.name) != stage

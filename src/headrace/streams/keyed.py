@@ -102,7 +102,7 @@ class KeyedStream(Stream[K, V]):
             value_serde=serdes.nothing,
             emit=emit,
         )
-        return Table(step.add(operator, value=step.known(int)))
+        return self._table(step, operator, step.known(int))
 
     @overload
     def sum(
@@ -159,7 +159,7 @@ class KeyedStream(Stream[K, V]):
             function=selector,
             emit=emit,
         )
-        return Table(step.add(operator, value=step.known(numbers.hint)))
+        return self._table(step, operator, step.known(numbers.hint))
 
     def reduce(
         self,
@@ -206,7 +206,7 @@ class KeyedStream(Stream[K, V]):
             function=function,
             emit=emit,
         )
-        return Table(step.add(operator, value=step.known(self._flow.value.hint, chosen)))
+        return self._table(step, operator, step.known(self._flow.value.hint, chosen))
 
     def aggregate(
         self,
@@ -267,7 +267,7 @@ class KeyedStream(Stream[K, V]):
             accumulator=make,
             emit=emit,
         )
-        return Table(step.add(operator, value=known))
+        return self._table(step, operator, known)
 
     def _aggregate_step(self, label: str, name: str | None, emit: str) -> Step:
         step = self._flow.begin(label, name)
@@ -278,6 +278,10 @@ class KeyedStream(Stream[K, V]):
             )
         self._flow.key.check_key(step.name)
         return step
+
+    def _table(self, step: Step, operator: Aggregate, value: Known) -> Table[K, Any]:
+        """Add an aggregate that is described in full; windows gather in another way."""
+        return Table(step.add(operator, value=value))
 
     def _travelling(self, step: Step, *, always: bool) -> Serde[Any]:
         """Choose the serde of values on their way to the aggregate, needed only if they go."""
