@@ -43,6 +43,9 @@ class TumblingCountProcessor(TimedProcessor[TumblingCount]):
     """State: (window end, key) to count."""
 
     def process(self, chunk: Chunk) -> Chunk:
+        late, chunk = chunk.split(chunk.late())
+        self.context.counters["late"] += len(late)
+        self.give("late", late)
         store = self.context.store(self.operator)
         size = self.operator.size
         for key, time in zip(chunk.key_list(), chunk.times.tolist(), strict=True):

@@ -75,8 +75,13 @@ class TopologyTestDriver:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What was counted so far, by name: records in and out, skipped, late."""
+        """What was counted so far, by name: ``records_out``, ``skipped``, ``late`` and others."""
         return self._job.counters
+
+    @property
+    def records(self) -> Mapping[str, int]:
+        """Records that have reached each operator, by its name."""
+        return self._job.records
 
     def input(self, topic: str, serde: Serde[V], *, queue: int = 0) -> TestInput[V]:
         """Give the way into a queue of a source topic.
@@ -100,7 +105,24 @@ class TopologyTestDriver:
 
     def output(self, topic: str, deserializer: Deserializer[Any, V] | Serde[V]) -> TestOutput[V]:
         """Give what was written to a topic, dead-letter topics included."""
-        return TestOutput(self._job.outputs[topic], as_deserializer(deserializer))
+        reader = as_deserializer(deserializer)
+        return TestOutput(self._job.outputs[topic], lambda written: written.read(reader))
+
+    def late(self, operator: str) -> TestOutput[Any]:
+        """Give the records that came too late for an operator, whether or not anyone takes them.
+
+        Raises
+        ------
+        StateError
+            The topology has no operator of this name that goes by event time.
+        """
+        names = [o.name for o in self.topology.stateful if o.timed]
+        if operator not in names:
+            raise StateError(
+                f"topology '{self.topology.name}' has no operator '{operator}' with late records",
+                hint=f"it has {', '.join(names) or 'none'}",
+            )
+        return TestOutput(self._job.late[operator], lambda record: record)
 
     def state(self, operator: str) -> TestState:
         """Give the state store of an operator.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -14,9 +15,10 @@ from headrace.protocol.transactions import StateSummary
 from headrace.runtime.blocks import BlockKind
 from headrace.runtime.commits import Attempt
 from headrace.runtime.messages import SourceReader
-from headrace.runtime.task import Control, Summary, Task, TaskContext
+from headrace.runtime.task import Control, Summary, Task
 from headrace.runtime.testing.memory import BatchCopies, MemoryCopies, MemoryWriter, SavedChanges
-from headrace.runtime.testing.topics import Sent, Written
+from headrace.runtime.testing.taps import TappedContext, tapped
+from headrace.runtime.testing.topics import Sent, TestRecord, Written, records_of
 from headrace.runtime.watermarks import origin_name
 
 if TYPE_CHECKING:
@@ -44,15 +46,18 @@ class MemoryJob:
     """
 
     def __init__(self, topology: Topology, partitions: int, queues: Mapping[str, int]) -> None:
-        self.topology = topology
+        self.topology = tapped(topology)
         self._partitions = partitions
         topics = sorted({source.topic for source in topology.sources})
         #: Number of queues of each source topic.
         self.queues = {topic: queues.get(topic, 1) for topic in topics}
         #: What was written, by topic.
         self.outputs: dict[str, list[Written]] = defaultdict(list)
-        #: What tasks counted so far.
+        #: Records that came too late, by the operator that found them so.
+        self.late: dict[str, list[TestRecord[Any, Any]]] = defaultdict(list)
+        #: What tasks counted so far, and records that reached each operator.
         self.counters: dict[str, int] = defaultdict(int)
+        self.records: dict[str, int] = defaultdict(int)
         self._copies = MemoryCopies()
         self._position = 0
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
@@ -72,11 +77,12 @@ class MemoryJob:
         self._clock = clock
         writer = MemoryWriter()
         saved = SavedChanges()
+        taken: dict[str, list[Chunk]] = defaultdict(list)
         blocks: list[Block] = []
         for stage in self.topology.plan.stages:
             tasks = [0] if stage.number == 0 else range(self._partitions)
             for partition in tasks:
-                task = self._task(stage.number, partition, writer, saved)
+                task = self._task(stage.number, partition, writer, saved, taken)
                 if stage.number == 0:
                     self._feed_sources(task, sent)
                 task.absorb(
@@ -85,16 +91,28 @@ class MemoryJob:
                     if (block.stage, block.partition) == (stage.number, partition)
                 )
                 blocks += task.finish()
-                for name, count in task.counters.items():
-                    self.counters[name] += count
         self._commit(writer, saved)
+        for operator, chunks in taken.items():
+            self.late[operator] += chain.from_iterable(map(records_of, chunks))
         for block in blocks:
             if block.kind is BlockKind.SUMMARY:
-                summary = msgspec.json.decode(block.payload, type=Summary)
-                self._watermarks.update(summary.watermarks)
-                self._progress.update(summary.progress)
+                self._note(msgspec.json.decode(block.payload, type=Summary))
 
-    def _task(self, stage: int, partition: int, writer: MemoryWriter, saved: SavedChanges) -> Task:
+    def _note(self, summary: Summary) -> None:
+        self._watermarks.update(summary.watermarks)
+        self._progress.update(summary.progress)
+        for totals, more in ((self.counters, summary.counters), (self.records, summary.records)):
+            for name, count in more.items():
+                totals[name] += count
+
+    def _task(
+        self,
+        stage: int,
+        partition: int,
+        writer: MemoryWriter,
+        saved: SavedChanges,
+        taken: dict[str, list[Chunk]],
+    ) -> Task:
         topics = [*self._written_topics(), *self.topology.state_topics.values()]
         control = Control(
             job=self.topology.name,
@@ -115,13 +133,14 @@ class MemoryJob:
             watermarks=self._watermarks,
             progress=self._progress,
         )
-        context = TaskContext(
+        context = TappedContext(
             control=control,
             partition=partition,
             locator=_SentLocator(),
             copies=BatchCopies(self._copies, saved),
             plan=self.topology.plan,
             state_topics=self.topology.state_topics,
+            taken=taken,
         )
         attempt = Attempt(
             job=self.topology.name,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.keys import EXACT_KEY, KEYS, key_from_properties, properties_of_key
 from headrace.protocol.properties import decode_properties, encode_properties
 
 if TYPE_CHECKING:
+    from headrace.runtime.chunk import Chunk
     from headrace.runtime.commits import QueueMessages
     from headrace.serdes import Deserializer, Serde
 
-__all__ = ["Sent", "TestInput", "TestOutput", "TestRecord", "Written", "milliseconds"]
+__all__ = ["Sent", "TestInput", "TestOutput", "TestRecord", "Written", "milliseconds", "records_of"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -67,6 +68,23 @@ class Written:
             for body, properties, time in zip(*columns, strict=True)
         ]
 
+    def read(self, deserializer: Deserializer[Any, V]) -> TestRecord[Any, V]:
+        """Make a record of it."""
+        found = deserializer.deserialize(self.body, self.properties)
+        key = key_from_properties(self.properties) if found.key is None else found.key
+        headers = {k: v for k, v in self.properties.items() if k not in (KEYS, EXACT_KEY)}
+        return TestRecord(key, found.value, _datetime(self.time), headers)
+
+
+def records_of(chunk: Chunk) -> list[TestRecord[Any, Any]]:
+    """Give the records of a chunk one by one."""
+    headers = chunk.headers or [None] * len(chunk)
+    columns = (chunk.key_list(), chunk.values, chunk.times.tolist(), headers)
+    return [
+        TestRecord(key, value, _datetime(time), more or {})
+        for key, value, time, more in zip(*columns, strict=True)
+    ]
+
 
 class TestInput(Generic[V]):
     """The way into one source topic.
@@ -106,6 +124,25 @@ class TestInput(Generic[V]):
         """Send one record; without a time it has the clock's."""
         self.send_bytes(self._serde.serialize(value), key=key, time=time, headers=headers)
 
+    def pipe(
+        self,
+        values: Iterable[V | TestRecord[Any, V]],
+        *,
+        start: datetime | None = None,
+        step: timedelta = timedelta(0),
+    ) -> None:
+        """Send many, each as :meth:`send` does.
+
+        A value has no key, and the time ``start`` moved on by ``step`` for each; a
+        :class:`TestRecord` has its own key, time and headers.
+        """
+        for number, value in enumerate(values):
+            if isinstance(value, TestRecord):
+                record: TestRecord[Any, V] = value
+                self.send(record.value, key=record.key, time=record.time, headers=record.headers)
+            else:
+                self.send(value, time=(start or self._now()) + number * step)
+
     def send_bytes(
         self,
         body: bytes,
@@ -121,13 +158,21 @@ class TestInput(Generic[V]):
 
 
 class TestOutput(Generic[V]):
-    """What was written to one topic and not yet read."""
+    """What was written to one place and not yet read.
+
+    Parameters
+    ----------
+    waiting
+        What is there and was not read: taken from as it is read.
+    make
+        Makes a record of each.
+    """
 
     __test__ = False
 
-    def __init__(self, written: list[Written], deserializer: Deserializer[Any, V]) -> None:
-        self._written = written
-        self._deserializer = deserializer
+    def __init__(self, waiting: list[Any], make: Callable[[Any], TestRecord[Any, V]]) -> None:
+        self._waiting = waiting
+        self._make = make
 
     def read(self) -> TestRecord[Any, V]:
         """Take the oldest record.
@@ -137,23 +182,17 @@ class TestOutput(Generic[V]):
         IndexError
             There is none.
         """
-        return self._record(self._written.pop(0))
+        return self._make(self._waiting.pop(0))
 
     def read_all(self) -> list[TestRecord[Any, V]]:
         """Take all records, oldest first."""
-        records = list(map(self._record, self._written))
-        self._written.clear()
+        records = list(map(self._make, self._waiting))
+        self._waiting.clear()
         return records
 
     def is_empty(self) -> bool:
         """Tell whether everything was read."""
-        return not self._written
-
-    def _record(self, written: Written) -> TestRecord[Any, V]:
-        found = self._deserializer.deserialize(written.body, written.properties)
-        key = key_from_properties(written.properties) if found.key is None else found.key
-        headers = {k: v for k, v in written.properties.items() if k not in (KEYS, EXACT_KEY)}
-        return TestRecord(key, found.value, _datetime(written.time), headers)
+        return not self._waiting
 
 
 def milliseconds(moment: datetime) -> int:

@@ -1,0 +1,100 @@
+"""What the test driver shows: queues, many records at once, late records, counters, its start."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headrace import serdes
+from headrace.errors import StateError, TopicNotFoundError
+from headrace.runtime import TestRecord, TopologyTestDriver
+from tests.runtime.test_driver import word_count
+from tests.runtime.test_watermarks import windows
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def test_every_queue_has_a_watermark_of_its_own_and_the_slowest_counts() -> None:
+    """Defect 9: a queue fired the windows of another."""
+    with TopologyTestDriver(windows(), queues={"events": 2}) as driver:
+        fast = driver.input("events", serdes.string, queue=0)
+        slow = driver.input("events", serdes.string, queue=1)
+        counts = driver.output("counts", serdes.json)
+        fast.send("a", time=at(1))
+        slow.send("a", time=at(2))
+        fast.send("x", time=at(100))
+        assert counts.is_empty()
+        slow.send("a", time=at(9))
+        slow.send("x", time=at(13))
+        assert [(r.key, r.value) for r in counts.read_all()] == [("a", 3)]
+
+
+def test_a_queue_that_the_topic_does_not_have_is_refused() -> None:
+    with (
+        TopologyTestDriver(word_count()) as driver,
+        pytest.raises(TopicNotFoundError, match="has no queue 1: it has 1") as caught,
+    ):
+        driver.input("lines", serdes.string, queue=1)
+    assert "queues={'lines': 2}" in str(caught.value)
+
+
+def test_pipe_sends_values_and_records() -> None:
+    with TopologyTestDriver(word_count()) as driver:
+        lines, counts = driver.input("lines", serdes.string), driver.output("counts", serdes.json)
+        lines.pipe(["a", "b", "a"], start=at(5), step=timedelta(seconds=2))
+        assert [(r.key, r.value, r.time) for r in counts.read_all()] == [
+            ("a", 1, at(5)),
+            ("b", 1, at(7)),
+            ("a", 2, at(9)),
+        ]
+        with driver.batch():
+            lines.pipe([TestRecord(None, "a a", at(20)), TestRecord(None, "c", at(1))])
+        assert {r.key: (r.value, r.time) for r in counts.read_all()} == {
+            "a": (4, at(20)),
+            "c": (1, at(1)),
+        }
+
+
+def test_late_records_can_be_read_though_no_operator_takes_them() -> None:
+    with TopologyTestDriver(windows()) as driver:
+        events = driver.input("events", serdes.string)
+        events.pipe(["a", "b"], start=at(5), step=timedelta(seconds=10))
+        events.send("late", time=at(12))
+        late = driver.late("window").read()
+        assert (late.key, late.value, late.time) == ("late", "late", at(12))
+        assert driver.late("window").is_empty()
+        assert driver.counters["late"] == 1
+        with pytest.raises(StateError, match="it has window"):
+            driver.late("in")
+
+
+def test_nothing_of_a_batch_that_fails_is_counted() -> None:
+    with TopologyTestDriver(word_count()) as driver:
+        lines = driver.input("lines", serdes.string)
+        lines.send("a b")
+        with pytest.raises(UnicodeDecodeError), driver.batch():  # noqa: PT012 - one batch
+            lines.send("c")
+            raise UnicodeDecodeError("utf-8", b"", 0, 0, "the test failed")
+        lines.send("a")
+        assert driver.records["source-lines"] == 2
+        assert driver.records["count-lines"] == 3
+        assert driver.counters["records_out"] == 3
+
+
+def test_a_driver_starts_in_less_than_50_ms() -> None:
+    topology = word_count()
+
+    def seconds() -> float:
+        begun = time.perf_counter()
+        with TopologyTestDriver(topology) as driver:
+            driver.input("lines", serdes.string).send("a")
+        return time.perf_counter() - begun
+
+    # The best of a few: others share the processor, and the first one loads pyarrow's parts.
+    assert min(seconds() for _ in range(5)) < 0.05
