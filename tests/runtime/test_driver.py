@@ -71,7 +71,7 @@ def test_clock_moves_only_when_the_test_moves_it() -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [[1, 1.0, True, "1"], [None, "", 0], [("a", 1), ("a", 1.0)], [{"x": 1, "y": 2}, {"x": 2}]],
+    [[1, 1.0, True, "1"], ["", 0], [("a", 1), ("a", 1.0)], [{"x": 1, "y": 2}, {"x": 2}]],
 )
 def test_keys_that_differ_in_type_are_counted_apart(keys: list[Any]) -> None:
     builder = StreamBuilder("keys")
@@ -87,6 +87,22 @@ def test_keys_that_differ_in_type_are_counted_apart(keys: list[Any]) -> None:
             for key in keys * 2:
                 driver.input("in", serdes.plain).send(key)
         assert [r.value for r in driver.output("out", serdes.json).read_all()] == [2] * len(keys)
+
+
+def test_records_without_a_key_are_skipped_and_counted() -> None:
+    """Defect 13: a null key lost itself and the rest of its batch."""
+    builder = StreamBuilder("keyless")
+    keyed = builder.source("in", serdes.string).key_by(lambda word: word or None)
+    keyed.count().to_stream().sink("counts", serdes.json)
+    keyed.reduce(max, emit="each").to_stream().sink("words", serdes.string)
+    with TopologyTestDriver(builder.build()) as driver:
+        with driver.batch():
+            for word in ("a", "", "a"):
+                driver.input("in", serdes.string).send(word)
+        (count,) = driver.output("counts", serdes.json).read_all()
+        assert (count.key, count.value) == ("a", 2)
+        assert len(driver.output("words", serdes.string).read_all()) == 2
+        assert driver.counters["null_keys"] == 2
 
 
 def test_equal_dicts_are_one_key_whatever_their_order() -> None:

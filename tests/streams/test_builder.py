@@ -205,7 +205,7 @@ def test_counts_ship_no_values_and_keep_ints() -> None:
     builder, words = keyed_words()
     words.map_values(lambda word: Order(word, 1)).count()
     operator = aggregate_of(builder.build())
-    assert (operator.state_serde, operator.value_serde) == (serdes.int, serdes.nothing)
+    assert (operator.state_serde, operator.aggregation.value_serde) == (serdes.int, serdes.nothing)
 
 
 def price(order: Order) -> int:
@@ -228,19 +228,19 @@ def test_reduce_uses_the_serde_of_the_source() -> None:
     orders = builder.source("orders", serdes.json_of(Order)).filter(lambda order: order.price)
     orders.key_by(lambda order: order.item).reduce(dearest)
     operator = aggregate_of(builder.build())
-    assert repr(operator.value_serde) == repr(operator.state_serde) == "json_of(Order)"
+    assert repr(operator.aggregation.value_serde) == repr(operator.state_serde) == "json_of(Order)"
 
 
 def test_reduce_falls_back_to_plain_data_where_nothing_is_known() -> None:
     builder = StreamBuilder("job")
     builder.source("orders", serdes.json).key_by(str).reduce(lambda left, right: left)
-    assert repr(aggregate_of(builder.build()).value_serde) == "plain"
+    assert repr(aggregate_of(builder.build()).aggregation.value_serde) == "plain"
 
 
 def test_a_declared_serde_wins() -> None:
     builder, words = keyed_words()
     words.map_values(lambda word: Order(word, 1), serde=serdes.json_of(Order)).reduce(dearest)
-    assert repr(aggregate_of(builder.build()).value_serde) == "json_of(Order)"
+    assert repr(aggregate_of(builder.build()).aggregation.value_serde) == "json_of(Order)"
 
 
 def make_order(word: str) -> Order:
@@ -347,8 +347,8 @@ def test_accumulators_are_made_from_a_class_a_factory_or_a_prototype(accumulator
     builder, words = keyed_words()
     words.aggregate(accumulator)
     operator = aggregate_of(builder.build())
-    assert operator.accumulator is not None
-    first, second = operator.accumulator(), operator.accumulator()
+    assert operator.aggregation.accumulator is not None
+    first, second = operator.aggregation.accumulator(), operator.aggregation.accumulator()
     first.add("abc")
     assert (first.result(), len(second.result()) < 2) == ("abc", True)
     copy = operator.state_serde.deserialize(operator.state_serde.serialize(first))

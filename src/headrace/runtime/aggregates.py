@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.keys import decode_keys, encode_keys
-from headrace.runtime.algebras import ALGEBRAS, Algebra
+from headrace.runtime.algebras import ABSENT, algebra_of
 from headrace.runtime.blocks import Rows
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.edges import CombinedEdge, Edge
+from headrace.runtime.folding import Folder
+from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
-from headrace.runtime.user_code import Locator, UserFunction
 from headrace.runtime.writing import writing
 from headrace.topology.operators import Aggregate
 
@@ -33,11 +34,7 @@ _PLAIN_KEY_TYPES = (str, bytes, int)
 
 def combines(operator: Aggregate) -> bool:
     """Tell whether records may be combined before they are shuffled."""
-    return operator.emit == "update" and _algebra(operator).merges
-
-
-def _algebra(operator: Aggregate) -> Algebra:
-    return ALGEBRAS[operator.kind](operator)
+    return operator.emit == "update" and algebra_of(operator.aggregation).merges
 
 
 @dataclass(slots=True)
@@ -55,14 +52,14 @@ class Combiner:
     ----------
     operator
         The aggregate that takes the partials.
-    locator
-        Tells where a record comes from, for errors of user functions.
+    context
+        Of the task that combines: places of records, counters.
     """
 
-    def __init__(self, operator: Aggregate, locator: Locator) -> None:
+    def __init__(self, operator: Aggregate, context: ProcessorContext) -> None:
         self._operator = operator
-        self._algebra = _algebra(operator)
-        self._function = UserFunction(operator, self._algebra.fold_one, locator)
+        self._context = context
+        self._folder = Folder(operator, operator.aggregation, context.locator)
         self._groups: dict[type | None, _Groups] = {}
         self._times: list[Int64s] = []
         self._marks: list[Int64s] = []
@@ -71,12 +68,13 @@ class Combiner:
 
     def add(self, chunk: Chunk) -> None:
         """Fold records in."""
+        chunk = skip_keyless(chunk, self._context.counters)
         if not len(chunk):
             return
         with writing(self._operator, "a key"):
             kind, keys = _dict_keys(chunk.key_list())
         groups = self._groups.setdefault(kind, _Groups())
-        self._algebra.fold(groups.accumulators, keys, chunk, self._function)
+        self._folder.fold(groups.accumulators, keys, chunk)
         groups.last.update(zip(keys, range(self._seen, self._seen + len(chunk)), strict=False))
         self._times.append(chunk.times)
         self._marks.append(chunk.marks)
@@ -99,7 +97,7 @@ class Combiner:
         order = np.argsort(places)
         times, marks = np.concatenate(self._times), np.concatenate(self._marks)
         with writing(self._operator, "its partial results"):
-            encoded = self._algebra.encode(accumulators)
+            encoded = self._folder.algebra.encode(accumulators)
         rows = Rows(
             pa.array(keys, pa.binary()),
             encoded,
@@ -129,9 +127,9 @@ class AggregateProcessor(Processor[Aggregate]):
 
     def __init__(self, operator: Aggregate, context: ProcessorContext) -> None:
         super().__init__(operator, context)
-        self._algebra = _algebra(operator)
-        self._function = UserFunction(operator, self._algebra.fold_one, context.locator)
-        self._combiner = Combiner(operator, context.locator) if combines(operator) else None
+        self._folder = Folder(operator, operator.aggregation, context.locator)
+        self._algebra = self._folder.algebra
+        self._combiner = Combiner(operator, context) if combines(operator) else None
         self._chunks: list[Chunk] = []
         self._partials: list[Rows] = []
 
@@ -139,7 +137,7 @@ class AggregateProcessor(Processor[Aggregate]):
     def edge(cls, operator: Aggregate, port: int, context: ProcessorContext) -> Edge:
         """Combine on the way where the kind of aggregate can."""
         if combines(operator):
-            return CombinedEdge(Combiner(operator, context.locator))
+            return CombinedEdge(Combiner(operator, context))
         return super().edge(operator, port, context)
 
     def process(self, chunk: Chunk) -> Chunk:
@@ -147,6 +145,7 @@ class AggregateProcessor(Processor[Aggregate]):
         if self._combiner is not None:
             self._combiner.add(chunk)
             return Chunk.empty()
+        chunk = skip_keyless(chunk, self.context.counters)
         if self.operator.emit == "each":
             return self._fold_records(chunk, each=True)
         self._chunks.append(chunk)
@@ -176,11 +175,14 @@ class AggregateProcessor(Processor[Aggregate]):
         olds = store.get_many(changed)
         try:
             merged = self._algebra.merge_all(keys, self._algebra.decode(rows.values))
-            news = self._algebra.merge_olds(olds, [merged[key] for key in changed])
+            news = [
+                merged[key] if old is ABSENT else self._algebra.merge(old, merged[key])
+                for key, old in zip(changed, self._algebra.decode_olds(olds), strict=True)
+            ]
             results = self._algebra.results(news)
         except Exception as error:
             # Which record it was is lost in the partials; the last one stands for them.
-            raise self._function.failure(error, int(rows.marks[-1])) from error
+            raise self._folder.failure(error, int(rows.marks[-1])) from error
         with writing(self.operator, "its state"):
             store.put_many(changed, self._algebra.encode(news).to_pylist())
         places = np.fromiter(last.values(), np.intp, len(last))
@@ -202,12 +204,9 @@ class AggregateProcessor(Processor[Aggregate]):
         store = self.context.store(self.operator)
         distinct = list(dict.fromkeys(keys))
         accumulators = _present(distinct, self._algebra.decode_olds(store.get_many(distinct)))
-        results: list[Any] = []
-        fold_one, result = self._function.call, self._algebra.result
-        for key, value, mark in zip(keys, chunk.values, chunk.marks.tolist(), strict=True):
-            accumulators[key] = fold_one(mark, accumulators, key, value)
-            if each:
-                results.append(result(accumulators[key]))
+        results = self._fold_each(accumulators, keys, chunk) if each else []
+        if not each:
+            self._folder.fold(accumulators, keys, chunk)
         with writing(self.operator, "its state"):
             encoded = self._algebra.encode([accumulators[key] for key in distinct])
         store.put_many(distinct, encoded.to_pylist())
@@ -216,12 +215,24 @@ class AggregateProcessor(Processor[Aggregate]):
         last = dict(zip(keys, range(len(keys)), strict=True))
         places = np.sort(np.fromiter(last.values(), np.intp, len(last)))
         changed = chunk.take(places)
-        return changed.with_values([result(accumulators[keys[i]]) for i in places.tolist()])
+        values = self._algebra.results([accumulators[keys[i]] for i in places.tolist()])
+        return changed.with_values(values)
+
+    def _fold_each(self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk) -> list[Any]:
+        results: list[Any] = []
+        add, result = self._algebra.add, self._algebra.result
+        try:
+            for key, value, mark in zip(keys, chunk.values, chunk.marks.tolist(), strict=True):
+                accumulators[key] = new = add(accumulators.get(key, ABSENT), value, mark)
+                results.append(result(new))
+        except Exception as error:
+            raise self._folder.failure(error, int(chunk.marks[len(results)])) from error
+        return results
 
 
 def _present(keys: list[bytes], accumulators: Iterable[Any]) -> dict[bytes, Any]:
     pairs = zip(keys, accumulators, strict=True)
-    return {key: accumulator for key, accumulator in pairs if accumulator is not None}
+    return {key: accumulator for key, accumulator in pairs if accumulator is not ABSENT}
 
 
 def _joined(parts: list[Rows]) -> Rows:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from headrace import serdes
-from headrace.errors import HeadraceError, TopologyError
-from headrace.serdes.inference import hint_name, result_hint
-from headrace.streams._calls import check_function
-from headrace.streams.stream import Stream
-from headrace.topology import (
-    Accumulator,
-    AccumulatorSerde,
-    Aggregate,
-    Copies,
-    Emit,
-    ToStream,
-    mergeable,
+from headrace.errors import TopologyError
+from headrace.streams.gathering import (
+    Gathering,
+    gather_count,
+    gather_custom,
+    gather_reduce,
+    gather_sum,
 )
+from headrace.streams.stream import Stream
+from headrace.topology import Accumulator, Aggregate, Emit, ToStream
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -94,15 +90,7 @@ class KeyedStream(Stream[K, V]):
         <table 'count-words'>
         """
         step = self._aggregate_step("count", name, emit)
-        operator = Aggregate(
-            **step.fields,
-            kind="count",
-            key_serde=serdes.key,
-            state_serde=serdes.int,
-            value_serde=serdes.nothing,
-            emit=emit,
-        )
-        return self._table(step, operator, step.known(int))
+        return self._gather(step, gather_count(step), emit)
 
     @overload
     def sum(
@@ -145,21 +133,7 @@ class KeyedStream(Stream[K, V]):
         <table 'sum-orders'>
         """
         step = self._aggregate_step("sum", name, emit)
-        numbers = self._flow.value
-        if selector is not None:
-            check_function("sum", selector, ("value",), step.caller.origin)
-            numbers = step.known(result_hint(selector, step.caller.names))
-        state = serdes.int if numbers.hint is builtins.int else serdes.plain
-        operator = Aggregate(
-            **step.fields,
-            kind="sum",
-            key_serde=serdes.key,
-            state_serde=state,
-            value_serde=self._travelling(step, always=emit == "each"),
-            function=selector,
-            emit=emit,
-        )
-        return self._table(step, operator, step.known(numbers.hint))
+        return self._gather(step, gather_sum(step, selector), emit)
 
     def reduce(
         self,
@@ -195,18 +169,7 @@ class KeyedStream(Stream[K, V]):
         <table 'reduce-words'>
         """
         step = self._aggregate_step("reduce", name, emit)
-        check_function("reduce", function, ("result", "value"), step.caller.origin)
-        chosen = serde or self._travelling(step, always=True)
-        operator = Aggregate(
-            **step.fields,
-            kind="reduce",
-            key_serde=serdes.key,
-            state_serde=chosen,
-            value_serde=chosen,
-            function=function,
-            emit=emit,
-        )
-        return self._table(step, operator, step.known(self._flow.value.hint, chosen))
+        return self._gather(step, gather_reduce(step, function, serde), emit)
 
     def aggregate(
         self,
@@ -253,21 +216,7 @@ class KeyedStream(Stream[K, V]):
         <table 'aggregate-words'>
         """
         step = self._aggregate_step("aggregate", name, emit)
-        make = Copies(accumulator) if isinstance(accumulator, Accumulator) else accumulator
-        sample = _sample(accumulator, step)
-        state = AccumulatorSerde(make, serde or serdes.plain)
-        _check_state(sample, state, step)
-        known = step.known(result_hint(sample.result, step.caller.names))
-        operator = Aggregate(
-            **step.fields,
-            kind="custom",
-            key_serde=serdes.key,
-            state_serde=state,
-            value_serde=self._travelling(step, always=emit == "each" or not mergeable(sample)),
-            accumulator=make,
-            emit=emit,
-        )
-        return self._table(step, operator, known)
+        return self._gather(step, gather_custom(step, accumulator, serde), emit)
 
     def _aggregate_step(self, label: str, name: str | None, emit: str) -> Step:
         step = self._flow.begin(label, name)
@@ -279,51 +228,17 @@ class KeyedStream(Stream[K, V]):
         self._flow.key.check_key(step.name)
         return step
 
+    def _gather(self, step: Step, gathering: Gathering, emit: Emit) -> Table[K, Any]:
+        """Add an aggregate; all aggregates end here."""
+        gathering.check_travel(step, combined=emit == "update" and gathering.merges)
+        operator = Aggregate(
+            **step.fields, aggregation=gathering.aggregation, key_serde=serdes.key, emit=emit
+        )
+        return self._table(step, operator, gathering.result)
+
     def _table(self, step: Step, operator: Aggregate, value: Known) -> Table[K, Any]:
         """Add an aggregate that is described in full; windows gather in another way."""
         return Table(step.add(operator, value=value))
-
-    def _travelling(self, step: Step, *, always: bool) -> Serde[Any]:
-        """Choose the serde of values on their way to the aggregate, needed only if they go."""
-        value: Known = self._flow.value
-        if not always:
-            return value.serde_or_plain()
-        return value.needed_serde(step.name, "needs them in the partition of their key")
-
-
-def _sample(accumulator: object, step: Step) -> Accumulator[Any, Any]:
-    if isinstance(accumulator, Accumulator):
-        return accumulator
-    check_function("aggregate", accumulator, (), step.caller.origin)
-    assert callable(accumulator)
-    try:
-        sample = accumulator()
-    except Exception as error:
-        raise TopologyError(
-            f"aggregate at {step.caller.origin} could not make an accumulator:"
-            f" {type(error).__name__}: {error}",
-            hint="give a class or function that can be called without arguments",
-        ) from error
-    if not isinstance(sample, Accumulator):
-        raise TopologyError(
-            f"aggregate at {step.caller.origin} needs an Accumulator or what makes one; it got"
-            f" {hint_name(type(sample))}",
-            hint="derive your class from headrace.Accumulator",
-        )
-    return sample
-
-
-def _check_state(sample: Accumulator[Any, Any], serde: AccumulatorSerde, step: Step) -> None:
-    try:
-        serde.serialize(sample)
-    except Exception as error:
-        reason = error.message if isinstance(error, HeadraceError) else error
-        raise TopologyError(
-            f"aggregate at {step.caller.origin}: the state of {hint_name(type(sample))} cannot be"
-            f" written by serde {serde!r}: {reason}",
-            hint="keep plain data in its attributes, give it a state() and restore(state) that do,"
-            " or name a serde with serde=",
-        ) from error
 
 
 class Table(Generic[K, V]):

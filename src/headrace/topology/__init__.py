@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.topology.accumulators import Accumulator, AccumulatorSerde, Copies, mergeable
+from headrace.topology.aggregations import Aggregation
 from headrace.topology.graph import Topology
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.numbers import add_numbers
@@ -30,6 +31,7 @@ __all__ = [
     "Accumulator",
     "AccumulatorSerde",
     "Aggregate",
+    "Aggregation",
     "Copies",
     "Emit",
     "ErrorPolicy",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from headrace.serdes import Deserializer, Serde, Serializer
+    from headrace.topology.aggregations import Aggregation
 
 __all__ = [
     "Aggregate",
@@ -182,30 +183,24 @@ class KeyBy(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate(Operator):
-    """Keeps one accumulator per key and gives its result when it changes.
-
-    ``kind`` names the built-in fast path (``count``, ``sum``, ``reduce``); ``accumulator`` makes
-    a fresh accumulator for ``custom``, ``function`` is the reducer or the value selector.
-    """
+    """Keeps one accumulator per key and gives its result when it changes."""
 
     label: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
 
-    kind: Literal["count", "sum", "reduce", "custom"]
+    aggregation: Aggregation
     key_serde: Serde[Any]
-    #: Of the accumulator, as it lies in the state store and travels after combining.
-    state_serde: Serde[Any]
-    #: Of the records that come in, as they travel where they are not combined before the shuffle;
-    #: a count looks at no value, so whatever arrives there may be replaced by None.
-    value_serde: Serde[Any]
-    function: Function | None = None
-    accumulator: Callable[[], Any] | None = None
     emit: Emit = "update"
+
+    @property
+    def state_serde(self) -> Serde[Any]:
+        """Serde of the accumulators."""
+        return self.aggregation.state_serde
 
     def input_serde(self, port: int) -> Serde[Any]:
         """Give the serde of the records that parent number ``port`` sends through a shuffle."""
         del port
-        return self.value_serde
+        return self.aggregation.value_serde
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""

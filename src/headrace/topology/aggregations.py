@@ -1,0 +1,33 @@
+"""What an aggregate keeps per key, or per key and window: one description for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from headrace.serdes import Serde
+
+__all__ = ["Aggregation", "AggregationKind"]
+
+AggregationKind = Literal["count", "sum", "reduce", "custom"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregation:
+    """How values of one key become one result.
+
+    The arithmetic of each kind is in :mod:`headrace.runtime.algebras`.
+    """
+
+    kind: AggregationKind
+    #: Of the accumulator, as it lies in the state store and travels after combining.
+    state_serde: Serde[Any]
+    #: Of the records that come in, as they travel where they are not combined before the shuffle;
+    #: a count looks at no value, so whatever arrives there may be replaced by None.
+    value_serde: Serde[Any]
+    #: The reducer, or what selects from the value.
+    function: Callable[..., Any] | None = None
+    #: Makes a fresh accumulator for ``custom``.
+    accumulator: Callable[[], Any] | None = None
