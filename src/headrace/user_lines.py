@@ -12,7 +12,7 @@ __all__ = ["user_line"]
 _OWN_FOLDER = str(Path(__file__).parent)
 
 
-def user_line(error: BaseException, function: Callable[..., Any]) -> str | None:
+def user_line(error: BaseException, function: Callable[..., Any] | None = None) -> str | None:
     """Name the line of the user's program that raised, with its text.
 
     None where no code of the user's took part, as in a sum of texts.

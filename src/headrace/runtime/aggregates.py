@@ -20,6 +20,7 @@ from headrace.runtime.edges import CombinedEdge, Edge
 from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.user_code import without_bad
 from headrace.runtime.writing import writing
 from headrace.topology.operators import Aggregate
 
@@ -204,9 +205,16 @@ class AggregateProcessor(Processor[Aggregate]):
         store = self.context.store(self.operator)
         distinct = list(dict.fromkeys(keys))
         accumulators = _present(distinct, self._algebra.decode_olds(store.get_many(distinct)))
-        results = self._fold_each(accumulators, keys, chunk) if each else []
-        if not each:
-            self._folder.fold(accumulators, keys, chunk)
+        results: list[Any] = []
+        if each:
+            bad = self._fold_each(accumulators, keys, chunk, results)
+        else:
+            bad = self._folder.fold(accumulators, keys, chunk)
+        if bad:
+            chunk = without_bad(chunk, bad)
+            dropped = set(bad)
+            keys = [key for index, key in enumerate(keys) if index not in dropped]
+            distinct = list(dict.fromkeys(keys))
         with writing(self.operator, "its state"):
             encoded = self._algebra.encode([accumulators[key] for key in distinct])
         store.put_many(distinct, encoded.to_pylist())
@@ -218,16 +226,24 @@ class AggregateProcessor(Processor[Aggregate]):
         values = self._algebra.results([accumulators[keys[i]] for i in places.tolist()])
         return changed.with_values(values)
 
-    def _fold_each(self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk) -> list[Any]:
-        results: list[Any] = []
+    def _fold_each(
+        self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk, results: list[Any]
+    ) -> list[int]:
+        """Fold records and note each result; give the indices of those that were taken out."""
+        bad: list[int] = []
         add, result = self._algebra.add, self._algebra.result
-        try:
-            for key, value, mark in zip(keys, chunk.values, chunk.marks.tolist(), strict=True):
-                accumulators[key] = new = add(accumulators.get(key, ABSENT), value, mark)
-                results.append(result(new))
-        except Exception as error:
-            raise self._folder.failure(error, int(chunk.marks[len(results)])) from error
-        return results
+        rows = zip(keys, chunk.values, chunk.marks.tolist(), strict=True)
+        while True:
+            try:
+                for key, value, mark in rows:
+                    new = add(accumulators.get(key, ABSENT), value, mark)
+                    results.append(result(new))
+                    accumulators[key] = new
+            except Exception as error:  # noqa: BLE001 - user functions raise what they like
+                bad.append(len(results) + len(bad))
+                self._folder.take_out(error, int(chunk.marks[bad[-1]]))
+            else:
+                return bad
 
 
 def _present(keys: list[bytes], accumulators: Iterable[Any]) -> dict[bytes, Any]:

@@ -143,9 +143,12 @@ class CustomAlgebra(Algebra):
         get, make = accumulators.get, self._make
         for key, value, _ in zip(keys, values, marks, strict=True):
             accumulator = get(key)
-            if accumulator is None:
-                accumulators[key] = accumulator = make()
+            if accumulator is not None:
+                accumulator.add(value)
+                continue
+            accumulator = make()
             accumulator.add(value)
+            accumulators[key] = accumulator
 
     def merge(self, left: Any, right: Any) -> Any:
         left.merge(right)

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from headrace.errors import SerializationError
 from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.chunk import Chunk
+from headrace.runtime.record_errors import salvaged
 from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace.runtime.user_code import Locator
     from headrace.topology.operators import Operator
 
 __all__ = ["CombinedEdge", "Combiner", "Edge", "RecordEdge"]
@@ -42,8 +45,9 @@ class Combiner(Protocol):
 class RecordEdge:
     """Sends every record."""
 
-    def __init__(self, target: Operator, port: int) -> None:
+    def __init__(self, target: Operator, port: int, locator: Locator) -> None:
         self._target = target
+        self._locator = locator
         self._serde = target.input_serde(port)
         self._chunks: list[Chunk] = []
 
@@ -57,9 +61,13 @@ class RecordEdge:
         self._chunks = []
         if not len(chunk):
             return
-        with writing(self._target, f"what it shuffles (serde {self._serde!r})"):
-            keys = encode_keys(chunk.key_list())
-            values = self._serde.serialize_many(chunk.values)
+        try:
+            keys, values = self._encoded(chunk)
+        except SerializationError:
+            if self._target.on_error == "fail":
+                raise
+            chunk = salvaged(self._target, chunk, self._encoded, self._locator)
+            keys, values = self._encoded(chunk)
         rows = Rows(
             pa.array(keys, pa.binary()),
             values,
@@ -71,6 +79,10 @@ class RecordEdge:
         )
         for partition, part in rows.split(partitions_of(keys, partitions)):
             yield BlockKind.RECORDS, partition, part
+
+    def _encoded(self, chunk: Chunk) -> tuple[list[bytes], pa.BinaryArray]:
+        with writing(self._target, f"what it shuffles (serde {self._serde!r})"):
+            return encode_keys(chunk.key_list()), self._serde.serialize_many(chunk.values)
 
 
 class CombinedEdge:

@@ -34,18 +34,27 @@ class Folder:
         self.algebra = algebra_of(aggregation)
         self._function = UserFunction(operator, aggregation.function or self.algebra.add, locator)
 
-    def fold(self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk) -> None:
+    def fold(self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk) -> list[int]:
         """Add the values of a chunk, each to the accumulator of its key.
 
-        Keys are whatever the holder tells accumulators apart by.
+        Keys are whatever the holder tells accumulators apart by.  Gives the indices of the records
+        that the operator's policy took out.
         """
         marks = chunk.marks.tolist()
-        values = iter(chunk.values)
-        try:
-            self.algebra.fold(accumulators, iter(keys), values, iter(marks))
-        except Exception as error:
-            failed = len(marks) - length_hint(values) - 1
-            raise self.failure(error, marks[failed]) from error
+        columns = iter(keys), iter(chunk.values), iter(marks)
+        bad: list[int] = []
+        while True:
+            try:
+                self.algebra.fold(accumulators, *columns)
+            except Exception as error:  # noqa: BLE001 - user functions raise what they like
+                bad.append(len(marks) - length_hint(columns[1]) - 1)
+                self.take_out(error, marks[bad[-1]])
+            else:
+                return bad
+
+    def take_out(self, error: Exception, mark: int) -> None:
+        """Follow the operator's policy with a record that failed."""
+        self._function.take_out(error, mark)
 
     def failure(self, error: Exception, mark: int) -> Exception:
         """Make the error that names the record with a mark."""

@@ -61,12 +61,7 @@ class JobPlan:
     def sink_topics(self) -> list[str]:
         """Topics that the job writes, dead-letter topics included."""
         written = [sink.topic for sink in self.topology.sinks]
-        dead = [
-            source.on_error.removeprefix("topic:")
-            for source in self.topology.sources
-            if source.on_error.startswith("topic:")
-        ]
-        return list(dict.fromkeys(written + dead))
+        return list(dict.fromkeys(written + self.topology.dead_letter_topics))
 
     @property
     def state_topics(self) -> dict[str, str]:

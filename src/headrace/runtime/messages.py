@@ -12,15 +12,14 @@ from headrace.errors import DeserializationError, HeadraceError
 from headrace.keys import EXACT_KEY, KEYS
 from headrace.protocol import properties as names
 from headrace.protocol.columns import MessageColumns
-from headrace.protocol.properties import decode_properties, encode_properties
+from headrace.protocol.properties import decode_properties
 from headrace.runtime.chunk import Chunk, Int64s
-from headrace.runtime.commits import QueueMessages
+from headrace.runtime.record_errors import Original
 
 if TYPE_CHECKING:
-    from headrace.protocol.transactions import QueueName
-    from headrace.topology.operators import Source
+    from headrace.topology.operators import Operator, Source
 
-__all__ = ["SourceReader", "joined", "ranged"]
+__all__ = ["SourceReader", "joined", "original_at", "ranged"]
 
 #: Properties that belong to the protocol or to the key, not to the user.
 _RESERVED = frozenset(
@@ -31,11 +30,7 @@ _SHOWN_BYTES = 80
 
 
 class _Task(Protocol):
-    counters: dict[str, int]
-
-    def stage(self, messages: QueueMessages) -> None: ...
-
-    def queues(self, topic: str) -> list[QueueName]: ...
+    def divert_message(self, operator: Operator, original: Original, error: Exception) -> None: ...
 
 
 class SourceReader:
@@ -46,7 +41,7 @@ class SourceReader:
     source
         Deserializer and error policy.
     task
-        Counts what is skipped, and stages dead letters.
+        Takes messages that cannot be read, where the policy is to go on.
     forwards_headers
         Whether some sink passes the messages' own properties on.
     """
@@ -81,7 +76,6 @@ class SourceReader:
     def _read_singly(self, topic: str, columns: MessageColumns) -> Chunk:
         good: list[int] = []
         records: list[Any] = []
-        bad: list[tuple[int, Exception]] = []
         raws = columns.properties.to_pylist()
         for index, body in enumerate(columns.body.to_pylist()):
             try:
@@ -91,8 +85,8 @@ class SourceReader:
             except Exception as error:
                 if self.source.on_error == "fail":
                     raise self._unreadable(topic, columns, index, error) from error
-                bad.append((index, error))
-        self._divert(topic, columns, bad)
+                original = original_at(topic, columns, index)
+                self._task.divert_message(self.source, original, error)
         kept = picked(columns, np.array(good, np.intp))
         return Chunk(
             [record.key for record in records],
@@ -116,47 +110,24 @@ class SourceReader:
             ' on_error="skip" or on_error="topic:NAME" to go on without such messages',
         )
 
-    def _divert(
-        self, topic: str, columns: MessageColumns, bad: list[tuple[int, Exception]]
-    ) -> None:
-        policy = self.source.on_error
-        if policy == "skip":
-            self._task.counters["skipped"] += len(bad)
-            return
-        target = policy.removeprefix("topic:")
-        queues = self._task.queues(target)
-        self._task.counters["dead_lettered"] += len(bad)
-        rows = picked(columns, np.array([index for index, _ in bad], np.intp))
-        properties = [
-            raw + self._reason(topic, columns, index, error)
-            for raw, (index, error) in zip(rows.properties.to_pylist(), bad, strict=True)
-        ]
-        queue = queues[int(rows.queue_id[0]) % len(queues)]
-        self._task.stage(
-            QueueMessages(queue, rows.body, pa.array(properties, pa.binary()), rows.born)
-        )
-
-    def _reason(self, topic: str, columns: MessageColumns, index: int, error: Exception) -> bytes:
-        return encode_properties(
-            {
-                "HEADRACE_DEAD_SOURCE": self.source.name,
-                "HEADRACE_DEAD_TOPIC": topic,
-                "HEADRACE_DEAD_QUEUE": str(columns.queue_id[index]),
-                "HEADRACE_DEAD_OFFSET": str(columns.queue_offset[index]),
-                "HEADRACE_DEAD_REASON": _property_text(f"{type(error).__name__}: {error}"),
-            }
-        )
-
-
-def _property_text(text: str) -> str:
-    return text.replace("\x01", " ").replace("\x02", " ").encode(errors="replace").decode()[:500]
-
 
 def _user_properties(raw: bytes) -> dict[str, str] | None:
     if not raw:
         return None
     found = decode_properties(raw)
     return {name: value for name, value in found.items() if name not in _RESERVED} or None
+
+
+def original_at(topic: str, columns: MessageColumns, index: int) -> Original:
+    """Give one message, by its index."""
+    return Original(
+        topic,
+        int(columns.queue_id[index]),
+        int(columns.queue_offset[index]),
+        columns.body[index].as_py(),
+        columns.properties[index].as_py(),
+        int(columns.born[index]),
+    )
 
 
 def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:

@@ -6,12 +6,11 @@ It takes a chunk and gives a chunk; nothing here knows of Spark, sockets or file
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.edges import Edge, RecordEdge
@@ -102,8 +101,7 @@ class Processor(Generic[OperatorT]):
 
         The context is that of the task that sends.
         """
-        del context
-        return RecordEdge(operator, port)
+        return RecordEdge(operator, port, context.locator)
 
     def absorb(self, rows: Rows) -> None:
         """Take what a combiner made of records before they were shuffled."""
@@ -156,54 +154,49 @@ class MapValuesProcessor(_FunctionProcessor[MapValues]):
     """Replaces values."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        return chunk.with_values(self.function.over(chunk.marks, chunk.values))
+        kept, values = self.function.each(chunk, chunk.values)
+        return kept.with_values(values)
 
 
 class MapProcessor(_FunctionProcessor[Map]):
     """Replaces keys and values."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        pairs = self.function.over(chunk.marks, chunk.key_list(), chunk.values)
-        keys, values = _split_pairs(self.function, chunk, pairs)
-        return chunk.with_values(values).with_keys(keys)
+        kept, pairs = self.function.each(chunk, chunk.key_list(), chunk.values)
+        return _with_pairs(self.function, kept, pairs)
 
 
 class FlatMapValuesProcessor(_FunctionProcessor[FlatMapValues]):
     """Gives any number of values for one."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        counts, items = _flattened(
-            self.function, chunk, self.function.over(chunk.marks, chunk.values)
-        )
-        return chunk.repeat(counts, items)
+        return _flattened(self.function, *self.function.each(chunk, chunk.values))
 
 
 class FlatMapProcessor(_FunctionProcessor[FlatMap]):
     """Gives any number of records for one."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        groups = self.function.over(chunk.marks, chunk.key_list(), chunk.values)
-        counts, pairs = _flattened(self.function, chunk, groups)
-        wide = chunk.repeat(counts, pairs)
-        keys, values = _split_pairs(self.function, wide, pairs)
-        return wide.with_values(values).with_keys(keys)
+        kept, groups = self.function.each(chunk, chunk.key_list(), chunk.values)
+        wide = _flattened(self.function, kept, groups)
+        return _with_pairs(self.function, wide, wide.values)
 
 
 class FilterProcessor(_FunctionProcessor[Filter]):
     """Keeps some records."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        kept = self.function.over(chunk.marks, chunk.values)
-        indices = np.flatnonzero(np.fromiter(map(bool, kept), np.bool_, len(kept)))
-        return chunk if len(indices) == len(chunk) else chunk.take(indices)
+        kept, found = self.function.each(chunk, chunk.values)
+        kept, found = self.function.each(kept, found, step=bool)
+        indices = np.flatnonzero(np.array(found, np.bool_))
+        return kept if len(indices) == len(kept) else kept.take(indices)
 
 
 class PeekProcessor(_FunctionProcessor[Peek]):
     """Looks at records."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        self.function.over(chunk.marks, chunk.values)
-        return chunk
+        return self.function.each(chunk, chunk.values)[0]
 
 
 class KeyByProcessor(_FunctionProcessor[KeyBy]):
@@ -212,7 +205,8 @@ class KeyByProcessor(_FunctionProcessor[KeyBy]):
     attribute = "selector"
 
     def process(self, chunk: Chunk) -> Chunk:
-        return chunk.with_keys(self.function.over(chunk.marks, chunk.values))
+        kept, keys = self.function.each(chunk, chunk.values)
+        return kept.with_keys(keys)
 
 
 class ToStreamProcessor(Processor[ToStream]):
@@ -222,29 +216,38 @@ class ToStreamProcessor(Processor[ToStream]):
         return chunk
 
 
-def _flattened(
-    function: UserFunction, chunk: Chunk, groups: list[Any]
-) -> tuple[npt.NDArray[np.intp], list[Any]]:
+def _flattened(function: UserFunction, chunk: Chunk, groups: list[Any]) -> Chunk:
+    """Give a record for each item that the function gave; None counts as none."""
     if not all(type(group) is list for group in groups):
-        groups = function.listed(chunk.marks, groups)
+        chunk, groups = function.each(chunk, groups, step=_listed)
     counts = np.fromiter(map(len, groups), np.intp, len(groups))
-    return counts, list(chain.from_iterable(groups))
+    return chunk.repeat(counts, list(chain.from_iterable(groups)))
 
 
-def _split_pairs(
-    function: UserFunction, chunk: Chunk, pairs: list[Any]
-) -> tuple[list[Any], list[Any]]:
+def _listed(items: Iterable[Any] | None) -> list[Any]:
+    return [] if items is None else list(items)
+
+
+def _with_pairs(function: UserFunction, chunk: Chunk, pairs: list[Any]) -> Chunk:
     keys: list[Any] = []
     values: list[Any] = []
-    for index, pair in enumerate(pairs):
-        try:
-            key, value = pair
-        except (TypeError, ValueError):
-            error = TypeError(f"the function must give (key, value), got {pair!r:.200}")
-            raise function.failure(error, int(chunk.marks[index])) from None
-        keys.append(key)
-        values.append(value)
-    return keys, values
+    try:
+        for key, value in pairs:
+            keys.append(key)
+            values.append(value)
+    except (TypeError, ValueError):
+        chunk, good = function.each(chunk, pairs, step=_pair)
+        keys, values = [key for key, _ in good], [value for _, value in good]
+    return chunk.with_values(values).with_keys(keys)
+
+
+def _pair(given: Any) -> tuple[Any, Any]:
+    try:
+        key, value = given
+    except (TypeError, ValueError):
+        message = f"the function must give (key, value), got {given!r:.200}"
+        raise TypeError(message) from None
+    return key, value
 
 
 #: Operator to processor: a new stateless operator is a class above and a line here.

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import SerializationError
 from headrace.keys import EXACT_KEY, KEYS, encode_keys, hex_key, key_hashes, key_properties
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commits import QueueMessages
+from headrace.runtime.record_errors import salvaged
 from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Chunk, Int64s
     from headrace.runtime.state import ChangeSet
+    from headrace.runtime.user_code import Locator
     from headrace.topology.operators import Sink
 
 __all__ = ["SinkWriter", "state_messages"]
@@ -35,11 +38,16 @@ class SinkWriter:
         Topic and serializer.
     queues
         Writable queues of the topic, in order.
+    locator
+        Takes records that cannot be written, where the sink's policy is to go on.
     spread
         Number that picks the queue of records without a key.
     """
 
-    def __init__(self, sink: Sink, queues: Sequence[QueueName], spread: int) -> None:
+    def __init__(
+        self, sink: Sink, queues: Sequence[QueueName], spread: int, locator: Locator
+    ) -> None:
+        self._locator = locator
         self._sink = sink
         self._queues = queues
         self._spread = spread % len(queues)
@@ -48,8 +56,13 @@ class SinkWriter:
         """Encode records, grouped by queue."""
         if not len(chunk):
             return
-        bodies = self._bodies(chunk)
-        properties, queues = self._properties(chunk)
+        try:
+            bodies, properties, queues = self._encoded(chunk)
+        except SerializationError:
+            if self._sink.on_error == "fail":
+                raise
+            chunk = salvaged(self._sink, chunk, self._encoded, self._locator)
+            bodies, properties, queues = self._encoded(chunk)
         order = np.argsort(queues, kind="stable")
         edges = np.searchsorted(queues[order], np.arange(len(self._queues) + 1))
         for number, queue in enumerate(self._queues):
@@ -59,6 +72,9 @@ class SinkWriter:
                 yield QueueMessages(
                     queue, bodies.take(indices), properties.take(indices), chunk.times[picks]
                 )
+
+    def _encoded(self, chunk: Chunk) -> tuple[pa.BinaryArray, pa.BinaryArray, Int64s]:
+        return self._bodies(chunk), *self._properties(chunk)
 
     def _bodies(self, chunk: Chunk) -> pa.BinaryArray:
         serialize = self._sink.serializer

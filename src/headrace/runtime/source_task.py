@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
-from headrace.runtime.messages import SourceReader, joined, ranged
+from headrace.runtime.messages import SourceReader, joined, original_at, ranged
 from headrace.topology.operators import Source
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.planning import QueueRange, Split
+    from headrace.runtime.record_errors import Finder, Original
     from headrace.runtime.task import Task
-    from headrace.runtime.user_code import Locator
     from headrace.runtime.watermarks import SourceWatermarks
 
 __all__ = ["run_source"]
@@ -35,16 +35,16 @@ _PULL_BYTES = 8 << 20
 
 
 def run_source(
-    job: JobConnection, split: Split, make_task: Callable[[Locator], Task]
+    job: JobConnection, split: Split, make_task: Callable[[Finder], Task]
 ) -> list[Block]:
     """Run the first stage on the messages of one split."""
-    locator = _SplitLocator()
-    task = make_task(locator)
+    finder = _SplitFinder()
+    task = make_task(finder)
     try:
         readers = _readers(job, task)
         clocks = _clocks(job, task)
         for run in _read(job.consumer, split.ranges):
-            locator.run = run
+            finder.run = run
             chunks: dict[str, Chunk] = {}
             for reader in readers[run.topic]:
                 source = reader.source.name
@@ -130,19 +130,14 @@ def _joined_run(topic: str, parts: list[MessageColumns], queues: list[QueueName]
     return _Run(topic, columns, distinct, of_part[numbers])
 
 
-class _SplitLocator:
-    """Finds a record among the messages that are being processed."""
+class _SplitFinder:
+    """Finds a message among those that are being processed."""
 
     run: _Run | None = None
 
-    def locate(self, mark: int) -> str:
+    def find(self, mark: int) -> Original | None:
         assert self.run is not None
-        columns = self.run.columns
-        found = np.flatnonzero(columns.position == mark)
+        found = np.flatnonzero(self.run.columns.position == mark)
         if not len(found):
-            return f"commit-log position {mark}"
-        index = int(found[0])
-        return (
-            f"topic '{self.run.topic}', queue {columns.queue_id[index]},"
-            f" offset {columns.queue_offset[index]}"
-        )
+            return None
+        return original_at(self.run.topic, self.run.columns, int(found[0]))

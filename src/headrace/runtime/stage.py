@@ -70,7 +70,9 @@ class StageRunner:
         self._operators = plan.stages[stage].operators
         self._emit = emit
         self._sinks = {
-            operator.name: SinkWriter(operator, context.queues(operator.topic), context.partition)
+            operator.name: SinkWriter(
+                operator, context.queues(operator.topic), context.partition, context.locator
+            )
             for operator in self._operators
             if isinstance(operator, Sink)
         }

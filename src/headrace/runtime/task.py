@@ -19,6 +19,7 @@ from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.chunk import NEVER
 from headrace.runtime.failures import describe_failure
+from headrace.runtime.record_errors import RecordErrors
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner
 from headrace.runtime.state import ChangeSet, StateStore
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.commits import Attempt, QueueMessages, StageWriter
     from headrace.runtime.local_state import Copy
-    from headrace.runtime.user_code import Locator
+    from headrace.runtime.record_errors import Finder, Original
     from headrace.topology import StagePlan
     from headrace.topology.operators import Operator
 
@@ -121,7 +122,8 @@ class TaskContext:
 
     control: Control
     partition: int
-    locator: Locator
+    #: Finds the messages that records come from.
+    finder: Finder
     copies: StateCopies
     plan: StagePlan
     #: Topic of each state store.
@@ -129,6 +131,14 @@ class TaskContext:
     counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _stores: dict[str, StateStore] = field(default_factory=dict)
     _copies: dict[str, Copy] = field(default_factory=dict)
+    #: Tells where records come from, and takes those that fail.
+    locator: RecordErrors = field(init=False)
+
+    def __post_init__(self) -> None:
+        control = self.control
+        self.locator = RecordErrors(
+            control.job, self.finder, self.queues, self.counters, control.clock
+        )
 
     @property
     def partitions(self) -> int:
@@ -255,9 +265,9 @@ class Task:
         """Give the writable queues of a topic, in order."""
         return self._context.queues(topic)
 
-    def stage(self, messages: QueueMessages) -> None:
-        """Stage messages that no operator made, such as dead letters."""
-        self._writer.stage(messages)
+    def divert_message(self, operator: Operator, original: Original, error: Exception) -> None:
+        """Follow an operator's policy with a message of which no record could be made."""
+        self._context.locator.divert_message(operator, original, error)
 
     def absorb(self, blocks: Iterable[Block]) -> None:
         """Take what earlier stages sent, operator by operator."""
@@ -276,6 +286,8 @@ class Task:
         """End the batch: give blocks for later stages, and the summary for the driver."""
         yield from self._runner.finish(self._context.partitions)
         yield from self._watermark_blocks()
+        for messages in self._context.locator.dead_letters():
+            self._writer.stage(messages)
         failpoint("task.processed")
         states = self._context.save_state(self._attempt, self._writer)
         part = self._writer.finish()

@@ -182,7 +182,7 @@ class JobReader(DataSourceStreamReader):
         job = connection(self._launch.handle)
         control = msgspec.json.decode(encoded, type=Control)
         blocks = run_source(
-            job, split, lambda locator: make_task(job, control, 0, split.number, locator)
+            job, split, lambda finder: make_task(job, control, 0, split.number, finder)
         )
         if split.number == 0:
             blocks += control_blocks(control, len(job.plan.stages.stages))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.task import Control, guarded
 from headrace.spark.rows import blocks_of, rows_of
-from headrace.spark.worker import PlanHandle, RemoteLocator, connection, end_of_task, make_task
+from headrace.spark.worker import PlanHandle, RemoteFinder, connection, end_of_task, make_task
 
 __all__ = ["stage_function"]
 
@@ -46,8 +46,8 @@ def _runner(
     def run() -> Iterable[Block]:
         job = connection(handle)
         control = msgspec.json.decode(message.payload, type=Control)
-        locator = RemoteLocator(job.client, control.brokers)
-        task = make_task(job, control, stage, message.partition, locator)
+        finder = RemoteFinder(job.client, control.brokers)
+        task = make_task(job, control, stage, message.partition, finder)
         try:
             task.absorb(blocks)
             return list(task.finish())

@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from headrace.errors import HeadraceError
+from headrace.errors import BrokerError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
+from headrace.protocol.properties import encode_properties
 from headrace.runtime.commits import Attempt
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.local_state import LocalCopies
+from headrace.runtime.record_errors import Original
 from headrace.runtime.state_topic import StateTopicReader
 from headrace.runtime.task import Control, Task
 from headrace.runtime.task import TaskContext as RuntimeContext
 
 if TYPE_CHECKING:
     from headrace.client import Client
-    from headrace.runtime.user_code import Locator
+    from headrace.runtime.record_errors import Finder
 
-__all__ = ["PlanHandle", "RemoteLocator", "connection", "end_of_task", "make_task"]
+__all__ = ["PlanHandle", "RemoteFinder", "connection", "end_of_task", "make_task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def end_of_task() -> None:
 
 
 def make_task(
-    job: JobConnection, control: Control, stage: int, partition: int, locator: Locator
+    job: JobConnection, control: Control, stage: int, partition: int, finder: Finder
 ) -> Task:
     """Set up one attempt of one task."""
     plan = job.plan
@@ -84,7 +86,7 @@ def make_task(
     context = RuntimeContext(
         control=control,
         partition=partition,
-        locator=locator,
+        finder=finder,
         copies=LocalCopies(plan.state_root, topic, exact=plan.embedded),
         plan=plan.stages,
         state_topics=plan.state_topics,
@@ -92,7 +94,7 @@ def make_task(
     return Task(context, attempt, job.transactions.writer(attempt))
 
 
-class RemoteLocator:
+class RemoteFinder:
     """Finds the message at a commit-log position by asking the brokers.
 
     Parameters
@@ -107,8 +109,8 @@ class RemoteLocator:
         self._client = client
         self._brokers = brokers
 
-    def locate(self, mark: int) -> str:
-        """Describe the place of the message at a position."""
+    def find(self, mark: int) -> Original | None:
+        """Give the message at a position; None where no broker has one there."""
         for broker in self._brokers:
             try:
                 answer = self._client.ask_broker(
@@ -116,10 +118,15 @@ class RemoteLocator:
                     lambda: Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(mark)}),
                 )
                 message = decode_messages(answer.payload)[0]
-            except (HeadraceError, IndexError):
+            except (BrokerError, IndexError):
                 continue
-            return (
-                f"topic '{message.topic}', queue {message.queue_id},"
-                f" offset {message.queue_offset} (broker {broker})"
+            return Original(
+                message.topic,
+                message.queue_id,
+                message.queue_offset,
+                message.body,
+                encode_properties(message.properties),
+                message.born,
+                broker,
             )
-        return f"commit-log position {mark}"
+        return None

@@ -13,7 +13,7 @@ from headrace.streams._calls import caller
 if TYPE_CHECKING:
     from headrace.streams._calls import Caller
     from headrace.streams.builder import StreamBuilder
-    from headrace.topology import Operator, Origin
+    from headrace.topology import ErrorPolicy, Operator, Origin
 
 __all__ = ["Flow", "Known"]
 
@@ -83,10 +83,17 @@ class Flow:
     key: Known = field(default_factory=Known)
     value: Known = field(default_factory=Known)
 
-    def begin(self, label: str, name: str | None, origin: Caller | None = None) -> Step:
+    def begin(
+        self,
+        label: str,
+        name: str | None,
+        origin: Caller | None = None,
+        *,
+        on_error: ErrorPolicy = "fail",
+    ) -> Step:
         """Start an operator that takes what flows here."""
         made_by = caller() if origin is None else origin
-        return Step(self, self.builder.name_for(label, self.place, name), made_by)
+        return Step(self, self.builder.name_for(label, self.place, name), made_by, on_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,7 @@ class Step:
     flow: Flow
     name: str
     caller: Caller
+    on_error: ErrorPolicy = "fail"
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -104,6 +112,7 @@ class Step:
             "name": self.name,
             "parents": (self.flow.operator,),
             "origin": self.caller.origin,
+            "on_error": self.on_error,
         }
 
     def known(self, hint: Any, serde: Serde[Any] | None = None) -> Known:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Step
     from headrace.streams.stream import Stream
+    from headrace.topology import ErrorPolicy
 
 __all__ = ["Records"]
 
@@ -42,6 +43,7 @@ class Records(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Stream[K2, V2]:
         """Replace key and value.
 
@@ -53,6 +55,9 @@ class Records(Generic[K, V]):
             Name of the operator.
         serde
             Writes the new values.
+        on_error
+            What becomes of a record on which the function raises: ``"fail"`` stops the job,
+            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Examples
         --------
@@ -61,7 +66,7 @@ class Records(Generic[K, V]):
         >>> orders.map(lambda key, order: (order["customer"], order["price"]))
         <stream 'map-orders'>
         """
-        step = self._step("map", function, ("key", "value"), name)
+        step = self._step("map", function, ("key", "value"), name, on_error)
         key_hint, value_hint = pair_hints(result_hint(function, step.caller.names))
         operator = Map(**step.fields, function=function)
         return self._stream(
@@ -74,6 +79,7 @@ class Records(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Stream[K, V2]:
         """Replace the value; the key stays.
 
@@ -85,6 +91,9 @@ class Records(Generic[K, V]):
             Name of the operator.
         serde
             Writes the new values.
+        on_error
+            What becomes of a record on which the function raises: ``"fail"`` stops the job,
+            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Examples
         --------
@@ -92,7 +101,7 @@ class Records(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).map_values(len)
         <stream 'map_values-lines'>
         """
-        return self._stream(self._map_values(function, name, serde))
+        return self._stream(self._map_values(function, name, serde, on_error))
 
     def flat_map(
         self,
@@ -100,6 +109,7 @@ class Records(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Stream[K2, V2]:
         """Give any number of records for one.
 
@@ -111,6 +121,9 @@ class Records(Generic[K, V]):
             Name of the operator.
         serde
             Writes the new values.
+        on_error
+            What becomes of a record on which the function raises: ``"fail"`` stops the job,
+            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Examples
         --------
@@ -119,7 +132,7 @@ class Records(Generic[K, V]):
         >>> lines.flat_map(lambda key, line: [(word, 1) for word in line.split()])
         <stream 'flat_map-lines'>
         """
-        step = self._step("flat_map", function, ("key", "value"), name)
+        step = self._step("flat_map", function, ("key", "value"), name, on_error)
         items = item_hint(result_hint(function, step.caller.names))
         key_hint, value_hint = pair_hints(items)
         operator = FlatMap(**step.fields, function=function)
@@ -133,6 +146,7 @@ class Records(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Stream[K, V2]:
         """Give any number of values for one; the key stays.
 
@@ -144,6 +158,9 @@ class Records(Generic[K, V]):
             Name of the operator.
         serde
             Writes the new values.
+        on_error
+            What becomes of a record on which the function raises: ``"fail"`` stops the job,
+            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Examples
         --------
@@ -151,9 +168,15 @@ class Records(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).flat_map_values(str.split)
         <stream 'flat_map_values-lines'>
         """
-        return self._stream(self._flat_map_values(function, name, serde))
+        return self._stream(self._flat_map_values(function, name, serde, on_error))
 
-    def filter(self, predicate: Callable[[V], object], *, name: str | None = None) -> Stream[K, V]:
+    def filter(
+        self,
+        predicate: Callable[[V], object],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, V]:
         """Keep the records whose value the predicate finds true.
 
         Examples
@@ -162,9 +185,15 @@ class Records(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).filter(str.strip)
         <stream 'filter-lines'>
         """
-        return self._stream(self._filter(predicate, name))
+        return self._stream(self._filter(predicate, name, on_error))
 
-    def peek(self, function: Callable[[V], object], *, name: str | None = None) -> Stream[K, V]:
+    def peek(
+        self,
+        function: Callable[[V], object],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, V]:
         """Call a function with each value and pass the record on.
 
         The function runs in Spark's workers, again for a batch that is repeated after a failure.
@@ -175,7 +204,7 @@ class Records(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).peek(print)
         <stream 'peek-lines'>
         """
-        return self._stream(self._peek(function, name))
+        return self._stream(self._peek(function, name, on_error))
 
     def _stream(self, flow: Flow) -> Stream[Any, Any]:
         from headrace.streams.stream import Stream
@@ -183,30 +212,47 @@ class Records(Generic[K, V]):
         return Stream(flow)
 
     def _step(
-        self, label: str, function: object, parameters: tuple[str, ...], name: str | None
+        self,
+        label: str,
+        function: object,
+        parameters: tuple[str, ...],
+        name: str | None,
+        on_error: ErrorPolicy = "fail",
     ) -> Step:
-        step = self._flow.begin(label, name)
+        step = self._flow.begin(label, name, on_error=on_error)
         check_function(label, function, parameters, step.caller.origin)
         return step
 
     def _map_values(
-        self, function: Callable[[V], V2], name: str | None, serde: Serde[V2] | None
+        self,
+        function: Callable[[V], V2],
+        name: str | None,
+        serde: Serde[V2] | None,
+        on_error: ErrorPolicy,
     ) -> Flow:
-        step = self._step("map_values", function, ("value",), name)
+        step = self._step("map_values", function, ("value",), name, on_error)
         known = step.known(result_hint(function, step.caller.names), serde)
         return step.add(MapValues(**step.fields, function=function), value=known)
 
     def _flat_map_values(
-        self, function: Callable[[V], Iterable[V2]], name: str | None, serde: Serde[V2] | None
+        self,
+        function: Callable[[V], Iterable[V2]],
+        name: str | None,
+        serde: Serde[V2] | None,
+        on_error: ErrorPolicy,
     ) -> Flow:
-        step = self._step("flat_map_values", function, ("value",), name)
+        step = self._step("flat_map_values", function, ("value",), name, on_error)
         known = step.known(item_hint(result_hint(function, step.caller.names)), serde)
         return step.add(FlatMapValues(**step.fields, function=function), value=known)
 
-    def _filter(self, predicate: Callable[[V], object], name: str | None) -> Flow:
-        step = self._step("filter", predicate, ("value",), name)
+    def _filter(
+        self, predicate: Callable[[V], object], name: str | None, on_error: ErrorPolicy
+    ) -> Flow:
+        step = self._step("filter", predicate, ("value",), name, on_error)
         return step.add(Filter(**step.fields, function=predicate))
 
-    def _peek(self, function: Callable[[V], object], name: str | None) -> Flow:
-        step = self._step("peek", function, ("value",), name)
+    def _peek(
+        self, function: Callable[[V], object], name: str | None, on_error: ErrorPolicy
+    ) -> Flow:
+        step = self._step("peek", function, ("value",), name, on_error)
         return step.add(Peek(**step.fields, function=function))

@@ -16,7 +16,7 @@ from headrace.streams.gathering import (
     gather_sum,
 )
 from headrace.streams.stream import Stream
-from headrace.topology import Accumulator, Aggregate, Emit, ToStream
+from headrace.topology import Accumulator, Aggregate, Emit, ErrorPolicy, ToStream
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -47,9 +47,10 @@ class KeyedStream(Stream[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, V2]:
         """Replace the value; see :meth:`Stream.map_values`."""
-        return KeyedStream(self._map_values(function, name, serde))
+        return KeyedStream(self._map_values(function, name, serde, on_error))
 
     def flat_map_values(
         self,
@@ -57,21 +58,30 @@ class KeyedStream(Stream[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, V2]:
         """Give any number of values for one; see :meth:`Stream.flat_map_values`."""
-        return KeyedStream(self._flat_map_values(function, name, serde))
+        return KeyedStream(self._flat_map_values(function, name, serde, on_error))
 
     def filter(
-        self, predicate: Callable[[V], object], *, name: str | None = None
+        self,
+        predicate: Callable[[V], object],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, V]:
         """Keep the records whose value the predicate finds true; see :meth:`Stream.filter`."""
-        return KeyedStream(self._filter(predicate, name))
+        return KeyedStream(self._filter(predicate, name, on_error))
 
     def peek(
-        self, function: Callable[[V], object], *, name: str | None = None
+        self,
+        function: Callable[[V], object],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, V]:
         """Call a function with each value and pass the record on; see :meth:`Stream.peek`."""
-        return KeyedStream(self._peek(function, name))
+        return KeyedStream(self._peek(function, name, on_error))
 
     def count(self, *, name: str | None = None, emit: Emit = "update") -> Table[K, int]:
         """Count the records of each key; the count never overflows.
@@ -99,10 +109,16 @@ class KeyedStream(Stream[K, V]):
         *,
         name: str | None = None,
         emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, Number]: ...
     @overload
     def sum(
-        self, selector: Callable[[V], Number], *, name: str | None = None, emit: Emit = "update"
+        self,
+        selector: Callable[[V], Number],
+        *,
+        name: str | None = None,
+        emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, Number]: ...
     def sum(
         self,
@@ -110,6 +126,7 @@ class KeyedStream(Stream[K, V]):
         *,
         name: str | None = None,
         emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, Any]:
         """Add up the values of each key, or the numbers that a selector finds in them.
 
@@ -124,6 +141,9 @@ class KeyedStream(Stream[K, V]):
             Name of the operator and of its state store.
         emit
             ``"update"`` or ``"each"``.
+        on_error
+            What becomes of a record on which the function raises: ``"fail"`` stops the job,
+            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Examples
         --------
@@ -132,7 +152,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).sum(lambda order: order["price"])
         <table 'sum-orders'>
         """
-        step = self._aggregate_step("sum", name, emit)
+        step = self._aggregate_step("sum", name, emit, on_error)
         return self._gather(step, gather_sum(step, selector), emit)
 
     def reduce(
@@ -142,6 +162,7 @@ class KeyedStream(Stream[K, V]):
         name: str | None = None,
         serde: Serde[V] | None = None,
         emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, V]:
         """Fold the values of each key into one; the first value stands for itself.
 
@@ -156,6 +177,9 @@ class KeyedStream(Stream[K, V]):
             Writes the values, on their way and in the state store.
         emit
             ``"update"`` or ``"each"``.
+        on_error
+            What becomes of a record on which the function raises: ``"fail"`` stops the job,
+            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Raises
         ------
@@ -168,7 +192,7 @@ class KeyedStream(Stream[K, V]):
         >>> StreamBuilder("job").source("words", serdes.string).key_by(len).reduce(max)
         <table 'reduce-words'>
         """
-        step = self._aggregate_step("reduce", name, emit)
+        step = self._aggregate_step("reduce", name, emit, on_error)
         return self._gather(step, gather_reduce(step, function, serde), emit)
 
     def aggregate(
@@ -178,6 +202,7 @@ class KeyedStream(Stream[K, V]):
         name: str | None = None,
         serde: Serde[Any] | None = None,
         emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, R]:
         """Fold the values of each key into an accumulator of your own.
 
@@ -192,6 +217,9 @@ class KeyedStream(Stream[K, V]):
             Writes what :meth:`Accumulator.state` gives; plain data unless given.
         emit
             ``"update"`` or ``"each"``.
+        on_error
+            What becomes of a record on which the function raises: ``"fail"`` stops the job,
+            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Raises
         ------
@@ -215,11 +243,13 @@ class KeyedStream(Stream[K, V]):
         >>> words.key_by(lambda word: word[0]).aggregate(Longest)
         <table 'aggregate-words'>
         """
-        step = self._aggregate_step("aggregate", name, emit)
+        step = self._aggregate_step("aggregate", name, emit, on_error)
         return self._gather(step, gather_custom(step, accumulator, serde), emit)
 
-    def _aggregate_step(self, label: str, name: str | None, emit: str) -> Step:
-        step = self._flow.begin(label, name)
+    def _aggregate_step(
+        self, label: str, name: str | None, emit: str, on_error: ErrorPolicy = "fail"
+    ) -> Step:
+        step = self._flow.begin(label, name, on_error=on_error)
         if emit not in ("update", "each"):
             raise TopologyError(
                 f"{label} at {step.caller.origin} has emit={emit!r}",

@@ -12,6 +12,7 @@ from headrace.topology import Sink
 
 if TYPE_CHECKING:
     from headrace.streams._flow import Flow
+    from headrace.topology import ErrorPolicy
 
 __all__ = ["End", "Outputs"]
 
@@ -25,18 +26,49 @@ class Outputs(Generic[K, V]):
     _flow: Flow
 
     @overload
-    def sink(self, topic: str, serializer: Serde[V], *, name: str | None = None) -> End: ...
-    @overload
-    def sink(self, topic: str, serializer: Serializer[K, V], *, name: str | None = None) -> End: ...
-    @overload
     def sink(
-        self, topic: str, serializer: Callable[[V], bytes], *, name: str | None = None
+        self,
+        topic: str,
+        serializer: Serde[V],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> End: ...
     @overload
     def sink(
-        self, topic: str, serializer: Callable[[K, V], bytes], *, name: str | None = None
+        self,
+        topic: str,
+        serializer: Serializer[K, V],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> End: ...
-    def sink(self, topic: str, serializer: Any, *, name: str | None = None) -> End:
+    @overload
+    def sink(
+        self,
+        topic: str,
+        serializer: Callable[[V], bytes],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> End: ...
+    @overload
+    def sink(
+        self,
+        topic: str,
+        serializer: Callable[[K, V], bytes],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> End: ...
+    def sink(
+        self,
+        topic: str,
+        serializer: Any,
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> End:
         """Write the records to a topic; nothing follows.
 
         The key travels beside the body, in the message's ``KEYS`` (see :mod:`headrace.keys`), and
@@ -51,6 +83,9 @@ class Outputs(Generic[K, V]):
             has two required parameters.
         name
             Name of the operator, ``sink-TOPIC`` unless given.
+        on_error
+            What becomes of a record that cannot be written: ``"fail"`` stops the job, ``"skip"``
+            counts it, ``"topic:NAME"`` sends the message that it comes from to that topic.
 
         Raises
         ------
@@ -78,6 +113,7 @@ class Outputs(Generic[K, V]):
             name=flow.builder.name_for("sink", topic, name),
             parents=(flow.operator,),
             origin=made_by.origin,
+            on_error=on_error,
             topic=topic,
             serializer=writer,
         )

@@ -13,6 +13,7 @@ from headrace.topology import KeyBy
 
 if TYPE_CHECKING:
     from headrace.streams.keyed import KeyedStream
+    from headrace.topology import ErrorPolicy
 
 __all__ = ["Stream"]
 
@@ -33,7 +34,13 @@ class Stream(Records[K, V], Outputs[K, V]):
     the function's annotations, else as plain data.
     """
 
-    def key_by(self, selector: Callable[[V], K2], *, name: str | None = None) -> KeyedStream[K2, V]:
+    def key_by(
+        self,
+        selector: Callable[[V], K2],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> KeyedStream[K2, V]:
         """Give each record the key that the selector finds in its value.
 
         Keys are plain data (see :mod:`headrace.keys`); ``1``, ``1.0`` and ``True`` are three keys.
@@ -44,6 +51,9 @@ class Stream(Records[K, V], Outputs[K, V]):
             Takes the value, gives the key.
         name
             Name of the operator.
+        on_error
+            What becomes of a record on which the selector raises: ``"fail"`` stops the job,
+            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Raises
         ------
@@ -58,7 +68,7 @@ class Stream(Records[K, V], Outputs[K, V]):
         """
         from headrace.streams.keyed import KeyedStream
 
-        step = self._step("key_by", selector, ("value",), name)
+        step = self._step("key_by", selector, ("value",), name, on_error)
         known = step.known(result_hint(selector, step.caller.names))
         known.check_key(step.name)
         return KeyedStream(

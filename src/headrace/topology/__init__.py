@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from headrace.topology.accumulators import Accumulator, AccumulatorSerde, Copies, mergeable
 from headrace.topology.aggregations import Aggregation
+from headrace.topology.errors import ErrorPolicy, dead_letter_topic
 from headrace.topology.graph import Topology
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.numbers import add_numbers
 from headrace.topology.operators import (
     Aggregate,
     Emit,
-    ErrorPolicy,
     Filter,
     FlatMap,
     FlatMapValues,
@@ -55,6 +55,7 @@ __all__ = [
     "check_pickling",
     "commit_topic",
     "cut_stages",
+    "dead_letter_topic",
     "mergeable",
     "state_topic",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.topology.errors import dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators import Operator, Sink, Source
 
@@ -39,7 +40,8 @@ def _detail(operator: Operator, plan: StagePlan) -> str:
         f"<= {parent} (by key)" if parent in shuffled else f"<- {parent}"
         for parent in operator.parents
     ]
-    return ", ".join([*parts, *operator.facts()])
+    policy = [] if operator.on_error == "fail" else [f"on_error {operator.on_error}"]
+    return ", ".join([*parts, *operator.facts(), *policy])
 
 
 def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
@@ -48,9 +50,9 @@ def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
     for operator in operators:
         if isinstance(operator, Source):
             uses.setdefault(operator.topic, []).append(f"read by {operator.name}")
-            if operator.on_error.startswith("topic:"):
-                dead_letters = operator.on_error.removeprefix("topic:")
-                uses.setdefault(dead_letters, []).append(f"dead letters of {operator.name}")
+        dead_letters = dead_letter_topic(operator.on_error)
+        if dead_letters is not None:
+            uses.setdefault(dead_letters, []).append(f"dead letters of {operator.name}")
     for operator in operators:
         if isinstance(operator, Sink):
             uses.setdefault(operator.topic, []).append(f"written by {operator.name}")

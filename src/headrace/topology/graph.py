@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headrace.topology.describe import describe, to_dot
+from headrace.topology.errors import dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators import Operator, Sink, Source
 from headrace.topology.stages import StagePlan, cut_stages
@@ -65,6 +66,12 @@ class Topology:
     def sinks(self) -> tuple[Sink, ...]:
         """The operators that write topics."""
         return tuple(o for o in self.operators if isinstance(o, Sink))
+
+    @property
+    def dead_letter_topics(self) -> list[str]:
+        """The topics that take the messages of records that failed."""
+        topics = (dead_letter_topic(operator.on_error) for operator in self.operators)
+        return list(dict.fromkeys(topic for topic in topics if topic is not None))
 
     @property
     def stateful(self) -> tuple[Operator, ...]:

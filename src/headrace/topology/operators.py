@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     from headrace.serdes import Deserializer, Serde, Serializer
     from headrace.topology.aggregations import Aggregation
+    from headrace.topology.errors import ErrorPolicy
 
 __all__ = [
     "Aggregate",
-    "ErrorPolicy",
     "Filter",
     "FlatMap",
     "FlatMapValues",
@@ -34,9 +34,6 @@ __all__ = [
 
 # User functions are typed where the DSL takes them; a graph node holds them as they come.
 Function = Callable[..., Any]
-
-ErrorPolicy = Literal["fail", "skip"] | str
-"""``"fail"``, ``"skip"``, or ``"topic:NAME"``: send what cannot be read to that topic."""
 
 Emit = Literal["update", "each"]
 
@@ -72,6 +69,8 @@ class Operator:
     parents: tuple[str, ...]
     #: Which of its parent's outputs it takes; every operator has the one without a name.
     output: str = ""
+    #: What becomes of a record that its function cannot handle.
+    on_error: ErrorPolicy = "fail"
     #: Not part of what the topology means, so left out of comparisons.
     origin: Origin | None = field(default=None, compare=False)
 
@@ -104,14 +103,12 @@ class Source(Operator):
 
     topic: str
     deserializer: Deserializer[Any, Any]
-    on_error: ErrorPolicy = "fail"
     #: How far a record may lag behind the newest of its queue before it is late.
     allowed_lateness: timedelta = timedelta(seconds=2)
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        facts = [f"reads {self.topic}", f"deserializer {self.deserializer!r}"]
-        return facts if self.on_error == "fail" else [*facts, f"on_error {self.on_error}"]
+        return [f"reads {self.topic}", f"deserializer {self.deserializer!r}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.errors import TopologyError
+from headrace.topology.errors import DEAD_LETTER_PREFIX, dead_letter_topic
 from headrace.topology.names import (
     check_job_name,
     check_operator_name,
@@ -15,8 +16,6 @@ from headrace.topology.names import (
 from headrace.topology.operators import Operator, Sink, Source
 
 __all__ = ["validate"]
-
-DEAD_LETTER_PREFIX = "topic:"
 
 
 def validate(name: str, operators: Sequence[Operator]) -> None:
@@ -34,6 +33,7 @@ def validate(name: str, operators: Sequence[Operator]) -> None:
         )
     for operator in operators:
         check_operator_name(name, operator.name, _where(operator), stateful=operator.stateful)
+        _check_policy(operator)
     _check_unique_names(operators)
     _check_parents(operators)
     _check_sources_used(operators)
@@ -120,30 +120,33 @@ def _check_source(source: Source, sources: dict[str, Source]) -> None:
             f"two sources read topic '{source.topic}': {_named(first)} and {_named(source)}",
             hint="keep the stream of the first in a variable and branch from it",
         )
-    policy = source.on_error
-    dead_letters = policy.removeprefix(DEAD_LETTER_PREFIX)
-    if policy not in ("fail", "skip") and dead_letters == policy:
+
+
+def _check_policy(operator: Operator) -> None:
+    policy = operator.on_error
+    dead_letters = dead_letter_topic(policy)
+    if dead_letters is not None:
+        check_topic(dead_letters, f"on_error of {_named(operator)}")
+    elif policy not in ("fail", "skip"):
         raise TopologyError(
-            f"{_named(source)} has on_error={policy!r}",
-            hint="on_error is 'fail', 'skip' or 'topic:NAME'",
+            f"{_named(operator)} has on_error={policy!r}",
+            hint=f"on_error is 'fail', 'skip' or '{DEAD_LETTER_PREFIX}NAME'",
         )
-    if dead_letters != policy:
-        check_topic(dead_letters, f"on_error of {_named(source)}")
 
 
 def _check_outputs(operators: Sequence[Operator], sources: dict[str, Source]) -> None:
     for operator in operators:
-        if isinstance(operator, Sink):
-            topic = operator.topic
-        elif isinstance(operator, Source):
-            topic = operator.on_error.removeprefix(DEAD_LETTER_PREFIX)
-            if topic == operator.on_error:
+        for topic in _written_by(operator):
+            if topic not in sources:
                 continue
-        else:
-            continue
-        if topic in sources:
             raise TopologyError(
                 f"{_named(operator)} writes topic '{topic}', which {_named(sources[topic])} reads:"
                 " the job would feed itself without end",
                 hint="write to another topic",
             )
+
+
+def _written_by(operator: Operator) -> list[str]:
+    dead_letters = dead_letter_topic(operator.on_error)
+    written = [operator.topic] if isinstance(operator, Sink) else []
+    return written if dead_letters is None else [*written, dead_letters]

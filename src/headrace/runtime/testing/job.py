@@ -14,7 +14,7 @@ from headrace.protocol.columns import MessageColumns
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime.blocks import BlockKind
 from headrace.runtime.commits import Attempt
-from headrace.runtime.messages import SourceReader
+from headrace.runtime.messages import SourceReader, original_at
 from headrace.runtime.task import Control, Summary, Task
 from headrace.runtime.testing.memory import BatchCopies, MemoryCopies, MemoryWriter, SavedChanges
 from headrace.runtime.testing.taps import TappedContext, tapped
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.blocks import Block
     from headrace.runtime.chunk import Chunk, Int64s
+    from headrace.runtime.record_errors import Original
     from headrace.runtime.state import MemoryBase
     from headrace.topology import Topology
 
@@ -59,6 +60,7 @@ class MemoryJob:
         self.counters: dict[str, int] = defaultdict(int)
         self.records: dict[str, int] = defaultdict(int)
         self._copies = MemoryCopies()
+        self._sent = _SentMessages()
         self._position = 0
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
         self._batch = 0
@@ -136,7 +138,7 @@ class MemoryJob:
         context = TappedContext(
             control=control,
             partition=partition,
-            locator=_SentLocator(),
+            finder=self._sent,
             copies=BatchCopies(self._copies, saved),
             plan=self.topology.plan,
             state_topics=self.topology.state_topics,
@@ -153,8 +155,7 @@ class MemoryJob:
         return Task(context, attempt, writer)
 
     def _written_topics(self) -> list[str]:
-        dead = [s.on_error.removeprefix("topic:") for s in self.topology.sources]
-        return [*(sink.topic for sink in self.topology.sinks), *dead]
+        return [*(sink.topic for sink in self.topology.sinks), *self.topology.dead_letter_topics]
 
     def _queue_names(self, topic: str) -> list[str]:
         return [f"{topic}@test@{number}" for number in range(self.queues[topic])]
@@ -165,6 +166,7 @@ class MemoryJob:
         for topic in dict.fromkeys(message.topic for message in sent):
             own = [number for number, message in enumerate(sent) if message.topic == topic]
             columns = self._columns([sent[number] for number in own], marks[own])
+            self._sent.keep(topic, columns)
             chunks: dict[str, Chunk] = {
                 source.name: SourceReader(source, task, forwards_headers=True).read(topic, columns)
                 for source in self.topology.sources
@@ -229,6 +231,16 @@ class MemoryJob:
             )
 
 
-class _SentLocator:
-    def locate(self, mark: int) -> str:
-        return f"place {mark} of all that the test sent"
+class _SentMessages:
+    """Everything that a test sent: what the log is to a broker."""
+
+    def __init__(self) -> None:
+        self._by_mark: dict[int, tuple[str, MessageColumns, int]] = {}
+
+    def keep(self, topic: str, columns: MessageColumns) -> None:
+        for index, mark in enumerate(columns.position.tolist()):
+            self._by_mark[mark] = (topic, columns, index)
+
+    def find(self, mark: int) -> Original | None:
+        found = self._by_mark.get(mark)
+        return None if found is None else original_at(*found)
