@@ -1,14 +1,16 @@
 """Run the cases of a file: a line for each, exit status 0 when all pass.
 
 ``python tests/run_cases.py compaction FILE``
+``python tests/run_cases.py streams FILE [--on driver]``
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,20 @@ Case = dict[str, Any]
 RunCase = Callable[[Case], None]
 """Runs one case; raises AssertionError with what was wrong."""
 
-#: Kind of cases: the module that has ``run_case``.
-RUNNERS = {"compaction": "tests.store.compaction.cases"}
+#: Kind of cases, and what they run on, the usual first: module and function.
+RUNNERS = {
+    "compaction": {"store": ("tests.store.compaction.cases", "run_case")},
+    "streams": {"driver": ("tests.streams.cases.executions", "run_on_driver")},
+}
 
 
-def run_file(kind: str, path: Path) -> list[tuple[Case, str | None]]:
+def run_file(kind: str, path: Path, on: str = "") -> Iterator[tuple[Case, str | None]]:
     """Run every case of a file; gives each with what was wrong, None when nothing was."""
-    run_case: RunCase = importlib.import_module(RUNNERS[kind]).run_case
-    return [(case, _failure(run_case, case)) for case in json.loads(path.read_text())["cases"]]
+    runners = RUNNERS[kind]
+    module, function = runners[on or next(iter(runners))]
+    run_case: RunCase = getattr(importlib.import_module(module), function)
+    for case in json.loads(path.read_text())["cases"]:
+        yield case, _failure(run_case, case)
 
 
 def _failure(run_case: RunCase, case: Case) -> str | None:
@@ -40,13 +48,18 @@ def _failure(run_case: RunCase, case: Case) -> str | None:
 
 def main(arguments: list[str]) -> int:
     """Run the file that is named, and tell."""
-    if len(arguments) != 2 or arguments[0] not in RUNNERS:
-        print(f"usage: run_cases.py {{{','.join(sorted(RUNNERS))}}} FILE", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="run_cases.py")
+    parser.add_argument("kind", choices=sorted(RUNNERS))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--on", default="", help="what to run them on")
+    options = parser.parse_args(arguments)
+    if options.on and options.on not in RUNNERS[options.kind]:
+        parser.error(f"{options.kind} run on {' or '.join(RUNNERS[options.kind])}")
     failed = 0
-    for case, failure in run_file(arguments[0], Path(arguments[1])):
+    for case, failure in run_file(options.kind, options.file, options.on):
         verdict = "ok  " if failure is None else "FAIL"
-        print(f"{verdict} {case.get('id', '?')} {case.get('title', '')}")
+        name = case.get("id", case.get("name", "?"))
+        print(f"{verdict} {name} {case.get('title', '')}".rstrip(), flush=True)
         if failure is not None:
             failed += 1
             print("     " + failure.replace("\n", "\n     "))
