@@ -6,6 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.algebra import ABSENT, Algebra
+from headrace.runtime.algebras_ranked import RANKING
+from headrace.runtime.algebras_sets import COLLECTING
 from headrace.topology import add_numbers, mergeable
 
 if TYPE_CHECKING:
@@ -93,6 +95,24 @@ class SumAlgebra(Algebra):
         return accumulators
 
 
+class AvgAlgebra(Algebra):
+    """Keeps how many numbers there were, and their sum, exactly where sums are exact."""
+
+    def add(self, accumulator: Any, value: Any, mark: int) -> Any:
+        del mark
+        select = self.aggregation.function
+        number = value if select is None else select(value)
+        count, total = (0, 0) if accumulator is ABSENT else accumulator
+        return count + 1, add_numbers(total, number)
+
+    def merge(self, left: Any, right: Any) -> Any:
+        return left[0] + right[0], add_numbers(left[1], right[1])
+
+    def result(self, accumulator: Any) -> Any:
+        count, total = accumulator
+        return total / count
+
+
 class ReduceAlgebra(Algebra):
     """Folds a value into the one before by the user's function, in the order of arrival."""
 
@@ -163,6 +183,9 @@ class CustomAlgebra(Algebra):
 
 #: A new kind of aggregate is a class and a line here.
 ALGEBRAS: dict[str, Callable[[Aggregation], Algebra]] = {
+    **COLLECTING,
+    **RANKING,
+    "avg": AvgAlgebra,
     "count": CountAlgebra,
     "custom": CustomAlgebra,
     "reduce": ReduceAlgebra,

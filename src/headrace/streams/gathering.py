@@ -5,19 +5,39 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace import serdes
 from headrace.errors import HeadraceError, TopologyError
-from headrace.serdes.inference import hint_name, result_hint
+from headrace.serdes.inference import hint_name, result_hint, serde_for
 from headrace.streams._calls import check_function
-from headrace.topology import Accumulator, AccumulatorSerde, Aggregation, Copies, mergeable
+from headrace.topology import (
+    Accumulator,
+    AccumulatorSerde,
+    Aggregation,
+    Copies,
+    EntriesSerde,
+    mergeable,
+)
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Known, Step
+    from headrace.topology.aggregations import AggregationKind
 
-__all__ = ["Gathering", "gather_count", "gather_custom", "gather_reduce", "gather_sum"]
+__all__ = [
+    "Gathering",
+    "gather_avg",
+    "gather_collect",
+    "gather_count",
+    "gather_count_distinct",
+    "gather_custom",
+    "gather_extreme",
+    "gather_reduce",
+    "gather_sum",
+    "gather_top",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +110,92 @@ def gather_custom(step: Step, accumulator: object, serde: Serde[Any] | None) -> 
     )
     result = step.known(result_hint(sample.result, step.caller.names))
     return Gathering(aggregation, result, merges=mergeable(sample))
+
+
+def gather_count_distinct(
+    step: Step, selector: Callable[[Any], object] | None, *, approximate: bool
+) -> Gathering:
+    """Describe a count of different values."""
+    values = _selected(step, "count_distinct", selector)
+    if serde_for(values.hint) is None:
+        kind = hint_name(values.hint)
+        raise TopologyError(
+            f"count_distinct at {step.caller.origin} cannot tell values of type {kind} apart:"
+            " only plain data has one encoding for equal values",
+            hint=f"give a selector that finds something plain that identifies the {kind}",
+        )
+    aggregation = Aggregation(
+        kind="estimate_distinct" if approximate else "count_distinct",
+        state_serde=serdes.bytes if approximate else serdes.plain,
+        value_serde=step.flow.value.serde_or_plain(),
+        function=selector,
+    )
+    return Gathering(aggregation, step.known(builtins.int))
+
+
+def gather_avg(step: Step, selector: Callable[[Any], Any] | None) -> Gathering:
+    """Describe an average of values, or of what a selector finds in them."""
+    numbers = _selected(step, "avg", selector)
+    aggregation = Aggregation(
+        kind="avg",
+        state_serde=serdes.plain,
+        value_serde=step.flow.value.serde_or_plain(),
+        function=selector,
+    )
+    floats = numbers.hint in (builtins.int, builtins.float)
+    return Gathering(aggregation, step.known(builtins.float if floats else numbers.hint))
+
+
+def gather_extreme(
+    step: Step, kind: Literal["min", "max"], selector: Callable[[Any], Any] | None
+) -> Gathering:
+    """Describe the value with the least or the greatest number."""
+    _selected(step, kind, selector)
+    chosen = travelling(step)
+    aggregation = Aggregation(
+        kind=kind, state_serde=EntriesSerde(chosen), value_serde=chosen, function=selector
+    )
+    return Gathering(aggregation, step.known(step.flow.value.hint, chosen))
+
+
+def gather_top(step: Step, n: int, selector: Callable[[Any], Any] | None) -> Gathering:
+    """Describe the values with the greatest numbers."""
+    _selected(step, "top", selector)
+    _check_limit(step, "top", n)
+    return _listed(step, "top", n, selector)
+
+
+def gather_collect(step: Step, *, distinct: bool, limit: int | None) -> Gathering:
+    """Describe a list of the values."""
+    if limit is not None:
+        _check_limit(step, "collect", limit)
+    return _listed(step, "collect_distinct" if distinct else "collect", limit, None)
+
+
+def _listed(
+    step: Step,
+    kind: AggregationKind,
+    limit: int | None,
+    selector: Callable[[Any], Any] | None,
+) -> Gathering:
+    chosen = travelling(step)
+    hint = step.flow.value.hint
+    aggregation = Aggregation(
+        kind=kind,
+        state_serde=EntriesSerde(chosen),
+        value_serde=chosen,
+        function=selector,
+        limit=limit,
+    )
+    return Gathering(aggregation, step.known(GenericAlias(list, (hint,))))
+
+
+def _check_limit(step: Step, label: str, limit: object) -> None:
+    if type(limit) is not int or limit < 1:
+        raise TopologyError(
+            f"{label} at {step.caller.origin} cannot keep {limit!r} values",
+            hint="give a positive number",
+        )
 
 
 def _selected(step: Step, label: str, selector: Callable[[Any], Any] | None) -> Known:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
+from headrace.streams.gathered import Gathered
 from headrace.streams.gathering import (
     Gathering,
     gather_count,
@@ -31,7 +32,7 @@ R = TypeVar("R")
 Number = TypeVar("Number", bound=int | float | Decimal)
 
 
-class KeyedStream(Stream[K, V]):
+class KeyedStream(Gathered[K, V]):
     """A stream whose records can be gathered by key.
 
     Every aggregate gives a :class:`Table`.  ``emit="update"`` gives the latest result of each key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.topology.accumulators import Accumulator, AccumulatorSerde, Copies, mergeable
 from headrace.topology.aggregations import Aggregation
+from headrace.topology.entries import EntriesSerde
 from headrace.topology.errors import ErrorPolicy, dead_letter_topic
 from headrace.topology.graph import Topology
 from headrace.topology.names import commit_topic, state_topic
@@ -34,6 +35,7 @@ __all__ = [
     "Aggregation",
     "Copies",
     "Emit",
+    "EntriesSerde",
     "ErrorPolicy",
     "Filter",
     "FlatMap",

@@ -11,7 +11,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Aggregation", "AggregationKind"]
 
-AggregationKind = Literal["count", "sum", "reduce", "custom"]
+AggregationKind = Literal[
+    "avg",
+    "collect",
+    "collect_distinct",
+    "count",
+    "count_distinct",
+    "custom",
+    "estimate_distinct",
+    "max",
+    "min",
+    "reduce",
+    "sum",
+    "top",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +44,5 @@ class Aggregation:
     function: Callable[..., Any] | None = None
     #: Makes a fresh accumulator for ``custom``.
     accumulator: Callable[[], Any] | None = None
+    #: Most values that are kept, for ``collect`` and ``top``.
+    limit: int | None = None

@@ -1,0 +1,259 @@
+"""Aggregates: results, ties, exactness, the same however records are cut into batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import serdes
+from headrace.errors import TopologyError
+from headrace.runtime import TopologyTestDriver
+from headrace.runtime.hyperloglog import STANDARD_ERROR, HyperLogLog
+from headrace.streams import KeyedStream, StreamBuilder, Table
+from headrace.topology import Accumulator, EntriesSerde
+
+Gather = Callable[[KeyedStream[str, Any]], Table[str, Any]]
+
+
+class Joined(Accumulator[Any, str]):
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, value: Any) -> None:
+        self.text += str(value["n"])
+
+    def result(self) -> str:
+        return self.text
+
+
+def results(
+    gather: Gather, records: list[tuple[str, Any]], cuts: Collection[int] = (), queues: int = 1
+) -> list[tuple[str, Any]]:
+    """Run records of (key, value) through an aggregate, a new batch before each cut."""
+    builder = StreamBuilder("job")
+    source = builder.source("in", serdes.plain)
+    keyed = source.key_by(lambda pair: pair[0]).map_values(lambda pair: pair[1])
+    # None would become an empty body, a tombstone.
+    gather(keyed).to_stream().map_values(lambda value: [value]).sink("out", serdes.plain)
+    batches: list[list[tuple[str, Any]]] = [[]]
+    for index, record in enumerate(records):
+        if index in cuts:
+            batches.append([])
+        batches[-1].append(record)
+    sent = 0
+    with TopologyTestDriver(builder.build(), queues={"in": queues}) as driver:
+        for batch in batches:
+            with driver.batch():
+                for record in batch:
+                    driver.input("in", serdes.plain, queue=sent % queues).send(record)
+                    sent += 1
+        return [(r.key, r.value[0]) for r in driver.output("out", serdes.plain).read_all()]
+
+
+def one(gather: Gather, values: list[Any], *cuts: int) -> Any:
+    return dict(results(gather, [("k", value) for value in values], set(cuts)))["k"]
+
+
+def test_count_distinct_tells_values_apart_as_keys_are() -> None:
+    values = [1, 1.0, True, 1, "1", {"a": 1, "b": 2}, {"b": 2, "a": 1}]
+    assert one(lambda k: k.count_distinct(), values, 3) == 5
+    assert one(lambda k: k.count_distinct(lambda v: str(v)[:1]), values, 3) == 3
+
+
+@pytest.mark.parametrize("number", [0, 1, 10, 1000, 4000, 20_000, 300_000])
+def test_estimates_are_within_four_standard_errors(number: int) -> None:
+    sketch = HyperLogLog()
+    for value in range(number):
+        sketch.add(value.to_bytes(8, "big"))
+    assert abs(sketch.estimate() - number) <= 4 * STANDARD_ERROR * number
+    again = HyperLogLog.from_bytes(sketch.to_bytes())
+    assert (again.estimate(), len(sketch.to_bytes()) <= 4097) == (sketch.estimate(), True)
+
+
+@pytest.mark.parametrize(("left", "right"), [(100, 100), (100, 5000), (5000, 100), (5000, 5000)])
+def test_merged_estimates_are_those_of_all_values(left: int, right: int) -> None:
+    parts, whole = (HyperLogLog(), HyperLogLog()), HyperLogLog()
+    for part, values in zip(parts, (range(left), range(50, 50 + right)), strict=True):
+        for value in values:
+            part.add(str(value).encode())
+            whole.add(str(value).encode())
+    parts[0].merge(parts[1])
+    assert parts[0].to_bytes() == whole.to_bytes()
+
+
+def test_damaged_registers_are_refused() -> None:
+    for data in (b"", b"x", b"d123", b"s12"):
+        with pytest.raises(ValueError, match="HyperLogLog"):
+            HyperLogLog.from_bytes(data)
+
+
+def test_approximate_count_distinct_goes_on_from_its_state() -> None:
+    values = list(range(300)) * 2
+    found = one(lambda k: k.count_distinct(approximate=True), values, 100, 200, 400)
+    assert abs(found - 300) <= 15
+
+
+def test_averages_are_exact() -> None:
+    assert one(lambda k: k.avg(), [2**60, 2**60 + 2, 2**60 + 4], 1) == float(2**60 + 2)
+    tenth = [Decimal("0.1")] * 10
+    assert one(lambda k: k.avg(), tenth, 3, 7) == Decimal("0.1")
+    assert one(lambda k: k.avg(lambda v: v["n"]), [{"n": 1}, {"n": 2}]) == 1.5
+
+
+def test_merged_averages_weigh_by_number() -> None:
+    """Defect 14: the average of {1} and {3, 5} was 1.0."""
+    assert one(lambda k: k.avg(), [1, 3, 5], 1) == 3.0
+
+
+def test_sums_of_decimals_keep_every_digit() -> None:
+    assert one(lambda k: k.sum(), [Decimal("1e30"), Decimal("1e-30"), Decimal("-1e30")], 2) == (
+        Decimal("1e-30")
+    )
+    assert one(lambda k: k.sum(), [2**31 - 1, 1, 2**63], 1) == 2**31 + 2**63
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (1, 2, 3)])
+def test_extremes_are_records_and_ties_keep_the_first(cuts: tuple[int, ...]) -> None:
+    values = [{"n": 2, "id": "a"}, {"n": 1, "id": "b"}, {"n": 1, "id": "c"}, {"n": 2, "id": "d"}]
+    assert one(lambda k: k.min(lambda v: v["n"]), values, *cuts)["id"] == "b"
+    assert one(lambda k: k.max(lambda v: v["n"]), values, *cuts)["id"] == "a"
+    top = one(lambda k: k.top(3, lambda v: v["n"]), values, *cuts)
+    assert [record["id"] for record in top] == ["a", "d", "b"]
+
+
+def test_ties_between_queues_keep_the_first_that_arrived() -> None:
+    records = [("k", {"n": 1, "id": number}) for number in range(6)]
+    for queues in (1, 2, 3):
+        ((_, best),) = results(lambda k: k.max(lambda v: v["n"]), records, queues=queues)
+        ((_, top),) = results(lambda k: k.top(2, lambda v: v["n"]), records, queues=queues)
+        ((_, all_),) = results(lambda k: k.collect(), records, queues=queues)
+        assert best["id"] == 0
+        assert [record["id"] for record in top] == [0, 1]
+        assert [record["id"] for record in all_] == list(range(6))
+
+
+def test_lists_keep_order_limit_and_first_of_equals() -> None:
+    values = ["b", "a", "b", "c", "a", "d"]
+    assert one(lambda k: k.collect(), values, 2, 4) == values
+    assert one(lambda k: k.collect(limit=3), values, 2, 4) == ["b", "a", "b"]
+    assert one(lambda k: k.collect(distinct=True), values, 2, 4) == ["b", "a", "c", "d"]
+    assert one(lambda k: k.collect(distinct=True, limit=3), values, 2, 4) == ["b", "a", "c"]
+
+
+def test_each_gives_a_result_per_record() -> None:
+    records = [("k", 3), ("k", 1), ("j", 5), ("k", 1)]
+    gathers: dict[str, tuple[Gather, list[Any]]] = {
+        "distinct": (lambda k: k.count_distinct(emit="each"), [1, 2, 1, 2]),
+        "estimate": (lambda k: k.count_distinct(approximate=True, emit="each"), [1, 2, 1, 2]),
+        "avg": (lambda k: k.avg(emit="each"), [3, 2, 5, 5 / 3]),
+        "min": (lambda k: k.min(emit="each"), [3, 1, 5, 1]),
+        "max": (lambda k: k.max(emit="each"), [3, 3, 5, 3]),
+        "top": (lambda k: k.top(2, emit="each"), [[3], [3, 1], [5], [3, 1]]),
+        "collect": (lambda k: k.collect(emit="each"), [[3], [3, 1], [5], [3, 1, 1]]),
+    }
+    for name, (gather, expected) in gathers.items():
+        found = results(gather, records, {2})
+        per_key = [[v for key, v in found if key == wanted] for wanted in ("k", "j")]
+        k1, k2, j1, k3 = expected
+        assert per_key == [[k1, k2, k3], [j1]], name
+
+
+def test_a_reducer_may_give_none() -> None:
+    assert one(lambda k: k.reduce(lambda a, b: None if a == 1 else (a, b)), [1, 2, 3], 2) == (
+        None,
+        3,
+    )
+
+
+def test_what_cannot_be_kept_is_refused_when_it_is_built() -> None:
+    class Odd:
+        pass
+
+    def odd(value: Any) -> Odd:
+        return Odd()
+
+    keyed = StreamBuilder("job").source("in", serdes.plain).key_by(str)
+    with pytest.raises(TopologyError, match=r"cannot tell values of type .*Odd apart"):
+        keyed.count_distinct(odd)
+    with pytest.raises(TopologyError, match=r"no serde is known for .*Odd"):
+        keyed.map_values(odd).max(lambda value: 1)
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(TopologyError, match="cannot keep"):
+            keyed.top(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TopologyError, match="cannot keep"):
+            keyed.collect(limit=wrong)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="emit='close'"):
+        keyed.avg(emit="close")  # type: ignore[call-overload]
+
+
+def test_entries_that_are_cut_off_are_refused() -> None:
+    serde = EntriesSerde(serdes.string)
+    written = serde.serialize([(7, "abc"), (-1, "")])
+    assert serde.deserialize(written) == [(7, "abc"), (-1, "")]
+    assert serde.serialize_many([[(7, "abc"), (-1, "")]])[0].as_py() == written
+    with pytest.raises(ValueError, match="cut off"):
+        serde.deserialize(written[:14])
+
+
+GATHERS: dict[str, Gather] = {
+    "count": lambda k: k.count(),
+    "count_distinct": lambda k: k.count_distinct(lambda v: v["n"]),
+    "estimate": lambda k: k.count_distinct(lambda v: v["n"], approximate=True),
+    "sum": lambda k: k.sum(lambda v: v["n"]),
+    "avg": lambda k: k.avg(lambda v: v["n"]),
+    "min": lambda k: k.min(lambda v: v["n"]),
+    "max": lambda k: k.max(lambda v: v["n"]),
+    "top": lambda k: k.top(3, lambda v: v["n"]),
+    "collect": lambda k: k.collect(),
+    "first": lambda k: k.collect(limit=3),
+    "distinct": lambda k: k.collect(distinct=True, limit=4),
+    "reduce": lambda k: k.reduce(lambda a, b: {"n": a["n"] * 3 + b["n"], "id": b["id"]}),
+    "custom": lambda k: k.aggregate(Joined),
+}
+
+RECORDS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-3, 3)), max_size=20)
+
+
+def expected(name: str, values: list[dict[str, int]]) -> Any:
+    """Say it again in plain Python, over all values at once."""
+    numbers = [value["n"] for value in values]
+    ranked = sorted(values, key=lambda v: (-v["n"], v["id"]))
+    answers: dict[str, Callable[[], Any]] = {
+        "count": lambda: len(values),
+        "count_distinct": lambda: len(set(numbers)),
+        "estimate": lambda: len(set(numbers)),
+        "sum": lambda: sum(numbers),
+        "avg": lambda: math.fsum(numbers) / len(numbers),
+        "min": lambda: min(values, key=lambda v: (v["n"], v["id"])),
+        "max": lambda: ranked[0],
+        "top": lambda: ranked[:3],
+        "collect": lambda: values,
+        "first": lambda: values[:3],
+        "distinct": lambda: values[:4],
+        "custom": lambda: "".join(map(str, numbers)),
+    }
+    if name in answers:
+        return answers[name]()
+    folded = values[0]
+    for value in values[1:]:
+        folded = {"n": folded["n"] * 3 + value["n"], "id": value["id"]}
+    return folded
+
+
+@pytest.mark.parametrize("name", GATHERS)
+@settings(max_examples=15, deadline=timedelta(seconds=5))
+@given(records=RECORDS, cuts=st.sets(st.integers(1, 19)), queues=st.integers(1, 3))
+def test_the_last_value_of_each_key_does_not_depend_on_batches_or_queues(
+    name: str, records: list[tuple[str, int]], cuts: set[int], queues: int
+) -> None:
+    numbered = [(key, {"n": n, "id": index}) for index, (key, n) in enumerate(records)]
+    last = dict(results(GATHERS[name], numbered, cuts, queues))
+    by_key = {key: [v for k, v in numbered if k == key] for key in dict(numbered)}
+    assert last == {key: expected(name, values) for key, values in by_key.items()}
