@@ -386,7 +386,7 @@ async def awaiting(value: str) -> str:
         (lambda s: s.map_values("upper"), r"map_values at .* needs a function, not 'upper'"),
         (lambda s: s.map_values(awaiting), r"cannot await awaiting, a coroutine function"),
         (lambda s: s.map(lambda value: value), r"map at .* calls function\(key, value\), which"),
-        (lambda s: s.filter(lambda key, value: value), r"filter at .* calls function\(value\)"),
+        (lambda s: s.filter(lambda a, b, c: c), r"filter at .* calls function\(value\)"),
         (lambda s: s.reduce(len), r"reduce at .* calls function\(result, value\), which len"),
         (lambda s: s.count(emit="close"), r"count at .* has emit='close'\n.*'update'.*'each'"),
         (lambda s: s.sink("out", "json"), r"sink to 'out' at .* a serializer is a serde or"),

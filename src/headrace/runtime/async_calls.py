@@ -12,54 +12,55 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-__all__ = ["CallFailure", "call_all"]
-
-
-class CallFailure(Exception):  # noqa: N818 - says which call failed, on its way to the real error
-    """A call raised ``error``.
-
-    Parameters
-    ----------
-    index
-        Number of the call.
-    error
-        What it raised.
-    """
-
-    def __init__(self, index: int, error: Exception) -> None:
-        super().__init__(index, error)
-        self.index = index
-        self.error = error
+__all__ = ["call_all"]
 
 
 def call_all(
-    function: Callable[..., Awaitable[Any]], calls: Sequence[tuple[Any, ...]], max_in_flight: int
-) -> list[Any]:
-    """Await the function for each tuple of arguments and give the results in order.
+    function: Callable[..., Awaitable[Any]],
+    calls: Sequence[tuple[Any, ...]],
+    max_in_flight: int,
+    *,
+    stops: bool,
+) -> tuple[list[Any], dict[int, Exception]]:
+    """Await the function for each tuple of arguments; give results in order, and failures.
 
     All calls of a process run on one event loop, so that what the function keeps open, a
     session for example, serves later batches too.
 
-    Raises
-    ------
-    CallFailure
-        A call failed: the first in order of those that did.  Calls behind it are cancelled.
+    Parameters
+    ----------
+    function
+        Gives what is awaited.
+    calls
+        Arguments of each call.
+    max_in_flight
+        So many calls wait at the same time.
+    stops
+        No call begins behind one that failed; those before it end, so that the first failure is
+        always the same.
     """
-    return _run(_Calls(function, calls).gather(max_in_flight))
+    batch = _Calls(function, calls, stops=stops)
+    _run(batch.gather(max_in_flight))
+    return batch.results, batch.failures
 
 
 class _Calls:
     def __init__(
-        self, function: Callable[..., Awaitable[Any]], calls: Sequence[tuple[Any, ...]]
+        self,
+        function: Callable[..., Awaitable[Any]],
+        calls: Sequence[tuple[Any, ...]],
+        *,
+        stops: bool,
     ) -> None:
         self._function = function
         self._calls = calls
+        self._stops = stops
         self._next = 0
         self._end = len(calls)
-        self._failure: CallFailure | None = None
         self.results: list[Any] = [None] * len(calls)
+        self.failures: dict[int, Exception] = {}
 
-    async def gather(self, max_in_flight: int) -> list[Any]:
+    async def gather(self, max_in_flight: int) -> None:
         count = min(max_in_flight, len(self._calls))
         workers = [asyncio.ensure_future(self._work()) for _ in range(count)]
         try:
@@ -67,9 +68,6 @@ class _Calls:
         finally:
             for worker in workers:
                 worker.cancel()
-        if self._failure is not None:
-            raise self._failure
-        return self.results
 
     async def _work(self) -> None:
         while self._next < self._end:
@@ -78,10 +76,9 @@ class _Calls:
             try:
                 self.results[index] = await self._function(*self._calls[index])
             except Exception as error:  # noqa: BLE001 - users' functions raise what they like
-                # Calls before this one are awaited still: the first failure in order counts.
-                if self._failure is None or index < self._failure.index:
-                    self._failure = CallFailure(index, error)
-                    self._end = min(self._end, index)
+                self.failures[index] = error
+                if self._stops:
+                    self._end = index
 
 
 class _Loops(threading.local):
@@ -94,14 +91,15 @@ class _Loops(threading.local):
 _loops = _Loops()
 
 
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _run(coroutine: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _runner().run(coroutine)
+        _runner().run(coroutine)
+        return
     # The caller's own loop waits for us, so another thread has to run this one.
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
+        pool.submit(asyncio.run, coroutine).result()
 
 
 def _runner() -> asyncio.Runner:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace.errors import SerializationError
 from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.blocks import BlockKind, Rows
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.record_errors import salvaged
 from headrace.runtime.writing import writing
 
@@ -77,8 +77,13 @@ class RecordEdge:
             chunk.late_below,
             chunk.retracts,
         )
-        for partition, part in rows.split(partitions_of(keys, partitions)):
+        for partition, part in rows.split(self.targets(keys, chunk.marks, partitions)):
             yield BlockKind.RECORDS, partition, part
+
+    def targets(self, keys: list[bytes], marks: Int64s, partitions: int) -> Int64s:
+        """Choose the partition of each record."""
+        del marks
+        return partitions_of(keys, partitions)
 
     def _encoded(self, chunk: Chunk) -> tuple[list[bytes], pa.BinaryArray]:
         with writing(self._target, f"what it shuffles (serde {self._serde!r})"):

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.keys import partitions_of
-from headrace.runtime.async_calls import CallFailure, call_all
+from headrace.runtime.async_calls import call_all
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.edges import Edge, RecordEdge
 from headrace.runtime.processors import Processor, ProcessorContext
-from headrace.runtime.user_code import Locator, UserFunction
-from headrace.topology.operators import Operator
+from headrace.runtime.record_calls import RecordCalls
+from headrace.runtime.user_code import Locator, UserFunction, without_bad
 from headrace.topology.operators_flow import Branch, MapAsync, Merge, Output, Repartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from headrace.topology.operators import Operator
 
 __all__ = ["FLOW", "RepartitionEdge"]
 
@@ -37,16 +39,15 @@ class BranchProcessor(Processor[Branch]):
     def __init__(self, operator: Branch, context: ProcessorContext) -> None:
         super().__init__(operator, context)
         self._predicates = [
-            (name, UserFunction(operator, function, context.locator), takes_key)
-            for name, function, takes_key in operator.predicates
+            (name, RecordCalls(operator, function, context.locator))
+            for name, function in operator.predicates
         ]
 
     def process(self, chunk: Chunk) -> Chunk:
         rest = chunk
-        for name, predicate, takes_key in self._predicates:
-            columns = (rest.key_list(), rest.values) if takes_key else (rest.values,)
-            found = predicate.over(rest.marks, *columns)
-            taken, rest = rest.split(np.fromiter(map(bool, found), np.bool_, len(found)))
+        for name, predicate in self._predicates:
+            kept, found = predicate.truths(rest)
+            taken, rest = kept.split(found)
             self.give(name, taken)
         self.give(self.operator.default, rest)
         return Chunk.empty()
@@ -55,8 +56,8 @@ class BranchProcessor(Processor[Branch]):
 class RepartitionEdge(RecordEdge):
     """Sends records by their keys, or evenly, to some or all of the partitions."""
 
-    def __init__(self, target: Repartition, port: int) -> None:
-        super().__init__(target, port)
+    def __init__(self, target: Repartition, port: int, locator: Locator) -> None:
+        super().__init__(target, port, locator)
         self._evenly = target.evenly
         self._most = target.partitions
 
@@ -73,10 +74,9 @@ class RepartitionProcessor(PassingProcessor):
     """Passes on what was moved here."""
 
     @classmethod
-    def edge(cls, operator: Repartition, port: int, locator: Locator) -> Edge:
+    def edge(cls, operator: Repartition, port: int, context: ProcessorContext) -> Edge:
         """Make the way that moves the records."""
-        del locator
-        return RepartitionEdge(operator, port)
+        return RepartitionEdge(operator, port, context.locator)
 
 
 class MapAsyncProcessor(Processor[MapAsync]):
@@ -89,12 +89,15 @@ class MapAsyncProcessor(Processor[MapAsync]):
     def process(self, chunk: Chunk) -> Chunk:
         columns = (chunk.key_list(), chunk.values) if self.operator.takes_key else (chunk.values,)
         calls = list(zip(*columns, strict=True))
-        try:
-            values = call_all(self.operator.function, calls, self.operator.max_in_flight)
-        except CallFailure as failure:
-            mark = int(chunk.marks[failure.index])
-            raise self._function.failure(failure.error, mark) from failure.error
-        return chunk.with_values(values)
+        operator = self.operator
+        stops = operator.on_error == "fail"
+        values, failures = call_all(operator.function, calls, operator.max_in_flight, stops=stops)
+        if not failures:
+            return chunk.with_values(values)
+        bad = sorted(failures)
+        for index in bad:
+            self._function.take_out(failures[index], int(chunk.marks[index]))
+        return without_bad(chunk.with_values(values), bad)
 
 
 #: Operator to processor.

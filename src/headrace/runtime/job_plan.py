@@ -60,7 +60,7 @@ class JobPlan:
     @property
     def sink_topics(self) -> list[str]:
         """Topics that the job writes, dead-letter topics included."""
-        written = [sink.topic for sink in self.topology.sinks]
+        written = [topic for sink in self.topology.sinks for topic in sink.topics]
         return list(dict.fromkeys(written + self.topology.dead_letter_topics))
 
     @property

@@ -148,13 +148,20 @@ class _FunctionProcessor(Processor[OperatorT]):
     def __init__(self, operator: OperatorT, context: ProcessorContext) -> None:
         super().__init__(operator, context)
         self.function = UserFunction(operator, getattr(operator, self.attribute), context.locator)
+        self._takes_key = getattr(operator, "takes_key", False)
+
+    def called(self, chunk: Chunk) -> tuple[Chunk, list[Any]]:
+        """Call the function for each value, or for key and value where it takes both."""
+        if self._takes_key:
+            return self.function.each(chunk, chunk.key_list(), chunk.values)
+        return self.function.each(chunk, chunk.values)
 
 
 class MapValuesProcessor(_FunctionProcessor[MapValues]):
     """Replaces values."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        kept, values = self.function.each(chunk, chunk.values)
+        kept, values = self.called(chunk)
         return kept.with_values(values)
 
 
@@ -170,7 +177,7 @@ class FlatMapValuesProcessor(_FunctionProcessor[FlatMapValues]):
     """Gives any number of values for one."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        return _flattened(self.function, *self.function.each(chunk, chunk.values))
+        return _flattened(self.function, *self.called(chunk))
 
 
 class FlatMapProcessor(_FunctionProcessor[FlatMap]):
@@ -186,7 +193,7 @@ class FilterProcessor(_FunctionProcessor[Filter]):
     """Keeps some records."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        kept, found = self.function.each(chunk, chunk.values)
+        kept, found = self.called(chunk)
         kept, found = self.function.each(kept, found, step=bool)
         indices = np.flatnonzero(np.array(found, np.bool_))
         return kept if len(indices) == len(kept) else kept.take(indices)
@@ -196,7 +203,7 @@ class PeekProcessor(_FunctionProcessor[Peek]):
     """Looks at records."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        return self.function.each(chunk, chunk.values)[0]
+        return self.called(chunk)[0]
 
 
 class KeyByProcessor(_FunctionProcessor[KeyBy]):
@@ -205,7 +212,7 @@ class KeyByProcessor(_FunctionProcessor[KeyBy]):
     attribute = "selector"
 
     def process(self, chunk: Chunk) -> Chunk:
-        kept, keys = self.function.each(chunk, chunk.values)
+        kept, keys = self.called(chunk)
         return kept.with_keys(keys)
 
 

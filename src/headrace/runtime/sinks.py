@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,12 @@ from headrace.errors import SerializationError
 from headrace.keys import EXACT_KEY, KEYS, encode_keys, hex_key, key_hashes, key_properties
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commits import QueueMessages
+from headrace.runtime.placing import Placing
 from headrace.runtime.record_errors import salvaged
 from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Chunk, Int64s
@@ -23,49 +24,69 @@ if TYPE_CHECKING:
     from headrace.runtime.user_code import Locator
     from headrace.topology.operators import Sink
 
-__all__ = ["SinkWriter", "state_messages"]
+__all__ = ["SinkContext", "SinkWriter", "state_messages"]
+
+
+class SinkContext(Protocol):
+    """What a sink asks of its task."""
+
+    @property
+    def locator(self) -> Locator:
+        """Tells where a record comes from, and takes those that cannot be written."""
+
+    @property
+    def partition(self) -> int:
+        """Number of the task."""
+
+    def queues(self, topic: str) -> list[QueueName]:
+        """Give the writable queues of a topic, in order."""
 
 
 class SinkWriter:
-    """Turns the records of one sink into messages of its topic.
+    """Turns the records of one sink into messages of its topics.
 
     A record's key decides its queue by the same hash that decides partitions; records without a
-    key go to one queue per task.
+    key go to one queue per task.  A record without a value becomes a message without a body.
 
     Parameters
     ----------
     sink
-        Topic and serializer.
-    queues
-        Writable queues of the topic, in order.
-    locator
-        Takes records that cannot be written, where the sink's policy is to go on.
-    spread
-        Number that picks the queue of records without a key.
+        Topics and serializer.
+    context
+        Queues of the topics, and the number of the task.
     """
 
-    def __init__(
-        self, sink: Sink, queues: Sequence[QueueName], spread: int, locator: Locator
-    ) -> None:
-        self._locator = locator
+    def __init__(self, sink: Sink, context: SinkContext) -> None:
         self._sink = sink
-        self._queues = queues
-        self._spread = spread % len(queues)
+        self._locator = context.locator
+        self._spread = context.partition
+        self._queues = {topic: context.queues(topic) for topic in sink.topics}
+        self._placing = Placing(sink, self._queues, context.locator) if sink.places else None
 
     def messages(self, chunk: Chunk) -> Iterator[QueueMessages]:
         """Encode records, grouped by queue."""
         if not len(chunk):
             return
+        if self._placing is None:
+            yield from self._of_topic(self._sink.topic, chunk)
+            return
+        for topic, part in self._placing.by_topic(chunk):
+            yield from self._of_topic(topic, part)
+
+    def _of_topic(self, topic: str, chunk: Chunk) -> Iterator[QueueMessages]:
+        queues = self._queues[topic]
         try:
-            bodies, properties, queues = self._encoded(chunk)
+            bodies, properties, numbers = self._encoded(chunk, len(queues))
         except SerializationError:
             if self._sink.on_error == "fail":
                 raise
-            chunk = salvaged(self._sink, chunk, self._encoded, self._locator)
-            bodies, properties, queues = self._encoded(chunk)
-        order = np.argsort(queues, kind="stable")
-        edges = np.searchsorted(queues[order], np.arange(len(self._queues) + 1))
-        for number, queue in enumerate(self._queues):
+            chunk = salvaged(
+                self._sink, chunk, lambda one: self._encoded(one, len(queues)), self._locator
+            )
+            bodies, properties, numbers = self._encoded(chunk, len(queues))
+        order = np.argsort(numbers, kind="stable")
+        edges = np.searchsorted(numbers[order], np.arange(len(queues) + 1))
+        for number, queue in enumerate(queues):
             picks = order[edges[number] : edges[number + 1]]
             if len(picks):
                 indices = pa.array(picks)
@@ -73,8 +94,12 @@ class SinkWriter:
                     queue, bodies.take(indices), properties.take(indices), chunk.times[picks]
                 )
 
-    def _encoded(self, chunk: Chunk) -> tuple[pa.BinaryArray, pa.BinaryArray, Int64s]:
-        return self._bodies(chunk), *self._properties(chunk)
+    def _encoded(self, chunk: Chunk, queues: int) -> tuple[pa.BinaryArray, pa.BinaryArray, Int64s]:
+        properties, numbers = self._properties(chunk, queues)
+        if self._sink.queue_number is not None:
+            assert chunk.queues is not None, "the function was called for every record"
+            numbers = chunk.queues
+        return self._bodies(chunk), properties, numbers
 
     def _bodies(self, chunk: Chunk) -> pa.BinaryArray:
         serialize = self._sink.serializer
@@ -86,20 +111,20 @@ class SinkWriter:
             encoded = iter(serialize.serialize_many(kept.key_list(), kept.values).to_pylist())
         return pa.array([next(encoded) if keep else b"" for keep in live], pa.binary())
 
-    def _properties(self, chunk: Chunk) -> tuple[pa.BinaryArray, Int64s]:
+    def _properties(self, chunk: Chunk, queues: int) -> tuple[pa.BinaryArray, Int64s]:
         headers = chunk.headers
         if chunk.keys is None:
-            queues = np.full(len(chunk), self._spread, np.int64)
+            numbers = np.full(len(chunk), self._spread % queues, np.int64)
             encoded = [b""] * len(chunk)
         else:
             with writing(self._sink, "a key"):
                 keys = encode_keys(chunk.keys)
-            queues = key_hashes(keys).astype(np.int64) % len(self._queues)
+            numbers = key_hashes(keys).astype(np.int64) % queues
             with writing(self._sink, "a key"):
                 encoded = key_properties(chunk.keys, keys)
         if headers is not None:
             encoded = [_with_headers(own, more) for own, more in zip(encoded, headers, strict=True)]
-        return pa.array(encoded, pa.binary()), queues
+        return pa.array(encoded, pa.binary()), numbers
 
 
 def _with_headers(own: bytes, headers: Mapping[str, str] | None) -> bytes:

@@ -9,6 +9,7 @@ from headrace.keys import decode_keys
 from headrace.runtime.aggregates import AggregateProcessor
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.flow import FLOW
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
@@ -26,6 +27,7 @@ __all__ = ["PROCESSORS", "StageContext", "StageRunner"]
 #: Every operator that is neither source nor sink, and what runs it.
 PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     **STATELESS,
+    **FLOW,
     Aggregate: AggregateProcessor,
 }
 
@@ -70,9 +72,7 @@ class StageRunner:
         self._operators = plan.stages[stage].operators
         self._emit = emit
         self._sinks = {
-            operator.name: SinkWriter(
-                operator, context.queues(operator.topic), context.partition, context.locator
-            )
+            operator.name: SinkWriter(operator, context)
             for operator in self._operators
             if isinstance(operator, Sink)
         }

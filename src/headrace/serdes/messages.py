@@ -21,6 +21,7 @@ __all__ = [
     "Serializer",
     "as_deserializer",
     "as_serializer",
+    "required_parameters",
     "with_key",
 ]
 
@@ -279,12 +280,13 @@ def as_serializer(target: object) -> Serializer[Any, Any]:
     if isinstance(target, Serde):
         return _SerdeSerializer(target)
     if callable(target):
-        return _FunctionSerializer(target, takes_key=_required_parameters(target) == 2)
+        return _FunctionSerializer(target, takes_key=required_parameters(target) == 2)
     message = f"a serializer is a serde or a callable of the value, not {target!r:.100}"
     raise TypeError(message)
 
 
-def _required_parameters(function: Callable[..., Any]) -> int:
+def required_parameters(function: Callable[..., Any]) -> int:
+    """Count the positional parameters that a call must give; 1 where that is not known."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

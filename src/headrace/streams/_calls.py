@@ -10,9 +10,10 @@ from types import FrameType
 from typing import Any
 
 from headrace.errors import TopologyError
-from headrace.topology import Origin
+from headrace.serdes.messages import required_parameters
+from headrace.topology import Origin, RecordFunction
 
-__all__ = ["Caller", "caller", "check_function"]
+__all__ = ["Caller", "caller", "check_function", "check_record_function", "record_function"]
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
 
@@ -39,8 +40,37 @@ def caller() -> Caller:
     return Caller(frame)
 
 
+def check_record_function(
+    label: str, function: object, origin: Origin, *, awaits: bool = False
+) -> bool:
+    """Refuse what takes neither a value nor key and value; tell whether it takes the key.
+
+    A function with two required positional parameters takes key and value, any other the value.
+
+    Raises
+    ------
+    TopologyError
+        It is not callable, takes other arguments, or is a coroutine function where none is
+        awaited.
+    """
+    takes_key = callable(function) and required_parameters(function) == 2
+    parameters = ("key", "value") if takes_key else ("value",)
+    check_function(label, function, parameters, origin, awaits=awaits)
+    return takes_key
+
+
+def record_function(label: str, function: Callable[..., Any], origin: Origin) -> RecordFunction:
+    """Make a part of an operator of a function of the value, or of key and value."""
+    return RecordFunction(function, check_record_function(label, function, origin))
+
+
 def check_function(
-    label: str, function: object, parameters: tuple[str, ...], origin: Origin
+    label: str,
+    function: object,
+    parameters: tuple[str, ...],
+    origin: Origin,
+    *,
+    awaits: bool = False,
 ) -> None:
     """Refuse what cannot be called with an operator's arguments.
 
@@ -55,10 +85,10 @@ def check_function(
             f"{label} at {origin} needs a function, not {function!r:.100}",
             hint=f"it is called as {call}",
         )
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function) and not awaits:
         raise TopologyError(
             f"{label} at {origin} cannot await {_name(function)}, a coroutine function",
-            hint="operators run in plain Python workers: pass an ordinary function",
+            hint="pass an ordinary function, or call it with map_async",
         )
     if not _accepts(function, len(parameters)):
         raise TopologyError(

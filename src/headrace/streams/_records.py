@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
+from headrace.errors import TopologyError
 from headrace.serdes.inference import item_hint, pair_hints, result_hint
-from headrace.streams._calls import check_function
-from headrace.topology import Filter, FlatMap, FlatMapValues, Map, MapValues, Peek
+from headrace.streams._calls import check_function, check_record_function
+from headrace.topology import Filter, FlatMap, FlatMapValues, Map, MapAsync, MapValues, Peek
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -73,6 +75,7 @@ class Records(Generic[K, V]):
             step.add(operator, key=step.known(key_hint), value=step.known(value_hint, serde))
         )
 
+    @overload
     def map_values(
         self,
         function: Callable[[V], V2],
@@ -80,13 +83,30 @@ class Records(Generic[K, V]):
         name: str | None = None,
         serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Stream[K, V2]:
+    ) -> Stream[K, V2]: ...
+    @overload
+    def map_values(
+        self,
+        function: Callable[[K, V], V2],
+        *,
+        name: str | None = None,
+        serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, V2]: ...
+    def map_values(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Any:
         """Replace the value; the key stays.
 
         Parameters
         ----------
         function
-            Takes the value, gives a new one.
+            Takes the value, or key and value, gives a new value.
         name
             Name of the operator.
         serde
@@ -140,6 +160,7 @@ class Records(Generic[K, V]):
             step.add(operator, key=step.known(key_hint), value=step.known(value_hint, serde))
         )
 
+    @overload
     def flat_map_values(
         self,
         function: Callable[[V], Iterable[V2]],
@@ -147,13 +168,30 @@ class Records(Generic[K, V]):
         name: str | None = None,
         serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Stream[K, V2]:
+    ) -> Stream[K, V2]: ...
+    @overload
+    def flat_map_values(
+        self,
+        function: Callable[[K, V], Iterable[V2]],
+        *,
+        name: str | None = None,
+        serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, V2]: ...
+    def flat_map_values(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Any:
         """Give any number of values for one; the key stays.
 
         Parameters
         ----------
         function
-            Takes the value, gives an iterable of new ones.
+            Takes the value, or key and value, gives an iterable of new values.
         name
             Name of the operator.
         serde
@@ -170,14 +208,85 @@ class Records(Generic[K, V]):
         """
         return self._stream(self._flat_map_values(function, name, serde, on_error))
 
+    def map_async(
+        self,
+        function: Callable[..., Awaitable[V2]],
+        *,
+        max_in_flight: int = 100,
+        name: str | None = None,
+        serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, V2]:
+        """Replace the value by one that is awaited, for many records at a time.
+
+        Results keep the order of the records.  All calls of a process run on one event loop, so
+        a session that the function keeps open serves later batches too.  After a failure a batch
+        is repeated: what the function does outside may happen more than once.
+
+        Parameters
+        ----------
+        function
+            A coroutine function of the value, or of key and value.
+        max_in_flight
+            So many calls wait at the same time, in each task.
+        name
+            Name of the operator.
+        serde
+            Writes the new values.
+        on_error
+            As for :meth:`map_values`.
+
+        Raises
+        ------
+        TopologyError
+            The function cannot be called so, or ``max_in_flight`` is below 1.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> async def look_up(name: str) -> str:
+        ...     return name.upper()
+        >>> StreamBuilder("job").source("names", serdes.string).map_async(look_up)
+        <stream 'map_async-names'>
+        """
+        step = self._flow.begin("map_async", name, on_error=on_error)
+        takes_key = check_record_function("map_async", function, step.caller.origin, awaits=True)
+        if max_in_flight < 1:
+            raise TopologyError(
+                f"map_async at {step.caller.origin} has max_in_flight={max_in_flight}",
+                hint="at least one call must wait at a time",
+            )
+        hints = inspect.iscoroutinefunction(function)
+        hint = result_hint(function, step.caller.names) if hints else Any
+        operator = MapAsync(
+            **step.fields, function=function, takes_key=takes_key, max_in_flight=max_in_flight
+        )
+        return self._stream(step.add(operator, value=step.known(hint, serde)))
+
+    @overload
     def filter(
         self,
         predicate: Callable[[V], object],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Stream[K, V]:
-        """Keep the records whose value the predicate finds true.
+    ) -> Self: ...
+    @overload
+    def filter(
+        self,
+        predicate: Callable[[K, V], object],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self: ...
+    def filter(
+        self,
+        predicate: Callable[..., Any],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self:
+        """Keep the records whose value, or key and value, the predicate finds true.
 
         Examples
         --------
@@ -185,16 +294,33 @@ class Records(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).filter(str.strip)
         <stream 'filter-lines'>
         """
-        return self._stream(self._filter(predicate, name, on_error))
+        step, takes_key = self._record_step("filter", predicate, name, on_error)
+        return self._same(step.add(Filter(**step.fields, function=predicate, takes_key=takes_key)))
 
+    @overload
     def peek(
         self,
         function: Callable[[V], object],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Stream[K, V]:
-        """Call a function with each value and pass the record on.
+    ) -> Self: ...
+    @overload
+    def peek(
+        self,
+        function: Callable[[K, V], object],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self: ...
+    def peek(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self:
+        """Call a function with each value, or key and value, and pass the record on.
 
         The function runs in Spark's workers, again for a batch that is repeated after a failure.
 
@@ -204,12 +330,16 @@ class Records(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).peek(print)
         <stream 'peek-lines'>
         """
-        return self._stream(self._peek(function, name, on_error))
+        step, takes_key = self._record_step("peek", function, name, on_error)
+        return self._same(step.add(Peek(**step.fields, function=function, takes_key=takes_key)))
 
     def _stream(self, flow: Flow) -> Stream[Any, Any]:
         from headrace.streams.stream import Stream
 
         return Stream(flow)
+
+    def _same(self, flow: Flow) -> Self:
+        return type(self)(flow)
 
     def _step(
         self,
@@ -223,36 +353,32 @@ class Records(Generic[K, V]):
         check_function(label, function, parameters, step.caller.origin)
         return step
 
+    def _record_step(
+        self, label: str, function: object, name: str | None, on_error: ErrorPolicy = "fail"
+    ) -> tuple[Step, bool]:
+        step = self._flow.begin(label, name, on_error=on_error)
+        return step, check_record_function(label, function, step.caller.origin)
+
     def _map_values(
         self,
-        function: Callable[[V], V2],
+        function: Callable[..., Any],
         name: str | None,
-        serde: Serde[V2] | None,
+        serde: Serde[Any] | None,
         on_error: ErrorPolicy,
     ) -> Flow:
-        step = self._step("map_values", function, ("value",), name, on_error)
+        step, takes_key = self._record_step("map_values", function, name, on_error)
         known = step.known(result_hint(function, step.caller.names), serde)
-        return step.add(MapValues(**step.fields, function=function), value=known)
+        operator = MapValues(**step.fields, function=function, takes_key=takes_key)
+        return step.add(operator, value=known)
 
     def _flat_map_values(
         self,
-        function: Callable[[V], Iterable[V2]],
+        function: Callable[..., Any],
         name: str | None,
-        serde: Serde[V2] | None,
+        serde: Serde[Any] | None,
         on_error: ErrorPolicy,
     ) -> Flow:
-        step = self._step("flat_map_values", function, ("value",), name, on_error)
+        step, takes_key = self._record_step("flat_map_values", function, name, on_error)
         known = step.known(item_hint(result_hint(function, step.caller.names)), serde)
-        return step.add(FlatMapValues(**step.fields, function=function), value=known)
-
-    def _filter(
-        self, predicate: Callable[[V], object], name: str | None, on_error: ErrorPolicy
-    ) -> Flow:
-        step = self._step("filter", predicate, ("value",), name, on_error)
-        return step.add(Filter(**step.fields, function=predicate))
-
-    def _peek(
-        self, function: Callable[[V], object], name: str | None, on_error: ErrorPolicy
-    ) -> Flow:
-        step = self._step("peek", function, ("value",), name, on_error)
-        return step.add(Peek(**step.fields, function=function))
+        operator = FlatMapValues(**step.fields, function=function, takes_key=takes_key)
+        return step.add(operator, value=known)

@@ -42,6 +42,7 @@ class KeyedStream(Gathered[K, V]):
     def __repr__(self) -> str:
         return f"<keyed stream '{self._flow.operator}'>"
 
+    @overload
     def map_values(
         self,
         function: Callable[[V], V2],
@@ -49,10 +50,28 @@ class KeyedStream(Gathered[K, V]):
         name: str | None = None,
         serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, V2]:
+    ) -> KeyedStream[K, V2]: ...
+    @overload
+    def map_values(
+        self,
+        function: Callable[[K, V], V2],
+        *,
+        name: str | None = None,
+        serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> KeyedStream[K, V2]: ...
+    def map_values(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Any:
         """Replace the value; see :meth:`Stream.map_values`."""
         return KeyedStream(self._map_values(function, name, serde, on_error))
 
+    @overload
     def flat_map_values(
         self,
         function: Callable[[V], Iterable[V2]],
@@ -60,29 +79,26 @@ class KeyedStream(Gathered[K, V]):
         name: str | None = None,
         serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, V2]:
+    ) -> KeyedStream[K, V2]: ...
+    @overload
+    def flat_map_values(
+        self,
+        function: Callable[[K, V], Iterable[V2]],
+        *,
+        name: str | None = None,
+        serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> KeyedStream[K, V2]: ...
+    def flat_map_values(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Any:
         """Give any number of values for one; see :meth:`Stream.flat_map_values`."""
         return KeyedStream(self._flat_map_values(function, name, serde, on_error))
-
-    def filter(
-        self,
-        predicate: Callable[[V], object],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, V]:
-        """Keep the records whose value the predicate finds true; see :meth:`Stream.filter`."""
-        return KeyedStream(self._filter(predicate, name, on_error))
-
-    def peek(
-        self,
-        function: Callable[[V], object],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, V]:
-        """Call a function with each value and pass the record on; see :meth:`Stream.peek`."""
-        return KeyedStream(self._peek(function, name, on_error))
 
     def count(self, *, name: str | None = None, emit: Emit = "update") -> Table[K, int]:
         """Count the records of each key; the count never overflows.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, overload
 
 from headrace.errors import TopologyError
 from headrace.serdes import Serde, Serializer, as_serializer
-from headrace.streams._calls import caller
-from headrace.topology import Sink
+from headrace.serdes.inference import result_hint
+from headrace.streams._calls import Caller, caller, record_function
+from headrace.streams._flow import Known
+from headrace.streams._records import Records
+from headrace.topology import Peek, Sink
 
 if TYPE_CHECKING:
     from headrace.streams._flow import Flow
@@ -20,67 +24,115 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Outputs(Generic[K, V]):
+class Outputs(Records[K, V]):
     """The ends of a stream."""
 
-    _flow: Flow
+    def print(self, *, label: str = "", name: str | None = None) -> Self:
+        """Print each record as ``(key=..., value=...)`` and pass it on.
+
+        Lines appear where the record is handled: on the output of Spark's workers, or of the
+        process that runs the test driver.
+
+        Parameters
+        ----------
+        label
+            Stands before each line.
+        name
+            Name of the operator.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("lines", serdes.string).print(label="line ").sink("out", serdes.string)
+        <end of 'sink-out'>
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("lines", serdes.string).send("to be")
+        line (key=None, value='to be')
+        """
+        step = self._flow.begin("print", name)
+        operator = Peek(**step.fields, function=Printer(label), takes_key=True)
+        return self._same(step.add(operator))
 
     @overload
     def sink(
         self,
-        topic: str,
+        topic: str | Callable[[V], str] | Callable[[K, V], str],
         serializer: Serde[V],
         *,
+        topics: Iterable[str] = (),
+        key: Callable[..., object] | None = None,
+        partition: Callable[..., int] | None = None,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> End: ...
     @overload
     def sink(
         self,
-        topic: str,
+        topic: str | Callable[[V], str] | Callable[[K, V], str],
         serializer: Serializer[K, V],
         *,
+        topics: Iterable[str] = (),
+        key: Callable[..., object] | None = None,
+        partition: Callable[..., int] | None = None,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> End: ...
     @overload
     def sink(
         self,
-        topic: str,
+        topic: str | Callable[[V], str] | Callable[[K, V], str],
         serializer: Callable[[V], bytes],
         *,
+        topics: Iterable[str] = (),
+        key: Callable[..., object] | None = None,
+        partition: Callable[..., int] | None = None,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> End: ...
     @overload
     def sink(
         self,
-        topic: str,
+        topic: str | Callable[[V], str] | Callable[[K, V], str],
         serializer: Callable[[K, V], bytes],
         *,
+        topics: Iterable[str] = (),
+        key: Callable[..., object] | None = None,
+        partition: Callable[..., int] | None = None,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> End: ...
     def sink(
         self,
-        topic: str,
+        topic: str | Callable[..., str],
         serializer: Any,
         *,
+        topics: Iterable[str] = (),
+        key: Callable[..., object] | None = None,
+        partition: Callable[..., int] | None = None,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> End:
         """Write the records to a topic; nothing follows.
 
         The key travels beside the body, in the message's ``KEYS`` (see :mod:`headrace.keys`), and
-        decides its queue.
+        decides its queue.  A record whose value is None becomes a message without a body: the
+        tombstone that deletes its key from a table.
 
         Parameters
         ----------
         topic
-            Name of the topic.
+            Name of the topic; or a function that chooses it for each record, out of ``topics``.
         serializer
             A serde; or a callable that gives the body for a value, or for key and value when it
             has two required parameters.
+        topics
+            What the function may choose: all of them must exist when the job starts, and a record
+            for any other stops it.
+        key
+            Gives the message's key in place of the record's; None for no key.
+        partition
+            Gives the number of the message's queue, from 0, in place of the key.
         name
             Name of the operator, ``sink-TOPIC`` unless given.
         on_error
@@ -90,8 +142,13 @@ class Outputs(Generic[K, V]):
         Raises
         ------
         TopologyError
-            The serializer is neither a serde nor callable, or keys are of a known type that is
-            not plain data.
+            The serializer is neither a serde nor callable; keys are of a known type that is not
+            plain data; a function is given for the topic without ``topics``, or the other way
+            round.
+
+        Notes
+        -----
+        Functions for ``topic``, ``key`` and ``partition`` take the value, or key and value.
 
         Examples
         --------
@@ -99,27 +156,48 @@ class Outputs(Generic[K, V]):
         >>> lines = StreamBuilder("job").source("lines", serdes.string)
         >>> lines.sink("copies", lambda line: line.encode())
         <end of 'sink-copies'>
+        >>> lines.sink(lambda line: f"log-{line[:4]}", serdes.string, topics=["log-WARN", "log-INFO"])
+        <end of 'sink-log-WARN'>
         """
         made_by = caller()
+        origin, topics = made_by.origin, tuple(topics)
+        names = (topic,) if isinstance(topic, str) else topics
+        what = f"sink to '{names[0] if names else topic}'"
+        if isinstance(topic, str) == bool(topics):
+            raise TopologyError(
+                f"{what} at {origin}: topics= names what a function may choose, and only that",
+                hint='for example sink(lambda order: order.kind, serdes.json, topics=["a", "b"])',
+            )
         try:
             writer = as_serializer(serializer)
         except TypeError as error:
             raise TopologyError(
-                f"sink to '{topic}' at {made_by.origin}: {error}",
-                hint="for example sink(topic, serdes.json)",
+                f"{what} at {origin}: {error}", hint="for example sink(topic, serdes.json)"
             ) from None
         flow = self._flow
         operator = Sink(
-            name=flow.builder.name_for("sink", topic, name),
+            name=flow.builder.name_for("sink", names[0], name),
             parents=(flow.operator,),
-            origin=made_by.origin,
+            origin=origin,
             on_error=on_error,
-            topic=topic,
+            topic=topic if isinstance(topic, str) else "",
             serializer=writer,
+            choose=None if isinstance(topic, str) else record_function(what, topic, origin),
+            choices=() if isinstance(topic, str) else names,
+            message_key=None if key is None else record_function(f"key of {what}", key, origin),
+            queue_number=None
+            if partition is None
+            else record_function(f"partition of {what}", partition, origin),
         )
-        flow.key.check_key(operator.name)
+        _message_keys(flow, key, made_by).check_key(operator.name)
         flow.builder.add(operator)
         return End(operator)
+
+
+def _message_keys(flow: Flow, key: Callable[..., object] | None, made_by: Caller) -> Known:
+    if key is None:
+        return flow.key
+    return Known(result_hint(key, made_by.names), None, flow.operator, made_by.origin)
 
 
 class End:
@@ -156,3 +234,14 @@ class End:
                 f" {self._sink.origin}), and nothing comes out of a sink",
                 hint="keep the stream in a variable and branch before the sink",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Printer:
+    """Prints records."""
+
+    label: str
+
+    def __call__(self, key: object, value: object) -> None:
+        """Print one record."""
+        print(f"{self.label}(key={key!r}, value={value!r})")  # noqa: T201 - what it is for

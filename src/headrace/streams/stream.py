@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from headrace.serdes import key
 from headrace.serdes.inference import result_hint
-from headrace.streams._records import Records
 from headrace.streams.outputs import Outputs
+from headrace.streams.routing import Routing
 from headrace.topology import KeyBy
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 
 
-class Stream(Records[K, V], Outputs[K, V]):
+class Stream(Routing[K, V], Outputs[K, V]):
     """Records with keys of type ``K`` and values of type ``V``.
 
     Made by :meth:`StreamBuilder.source` and by the operators.  A stream can be used more than
@@ -34,13 +34,29 @@ class Stream(Records[K, V], Outputs[K, V]):
     the function's annotations, else as plain data.
     """
 
+    @overload
     def key_by(
         self,
         selector: Callable[[V], K2],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K2, V]:
+    ) -> KeyedStream[K2, V]: ...
+    @overload
+    def key_by(
+        self,
+        selector: Callable[[K, V], K2],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> KeyedStream[K2, V]: ...
+    def key_by(
+        self,
+        selector: Callable[..., Any],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Any:
         """Give each record the key that the selector finds in its value.
 
         Keys are plain data (see :mod:`headrace.keys`); ``1``, ``1.0`` and ``True`` are three keys.
@@ -48,7 +64,7 @@ class Stream(Records[K, V], Outputs[K, V]):
         Parameters
         ----------
         selector
-            Takes the value, gives the key.
+            Takes the value, or key and value, gives the key.
         name
             Name of the operator.
         on_error
@@ -68,12 +84,11 @@ class Stream(Records[K, V], Outputs[K, V]):
         """
         from headrace.streams.keyed import KeyedStream
 
-        step = self._step("key_by", selector, ("value",), name, on_error)
+        step, takes_key = self._record_step("key_by", selector, name, on_error)
         known = step.known(result_hint(selector, step.caller.names))
         known.check_key(step.name)
-        return KeyedStream(
-            step.add(KeyBy(**step.fields, selector=selector, key_serde=key), key=known)
-        )
+        operator = KeyBy(**step.fields, selector=selector, takes_key=takes_key, key_serde=key)
+        return KeyedStream(step.add(operator, key=known))
 
     def group_by_key(self) -> KeyedStream[K, V]:
         """Go on by the keys that the records have.

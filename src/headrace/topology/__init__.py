@@ -21,10 +21,12 @@ from headrace.topology.operators import (
     Operator,
     Origin,
     Peek,
+    RecordFunction,
     Sink,
     Source,
     ToStream,
 )
+from headrace.topology.operators_flow import Branch, MapAsync, Merge, Output, Repartition
 from headrace.topology.pickling import check_pickling
 from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
 
@@ -33,6 +35,7 @@ __all__ = [
     "AccumulatorSerde",
     "Aggregate",
     "Aggregation",
+    "Branch",
     "Copies",
     "Emit",
     "EntriesSerde",
@@ -42,10 +45,15 @@ __all__ = [
     "FlatMapValues",
     "KeyBy",
     "Map",
+    "MapAsync",
     "MapValues",
+    "Merge",
     "Operator",
     "Origin",
+    "Output",
     "Peek",
+    "RecordFunction",
+    "Repartition",
     "Shuffle",
     "Sink",
     "Source",

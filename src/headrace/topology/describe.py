@@ -37,11 +37,15 @@ def describe(job: str, plan: StagePlan) -> str:
 def _detail(operator: Operator, plan: StagePlan) -> str:
     shuffled = {s.parent for s in plan.shuffles if s.operator == operator.name}
     parts = [
-        f"<= {parent} (by key)" if parent in shuffled else f"<- {parent}"
+        f"<= {parent} ({_way(operator)})" if parent in shuffled else f"<- {parent}"
         for parent in operator.parents
     ]
     policy = [] if operator.on_error == "fail" else [f"on_error {operator.on_error}"]
     return ", ".join([*parts, *operator.facts(), *policy])
+
+
+def _way(operator: Operator) -> str:
+    return "by key" if operator.gathers else "moved"
 
 
 def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
@@ -55,7 +59,8 @@ def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
             uses.setdefault(dead_letters, []).append(f"dead letters of {operator.name}")
     for operator in operators:
         if isinstance(operator, Sink):
-            uses.setdefault(operator.topic, []).append(f"written by {operator.name}")
+            for topic in operator.topics:
+                uses.setdefault(topic, []).append(f"written by {operator.name}")
     for operator in operators:
         if operator.stateful:
             uses[state_topic(job, operator.name)] = [f"state of {operator.name}"]
@@ -76,9 +81,8 @@ def to_dot(job: str, plan: StagePlan) -> str:
     for stage in plan.stages:
         for operator in stage.operators:
             for parent in operator.parents:
-                style = (
-                    ' [style=bold, label="by key"]' if (parent, operator.name) in shuffled else ""
-                )
+                moved = (parent, operator.name) in shuffled
+                style = f' [style=bold, label="{_way(operator)}"]' if moved else ""
                 lines.append(f"  {_quoted(parent)} -> {_quoted(operator.name)}{style};")
     lines.append("}")
     return "\n".join(lines) + "\n"
@@ -90,19 +94,20 @@ def _dot_topics(job: str, plan: StagePlan) -> list[str]:
     for stage in plan.stages:
         for operator in stage.operators:
             name = _quoted(operator.name)
+            topics: tuple[str, ...] = ()
             if isinstance(operator, Source):
-                topic = operator.topic
-                edges.append(f"  {_quoted('topic ' + topic)} -> {name};")
+                topics = (operator.topic,)
+                edges.append(f"  {_quoted('topic ' + operator.topic)} -> {name};")
             elif isinstance(operator, Sink):
-                topic = operator.topic
-                edges.append(f"  {name} -> {_quoted('topic ' + topic)};")
+                topics = operator.topics
+                edges += [f"  {name} -> {_quoted('topic ' + topic)};" for topic in topics]
             elif operator.stateful:
-                topic = state_topic(job, operator.name)
-                edges.append(f"  {name} -> {_quoted('topic ' + topic)} [style=dotted, dir=both];")
-            else:
-                continue
-            label = _quoted(topic)
-            nodes[topic] = f"  {_quoted('topic ' + topic)} [shape=cylinder, label={label}];"
+                topics = (state_topic(job, operator.name),)
+                node = _quoted("topic " + topics[0])
+                edges.append(f"  {name} -> {node} [style=dotted, dir=both];")
+            for topic in topics:
+                label = _quoted(topic)
+                nodes[topic] = f"  {_quoted('topic ' + topic)} [shape=cylinder, label={label}];"
     return [*nodes.values(), *edges]
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "Operator",
     "Origin",
     "Peek",
+    "RecordFunction",
     "Sink",
     "Source",
     "ToStream",
@@ -49,6 +50,14 @@ class Origin:
         return f"{self.file}:{self.line}"
 
 
+@dataclass(frozen=True, slots=True)
+class RecordFunction:
+    """A function of a record's value, or of its key and value."""
+
+    function: Function
+    takes_key: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """One node of the graph."""
@@ -63,6 +72,8 @@ class Operator:
     timed: ClassVar[bool] = False
     #: It gives records times of its own, and so begins watermarks of its own.
     keeps_time: ClassVar[bool] = False
+    #: Records come to it through a shuffle, also where those of its key stand together already.
+    moves: ClassVar[bool] = False
 
     name: str
     #: Names of the operators that feed this one, in order.
@@ -73,6 +84,11 @@ class Operator:
     on_error: ErrorPolicy = "fail"
     #: Not part of what the topology means, so left out of comparisons.
     origin: Origin | None = field(default=None, compare=False)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether all records of a key are in one partition behind it, wherever they were."""
+        return self.stateful
 
     def input_serde(self, port: int) -> Serde[Any]:
         """Give the serde of the records that parent number ``port`` sends through a shuffle."""
@@ -128,6 +144,8 @@ class MapValues(Operator):
     label: ClassVar[str] = "map_values"
 
     function: Function
+    #: The function takes key and value.
+    takes_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +165,8 @@ class FlatMapValues(Operator):
     label: ClassVar[str] = "flat_map_values"
 
     function: Callable[..., Iterable[Any]]
+    #: The function takes key and value.
+    takes_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +176,8 @@ class Filter(Operator):
     label: ClassVar[str] = "filter"
 
     function: Function
+    #: The function takes key and value.
+    takes_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +187,8 @@ class Peek(Operator):
     label: ClassVar[str] = "peek"
 
     function: Function
+    #: The function takes key and value.
+    takes_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +200,8 @@ class KeyBy(Operator):
 
     selector: Function
     key_serde: Serde[Any]
+    #: The selector takes key and value.
+    takes_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,13 +239,32 @@ class ToStream(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink(Operator):
-    """Writes to a topic."""
+    """Writes to a topic, or to the one of several that it chooses for each record."""
 
     label: ClassVar[str] = "sink"
 
+    #: Empty where each record's topic is chosen.
     topic: str
     serializer: Serializer[Any, Any]
+    #: Chooses the topic of a record.
+    choose: RecordFunction | None = None
+    #: What it may choose from.
+    choices: tuple[str, ...] = ()
+    #: Gives the message's key, where that is not the record's.
+    message_key: RecordFunction | None = None
+    #: Gives the number of the message's queue, where the key does not decide.
+    queue_number: RecordFunction | None = None
+
+    @property
+    def places(self) -> bool:
+        """Whether functions decide where each record goes."""
+        return any((self.choose, self.message_key, self.queue_number))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Every topic that it may write."""
+        return self.choices or (self.topic,)
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        return [f"writes {self.topic}", f"serializer {self.serializer!r}"]
+        return [f"writes {' or '.join(self.topics)}", f"serializer {self.serializer!r}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.topology.operators import Function, Operator
+from headrace.topology.operators import Function, Operator, RecordFunction
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -34,14 +34,13 @@ class Branch(Operator):
 
     label: ClassVar[str] = "branch"
 
-    #: Name, predicate, and whether that takes the key too.
-    predicates: tuple[tuple[str, Function, bool], ...]
+    predicates: tuple[tuple[str, RecordFunction], ...]
     #: The output for what no predicate takes.
     default: str
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        names = [name for name, _, _ in self.predicates]
+        names = [name for name, _ in self.predicates]
         return [f"to {', '.join(names)}, else {self.default}"]
 
 

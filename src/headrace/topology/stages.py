@@ -1,7 +1,7 @@
 """The cut of a topology into stages: a shuffle in front of every stateful operator that needs one.
 
 A stateful operator needs all records of a key in one partition.  So it is shuffled to, unless
-the key is still the one that an earlier shuffle went by.  An operator's stage is the number of
+the key is still the one that an earlier shuffle went by; ``repartition`` always is.  An operator's stage is the number of
 shuffles on the longest way to it; operators of one stage are fused.
 """
 
@@ -128,11 +128,11 @@ def _shuffled_edges(operators: Sequence[Operator]) -> set[tuple[str, str]]:
     edges: set[tuple[str, str]] = set()
     for operator in operators:
         astray = [parent for parent in operator.parents if not partitioned[parent]]
-        if operator.stateful:
-            edges.update((parent, operator.name) for parent in astray)
+        moved = operator.parents if operator.moves else astray if operator.stateful else ()
+        edges.update((parent, operator.name) for parent in moved)
         # Its clock is known to no other task before the next stage.
         new_time = operator.keeps_time and bool(operator.parents)
-        partitioned[operator.name] = operator.stateful or not (
+        partitioned[operator.name] = operator.gathers or not (
             operator.changes_key or astray or new_time
         )
     return edges

@@ -98,19 +98,24 @@ def _check_topics(name: str, operators: Sequence[Operator]) -> None:
     sources: dict[str, Source] = {}
     own = {commit_topic(name)} | {state_topic(name, o.name) for o in operators if o.stateful}
     for operator in operators:
-        if not isinstance(operator, Source | Sink):
-            continue
-        check_topic(operator.topic, _named(operator))
-        if operator.topic in own:
-            raise TopologyError(
-                f"{_named(operator)} uses topic '{operator.topic}', which belongs to the job"
-                f" '{name}' itself",
-                hint="use another topic, or give the job or the operator another name",
-            )
+        for topic in _used_topics(operator):
+            check_topic(topic, _named(operator))
+            if topic in own:
+                raise TopologyError(
+                    f"{_named(operator)} uses topic '{topic}', which belongs to the job"
+                    f" '{name}' itself",
+                    hint="use another topic, or give the job or the operator another name",
+                )
         if isinstance(operator, Source):
             _check_source(operator, sources)
             sources[operator.topic] = operator
     _check_outputs(operators, sources)
+
+
+def _used_topics(operator: Operator) -> tuple[str, ...]:
+    if isinstance(operator, Sink):
+        return operator.topics
+    return (operator.topic,) if isinstance(operator, Source) else ()
 
 
 def _check_source(source: Source, sources: dict[str, Source]) -> None:
@@ -148,5 +153,5 @@ def _check_outputs(operators: Sequence[Operator], sources: dict[str, Source]) ->
 
 def _written_by(operator: Operator) -> list[str]:
     dead_letters = dead_letter_topic(operator.on_error)
-    written = [operator.topic] if isinstance(operator, Sink) else []
+    written = [*operator.topics] if isinstance(operator, Sink) else []
     return written if dead_letters is None else [*written, dead_letters]

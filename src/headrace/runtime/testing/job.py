@@ -155,7 +155,8 @@ class MemoryJob:
         return Task(context, attempt, writer)
 
     def _written_topics(self) -> list[str]:
-        return [*(sink.topic for sink in self.topology.sinks), *self.topology.dead_letter_topics]
+        written = [topic for sink in self.topology.sinks for topic in sink.topics]
+        return [*written, *self.topology.dead_letter_topics]
 
     def _queue_names(self, topic: str) -> list[str]:
         return [f"{topic}@test@{number}" for number in range(self.queues[topic])]

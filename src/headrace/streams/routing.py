@@ -1,0 +1,273 @@
+"""Streams that are brought together, parted and moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+
+from headrace.errors import TopologyError
+from headrace.serdes.inference import result_hint
+from headrace.streams._calls import record_function
+from headrace.streams._records import Records
+from headrace.topology import Branch, KeyBy, Merge, Output, Repartition
+
+if TYPE_CHECKING:
+    from headrace.serdes import Serde
+    from headrace.streams._flow import Flow, Known, Step
+    from headrace.streams.keyed import KeyedStream
+    from headrace.streams.stream import Stream
+    from headrace.topology import ErrorPolicy
+
+__all__ = ["Branches", "Routing"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+StreamT = TypeVar("StreamT")
+
+
+class Branches(Mapping[str, StreamT], Generic[StreamT]):
+    """The streams that ``branch`` makes, by name: ``branches.large`` or ``branches["large"]``.
+
+    Parameters
+    ----------
+    streams
+        The streams.
+    """
+
+    def __init__(self, streams: Mapping[str, StreamT]) -> None:
+        self._streams = dict(streams)
+
+    def __repr__(self) -> str:
+        return f"<branches {', '.join(self._streams)}>"
+
+    def __getitem__(self, name: str) -> StreamT:
+        return self._streams[name]
+
+    def __getattr__(self, name: str) -> StreamT:
+        if name.startswith("_") or name not in self._streams:
+            message = f"there is no branch {name!r}: there are {', '.join(self.__dict__.get('_streams', ()))}"
+            raise AttributeError(message)
+        return self._streams[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+
+class Routing(Records[K, V]):
+    """Which way records go."""
+
+    def merge(
+        self, *others: Stream[K, V], name: str | None = None, serde: Serde[V] | None = None
+    ) -> Stream[K, V]:
+        """Give the records of this stream and of others as one stream.
+
+        Behind the next shuffle they are in the order in which their messages arrived.
+
+        Parameters
+        ----------
+        others
+            Streams of the same builder.
+        name
+            Name of the operator.
+        serde
+            Writes the values, where the streams name different serdes.
+
+        Raises
+        ------
+        TopologyError
+            There is no other stream, or one belongs to another builder.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("web", serdes.json).merge(builder.source("shop", serdes.json))
+        <stream 'merge-web'>
+        """
+        step = self._flow.begin("merge", name)
+        flows = [self._flow, *(other._flow for other in others)]  # noqa: SLF001 - of its own kind
+        _check_mergeable(flows, step)
+        value = _common([flow.value for flow in flows], step, serde)
+        operator = Merge(
+            **{**step.fields, "parents": tuple(flow.operator for flow in flows)},
+            value_serde=value.serde_or_plain(),
+        )
+        key = _common([flow.key for flow in flows], step)
+        return self._stream(step.add(operator, key=key, value=value))
+
+    def branch(
+        self,
+        *,
+        name: str | None = None,
+        default: str = "rest",
+        on_error: ErrorPolicy = "fail",
+        **predicates: Callable[..., object],
+    ) -> Branches[Self]:
+        """Part the records: each goes to the first branch whose predicate finds it true.
+
+        Parameters
+        ----------
+        name
+            Name of the operator; a branch is named after it.
+        default
+            Name of the branch for all other records.
+        on_error
+            What becomes of a record on which a predicate raises; see :meth:`map_values`.
+        predicates
+            By the name of the branch: a function of the value, or of key and value.
+
+        Raises
+        ------
+        TopologyError
+            There is no predicate, one cannot be called so, or the default has the name of one.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> parts = orders.branch(large=lambda o: o["price"] > 99, free=lambda o: not o["price"])
+        >>> parts.large, parts["rest"]
+        (<stream 'branch-orders-large'>, <stream 'branch-orders-rest'>)
+        >>> list(parts)
+        ['large', 'free', 'rest']
+        """
+        step = self._flow.begin("branch", name, on_error=on_error)
+        origin = step.caller.origin
+        if not predicates or default in predicates:
+            problem = f"names its default {default!r} as a predicate" if predicates else "has none"
+            raise TopologyError(
+                f"branch at {origin} {problem}",
+                hint="for example branch(large=lambda order: order.price > 99)",
+            )
+        parted = step.add(
+            Branch(
+                **step.fields,
+                predicates=tuple(
+                    (branch, record_function(f"branch {branch!r}", predicate, origin))
+                    for branch, predicate in predicates.items()
+                ),
+                default=default,
+            )
+        )
+        names = [*predicates, default]
+        return Branches({each: self._same(_output(parted, step, each)) for each in names})
+
+    @overload
+    def repartition(
+        self, key: None = None, *, partitions: int | None = None, name: str | None = None
+    ) -> Self: ...
+    @overload
+    def repartition(
+        self, key: Callable[[V], K2], *, partitions: int | None = None, name: str | None = None
+    ) -> KeyedStream[K2, V]: ...
+    @overload
+    def repartition(
+        self, key: Callable[[K, V], K2], *, partitions: int | None = None, name: str | None = None
+    ) -> KeyedStream[K2, V]: ...
+    def repartition(
+        self,
+        key: Callable[..., Any] | None = None,
+        *,
+        partitions: int | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Move the records to other tasks, so that what follows runs in as many as are wanted.
+
+        Records go by their keys and keep their order per key.  A stream that has no keys is spread
+        evenly.
+
+        Parameters
+        ----------
+        key
+            Takes the value, or key and value, gives the new key.
+        partitions
+            So many of the job's partitions take records, to spare what the next operator calls;
+            all by default.
+        name
+            Name of the operator.
+
+        Raises
+        ------
+        TopologyError
+            The key function cannot be called so, or promises keys that are not plain data;
+            ``partitions`` is below 1; the values are of a type without a serde.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("pictures", serdes.bytes).repartition().map_values(len)
+        <stream 'map_values-pictures'>
+        >>> builder.source("words", serdes.string).repartition(str.lower)
+        <keyed stream 'repartition-words'>
+        """
+        flow = self._flow if key is None else self._keyed(key, name)
+        step = flow.begin("repartition", name)
+        if partitions is not None and partitions < 1:
+            raise TopologyError(
+                f"repartition at {step.caller.origin} has partitions={partitions}",
+                hint="leave it out for all partitions of the job",
+            )
+        flow.key.check_key(step.name)
+        operator = Repartition(
+            **step.fields,
+            value_serde=flow.value.needed_serde(step.name, "moves them to other tasks"),
+            evenly=flow.key.hint is type(None),
+            partitions=partitions,
+        )
+        moved = step.add(operator)
+        if key is None:
+            return self._same(moved)
+        from headrace.streams.keyed import KeyedStream
+
+        return KeyedStream(moved)
+
+    def _keyed(self, selector: Callable[..., Any], name: str | None) -> Flow:
+        from headrace import serdes
+
+        step, takes_key = self._record_step("key_by", selector, f"{name}-key" if name else None)
+        known = step.known(result_hint(selector, step.caller.names))
+        operator = KeyBy(
+            **step.fields, selector=selector, takes_key=takes_key, key_serde=serdes.key
+        )
+        return step.add(operator, key=known)
+
+
+def _output(parted: Flow, step: Step, output: str) -> Flow:
+    operator = Output(
+        name=f"{step.name}-{output}",
+        parents=(parted.operator,),
+        output=output,
+        origin=step.caller.origin,
+    )
+    parted.builder.add(operator)
+    return replace(parted, operator=operator.name)
+
+
+def _check_mergeable(flows: list[Flow], step: Step) -> None:
+    if len(flows) == 1:
+        raise TopologyError(
+            f"merge at {step.caller.origin} names no other stream",
+            hint="for example web.merge(shop, phone)",
+        )
+    for flow in flows:
+        if flow.builder is not step.flow.builder:
+            raise TopologyError(
+                f"merge at {step.caller.origin} takes '{flow.operator}' of builder"
+                f" '{flow.builder.name}' into builder '{step.flow.builder.name}'",
+                hint="read its topic with a source of this builder",
+            )
+
+
+def _common(found: list[Known], step: Step, serde: Serde[Any] | None = None) -> Known:
+    """Say what is known of records that may be of any of these kinds."""
+    first = found[0]
+    if serde is None and all((k.hint, k.serde) == (first.hint, first.serde) for k in found):
+        return first
+    same_type = all(known.hint == first.hint for known in found)
+    return step.known(first.hint if same_type else Any, serde)
