@@ -1,0 +1,23 @@
+"""Joins: what keeps two sides and lets them meet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.runtime.joins.interval import IntervalJoinProcessor
+from headrace.runtime.joins.joined import JoinedProcessor
+from headrace.runtime.joins.latest import LatestJoinProcessor
+from headrace.runtime.joins.windows import WindowJoinProcessor
+from headrace.runtime.processors import Processor
+from headrace.topology.joins import IntervalJoin, Joined, LatestJoin, WindowJoin
+from headrace.topology.operators import Operator
+
+__all__ = ["JOINS"]
+
+#: Operator to processor.
+JOINS: dict[type[Operator], type[Processor[Any]]] = {
+    IntervalJoin: IntervalJoinProcessor,
+    Joined: JoinedProcessor,
+    LatestJoin: LatestJoinProcessor,
+    WindowJoin: WindowJoinProcessor,
+}

@@ -1,0 +1,162 @@
+"""Interval joins: every pair of records whose times are close."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.keys import decode_key
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.joins.buckets import Buckets, Kept
+from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, merged_sides
+from headrace.runtime.joins.timed import TimedJoin
+from headrace.runtime.timers import Timers
+from headrace.topology.joins import IntervalJoin
+
+if TYPE_CHECKING:
+    from headrace.runtime.joins.sides import Arrivals
+    from headrace.runtime.processors import ProcessorContext
+    from headrace.runtime.watermarks import Watermark
+
+__all__ = ["IntervalJoinProcessor"]
+
+_FAMILIES = (b"l", b"r")
+
+
+class IntervalJoinProcessor(TimedJoin[IntervalJoin]):
+    """Gives a pair as soon as its later record is there, and a lonely record when its time is up.
+
+    Records lie in buckets as wide as the interval, so that a record looks into two of the other
+    side at most.  A record that somebody wants alone has a timer until something meets it.
+    """
+
+    def __init__(self, operator: IntervalJoin, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._reaches = (operator.left_reach, operator.right_reach)
+        #: How far before, and how far behind, a record its partners lie, by its side.
+        self._spans = ((operator.before, operator.after), (operator.after, operator.before))
+        self._width = max(operator.before + operator.after, 1)
+        #: Timers of this batch: when due, side, time of the record, key.
+        self._waiting: list[tuple[int, int, int, bytes]] = []
+        self._buckets: tuple[Buckets, Buckets] | None = None
+
+    def prepare(self, arrivals: Arrivals) -> None:
+        """Read every entry that the records look into."""
+        ports, times = np.array(arrivals.ports, np.int64), arrivals.chunk.times
+        own, others = self._sides()
+        for port, (buckets, partners) in enumerate(((own, others), (others, own))):
+            mine = np.flatnonzero(ports == port)
+            if not len(mine):
+                continue
+            back, forth = self._spans[port]
+            keys = [arrivals.keys[i] for i in mine.tolist()]
+            at = times[mine]
+            buckets.load(zip((at // self._width).tolist(), keys, strict=True))
+            first, last = (at - back) // self._width, (at + forth) // self._width
+            partners.load(zip(first.tolist(), keys, strict=True))
+            wide = np.flatnonzero(last > first).tolist()
+            partners.load((int(last[i]), keys[i]) for i in wide)
+
+    def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
+        """Handle records in order; give the places of those whose time was up."""
+        sides, grace, width = self._sides(), self.operator.grace, self._width
+        alone, late = self.operator.alone, []
+        times, keys, ports, values = arrivals.times, arrivals.keys, arrivals.ports, arrivals.values
+        for i in places:
+            time, key, port = times[i], keys[i], ports[i]
+            if time + self._reaches[port] + grace < self.event_time:
+                late.append(i)
+                continue
+            if key == NO_KEY:
+                self.give_alone(arrivals, i, meetings)
+                continue
+            met = self._meet(arrivals, i, time, meetings)
+            sides[port].add(time // width, key, Kept(time, values[i], met))
+            if not met and port + 1 in alone:
+                due = time + self._reaches[port] + grace + 1
+                heapq.heappush(self._waiting, (due, port, time, key))
+        return late
+
+    def _meet(self, arrivals: Arrivals, i: int, time: int, meetings: Meetings) -> bool:
+        port, key = arrivals.ports[i], arrivals.keys[i]
+        partners, reach = self._sides()[1 - port], self._reaches[1 - port]
+        back, forth = self._spans[port]
+        # Partners whose time is up have been given alone.
+        first = max(time - back, self.event_time - self.operator.grace - reach)
+        last, width = time + forth, self._width
+        found: list[Kept] = []
+        for number in range(first // width, last // width + 1):
+            bucket = partners.get(number, key)
+            if bucket is None:
+                continue
+            here = [record for record in bucket if first <= record.time <= last]
+            if here and (2 - port) in self.operator.alone and not all(r.met for r in here):
+                partners.touch(number, key)
+            found += here
+        if len(found) > 1:
+            found.sort(key=_time_of)
+        name, value, mark = arrivals.names[i], arrivals.values[i], arrivals.marks[i]
+        for record in found:
+            record.met = True
+            pair = (PAIR, record.value, value) if port else (PAIR, value, record.value)
+            meetings.add(name, pair, max(time, record.time), mark)
+        return bool(found)
+
+    def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:
+        """Give what nothing met in time, and drop what can meet nothing more."""
+        sides = self._sides()
+        if self.operator.alone:
+            for time, port, key in self._due(watermark.time):
+                for record in sides[port].get(time // self._width, key) or ():
+                    if record.time == time and not record.met:
+                        value = (RIGHT, None, record.value) if port else (LEFT, record.value, None)
+                        meetings.add(decode_key(key), value, time, watermark.mark)
+        for port, buckets in enumerate(sides):
+            buckets.end(self._ended(port, watermark.time), wanted=False)
+
+    def _due(self, time: int) -> list[tuple[int, int, bytes]]:
+        due: set[tuple[int, int, bytes]] = set()
+        while self._waiting and self._waiting[0][0] <= time:
+            _, port, at, key = heapq.heappop(self._waiting)
+            due.add((at, port, key))
+        for when, what in self._timers().due(time):
+            port = what[0]
+            due.add((when - self._reaches[port] - self.operator.grace - 1, port, what[1:]))
+        for port, buckets in enumerate(self._sides()):
+            buckets.load((at // self._width, key) for at, p, key in due if p == port)
+        return sorted(due)
+
+    def finish(self) -> Chunk:
+        """Write what is kept, and the timers of what nothing has met."""
+        if self._buckets is not None:
+            timers = self._timers()
+            for due, port, time, key in self._waiting:
+                records = self._buckets[port].get(time // self._width, key) or ()
+                if any(record.time == time and not record.met for record in records):
+                    timers.set(due, bytes((port,)) + key)
+            self._waiting = []
+            for buckets in self._buckets:
+                buckets.flush()
+        return Chunk.empty()
+
+    def _sides(self) -> tuple[Buckets, Buckets]:
+        if self._buckets is None:
+            operator, store = self.operator, self.context.store(self.operator)
+            self._buckets = (
+                Buckets(operator, store, b"l", operator.left_serde, self._ended(0, self.begun_at)),
+                Buckets(operator, store, b"r", operator.right_serde, self._ended(1, self.begun_at)),
+            )
+        return self._buckets
+
+    def _timers(self) -> Timers:
+        return Timers(self.context.store(self.operator), b"t")
+
+    def _ended(self, port: int, time: int) -> int:
+        return (time - self.operator.grace - self._reaches[port]) // self._width
+
+
+def _time_of(record: Kept) -> int:
+    return record.time

@@ -1,0 +1,78 @@
+"""What all joins by time share: records and time in one order, late records, lonely ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.joins.sides import LEFT, RIGHT, Meetings, merged_sides
+from headrace.runtime.processors import Processor
+from headrace.topology.joins import IntervalJoin, SessionJoin, WindowJoin
+
+if TYPE_CHECKING:
+    from headrace.runtime.joins.sides import Arrivals
+    from headrace.runtime.processors import ProcessorContext
+    from headrace.runtime.watermarks import Watermark
+
+__all__ = ["TimedJoin"]
+
+JoinT = TypeVar("JoinT", IntervalJoin, WindowJoin, SessionJoin)
+
+
+class TimedJoin(Processor[JoinT]):
+    """Handles the records of both sides and the rise of event time in the order of the marks."""
+
+    def __init__(self, operator: JoinT, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        #: How far event time had come when the batch began.
+        self.begun_at = NEVER
+        self._begun = False
+
+    def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
+        """Handle what came from each side, and each watermark behind the records up to its mark."""
+        if not self._begun:
+            self._begun, self.begun_at = True, self.event_time
+        if not watermarks and not any(map(len, inputs.values())):
+            return Chunk.empty()
+        arrivals, meetings = merged_sides(inputs, self.operator), Meetings()
+        if len(arrivals):
+            self.prepare(arrivals)
+        behind = arrivals.chunk.late(self.operator.grace)
+        in_time = np.flatnonzero(~behind)
+        late = np.flatnonzero(behind).tolist()
+        for start, stop, watermark in arrivals.runs(watermarks):
+            if stop > start:
+                first, last = np.searchsorted(in_time, [start, stop])
+                late += self.take(arrivals, in_time[first:last].tolist(), meetings)
+            if watermark is not None:
+                self.advance_to(watermark, meetings)
+                self.event_time = watermark.time
+        self._give_late(arrivals, late)
+        return meetings.chunk()
+
+    def prepare(self, arrivals: Arrivals) -> None:
+        """Read from the store what the records will need."""
+        raise NotImplementedError
+
+    def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
+        """Handle records in order; give the places of those whose window has fired."""
+        raise NotImplementedError
+
+    def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:
+        """Let event time come to the watermark."""
+        raise NotImplementedError
+
+    def give_alone(self, arrivals: Arrivals, i: int, meetings: Meetings) -> None:
+        """Give a record without a key, which nothing meets, where somebody wants it alone."""
+        port, value = arrivals.ports[i], arrivals.values[i]
+        if port + 1 in self.operator.alone:
+            found = (RIGHT, None, value) if port else (LEFT, value, None)
+            meetings.add(arrivals.names[i], found, arrivals.times[i], arrivals.marks[i])
+
+    def _give_late(self, arrivals: Arrivals, late: list[int]) -> None:
+        if late:
+            self.context.counters["late"] += len(late)
+            self.give("late", arrivals.chunk.take(np.array(sorted(late), np.intp)))

@@ -1,0 +1,107 @@
+"""Joins by tumbling and hopping windows: every pair that shares a window, once for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.keys import decode_key
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.joins.buckets import Buckets, Kept
+from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
+from headrace.runtime.joins.timed import TimedJoin
+from headrace.topology.joins import WindowJoin
+
+if TYPE_CHECKING:
+    from headrace.runtime.joins.sides import Arrivals
+    from headrace.runtime.watermarks import Watermark
+
+__all__ = ["WindowJoinProcessor"]
+
+
+class WindowJoinProcessor(TimedJoin[WindowJoin]):
+    """Gives a pair as soon as its later record is there, and lonely records when the window fires.
+
+    Records lie by the end of their window and key.
+    """
+
+    _buckets: tuple[Buckets, Buckets] | None = None
+
+    def prepare(self, arrivals: Arrivals) -> None:
+        """Read every window that the records fall into, of both sides."""
+        places = [
+            (end, key)
+            for time, key in zip(arrivals.times, arrivals.keys, strict=True)
+            for end in self._ends(time)
+        ]
+        for buckets in self._sides():
+            buckets.load(places)
+
+    def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
+        """Handle records in order; give the places of those whose windows have all fired."""
+        sides, late = self._sides(), []
+        fired = self.event_time - self.operator.grace
+        for i in places:
+            time, key, port = arrivals.times[i], arrivals.keys[i], arrivals.ports[i]
+            ends = self._ends(time)
+            if ends and ends[-1] <= fired:
+                late.append(i)
+                continue
+            if key == NO_KEY:
+                if ends:
+                    self.give_alone(arrivals, i, meetings)
+                continue
+            name, value, mark = arrivals.names[i], arrivals.values[i], arrivals.marks[i]
+            for end in ends:
+                if end <= fired:
+                    continue
+                for record in sides[1 - port].get(end, key) or ():
+                    pair = (PAIR, record.value, value) if port else (PAIR, value, record.value)
+                    meetings.add(name, pair, max(time, record.time), mark)
+                sides[port].add(end, key, Kept(time, value))
+        return late
+
+    def _ends(self, time: int) -> range:
+        """Give the ends of the windows that a time lies in, the earliest first."""
+        size, slide, offset = self.operator.size, self.operator.slide, self.operator.offset
+        # The first window that ends after the time; the last one that begins by it.
+        last_end = (time - offset) // slide * slide + offset + size
+        behind = (last_end - time - 1) // slide
+        return range(last_end - behind * slide, last_end + 1, slide)
+
+    def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:
+        """Fire the windows that have ended."""
+        alone = self.operator.alone
+        limit = watermark.time - self.operator.grace + 1
+        ended = [buckets.end(limit, wanted=bool(alone)) for buckets in self._sides()]
+        if not alone:
+            return
+        met = {(end, key) for end, key, _ in ended[0]} & {(end, key) for end, key, _ in ended[1]}
+        lonely = sorted(
+            (end, record.time, port, key, at, record.value)
+            for port, entries in enumerate(ended)
+            if port + 1 in alone
+            for end, key, records in entries
+            if (end, key) not in met
+            for at, record in enumerate(records)
+        )
+        for _, time, port, key, _, value in lonely:
+            found = (RIGHT, None, value) if port else (LEFT, value, None)
+            meetings.add(decode_key(key), found, time, watermark.mark)
+
+    def finish(self) -> Chunk:
+        """Write what is kept."""
+        if self._buckets is not None:
+            for buckets in self._buckets:
+                buckets.flush()
+        return Chunk.empty()
+
+    def _sides(self) -> tuple[Buckets, Buckets]:
+        if self._buckets is None:
+            operator, store = self.operator, self.context.store(self.operator)
+            done = self.begun_at - operator.grace + 1
+            self._buckets = (
+                Buckets(operator, store, b"l", operator.left_serde, done),
+                Buckets(operator, store, b"r", operator.right_serde, done),
+            )
+        return self._buckets
