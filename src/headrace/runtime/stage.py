@@ -10,6 +10,7 @@ from headrace.runtime.aggregates import AggregateProcessor
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.flow import FLOW
+from headrace.runtime.joins import JOINS
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
@@ -28,6 +29,7 @@ __all__ = ["PROCESSORS", "StageContext", "StageRunner"]
 PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     **STATELESS,
     **FLOW,
+    **JOINS,
     Aggregate: AggregateProcessor,
 }
 

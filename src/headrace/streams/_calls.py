@@ -13,7 +13,14 @@ from headrace.errors import TopologyError
 from headrace.serdes.messages import required_parameters
 from headrace.topology import Origin, RecordFunction
 
-__all__ = ["Caller", "caller", "check_function", "check_record_function", "record_function"]
+__all__ = [
+    "Caller",
+    "accepts",
+    "caller",
+    "check_function",
+    "check_record_function",
+    "record_function",
+]
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
 
@@ -90,7 +97,7 @@ def check_function(
             f"{label} at {origin} cannot await {_name(function)}, a coroutine function",
             hint="pass an ordinary function, or call it with map_async",
         )
-    if not _accepts(function, len(parameters)):
+    if not accepts(function, len(parameters)):
         raise TopologyError(
             f"{label} at {origin} calls {call}, which {_name(function)} does not accept",
             hint=f"give it {len(parameters)} positional parameter"
@@ -98,7 +105,8 @@ def check_function(
         )
 
 
-def _accepts(function: Callable[..., Any], count: int) -> bool:
+def accepts(function: Callable[..., Any], count: int) -> bool:
+    """Tell whether a function can be called with so many arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -183,6 +183,19 @@ class StreamBuilder:
         """
         self._operators.append(operator)
 
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """What was added so far."""
+        return tuple(self._operators)
+
+    def replace(self, operator: Operator) -> None:
+        """Put another operator in the place of the one with its name.
+
+        Caller: streams. Affects: the topology that :meth:`build` gives.
+        """
+        names = [known.name for known in self._operators]
+        self._operators[names.index(operator.name)] = operator
+
     def name_for(self, label: str, place: str, name: str | None) -> str:
         """Choose an operator's name: the user's, else ``KIND-PLACE``, then ``KIND-PLACE-2``.
 

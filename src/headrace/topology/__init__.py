@@ -7,6 +7,17 @@ from headrace.topology.aggregations import Aggregation
 from headrace.topology.entries import EntriesSerde
 from headrace.topology.errors import ErrorPolicy, dead_letter_topic
 from headrace.topology.graph import Topology
+from headrace.topology.joins import (
+    ALONE,
+    IntervalJoin,
+    Joined,
+    JoinKind,
+    LatestJoin,
+    SessionJoin,
+    SidesJoin,
+    TimedJoin,
+    WindowJoin,
+)
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.numbers import add_numbers
 from headrace.topology.operators import (
@@ -31,6 +42,7 @@ from headrace.topology.pickling import check_pickling
 from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
 
 __all__ = [
+    "ALONE",
     "Accumulator",
     "AccumulatorSerde",
     "Aggregate",
@@ -43,7 +55,11 @@ __all__ = [
     "Filter",
     "FlatMap",
     "FlatMapValues",
+    "IntervalJoin",
+    "JoinKind",
+    "Joined",
     "KeyBy",
+    "LatestJoin",
     "Map",
     "MapAsync",
     "MapValues",
@@ -54,13 +70,17 @@ __all__ = [
     "Peek",
     "RecordFunction",
     "Repartition",
+    "SessionJoin",
     "Shuffle",
+    "SidesJoin",
     "Sink",
     "Source",
     "Stage",
     "StagePlan",
+    "TimedJoin",
     "ToStream",
     "Topology",
+    "WindowJoin",
     "add_numbers",
     "check_pickling",
     "commit_topic",

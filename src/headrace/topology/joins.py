@@ -7,6 +7,7 @@ same two streams share what is kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,7 +17,17 @@ from headrace.topology.operators import Operator
 if TYPE_CHECKING:
     from headrace.serdes import Serde
 
-__all__ = ["IntervalJoin", "JoinKind", "Joined", "LatestJoin", "SessionJoin", "WindowJoin"]
+__all__ = [
+    "ALONE",
+    "IntervalJoin",
+    "JoinKind",
+    "Joined",
+    "LatestJoin",
+    "SessionJoin",
+    "SidesJoin",
+    "TimedJoin",
+    "WindowJoin",
+]
 
 JoinKind = Literal["inner", "left", "outer"]
 
@@ -29,7 +40,7 @@ ALONE: dict[JoinKind, frozenset[int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sides(Operator):
+class SidesJoin(Operator):
     """Keeps both sides of a join, by key."""
 
     label: ClassVar[str] = "join"
@@ -51,23 +62,30 @@ class _Sides(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatestJoin(_Sides):
+class LatestJoin(SidesJoin):
     """Joins the last value of each side and key, whenever one of them comes."""
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        return ["last values", *_Sides.facts(self)]
+        return ["last values", *SidesJoin.facts(self)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalJoin(_Sides):
-    """Joins records whose times are close: right from ``before`` ms before left to ``after``."""
+class TimedJoin(SidesJoin):
+    """Joins by time, so what it keeps goes when its time is up."""
 
     timed: ClassVar[bool] = True
 
+    #: How much longer late records are waited for, ms.
+    grace: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalJoin(TimedJoin):
+    """Joins records whose times are close: right from ``before`` ms before left to ``after``."""
+
     before: int
     after: int
-    grace: int = 0
 
     @property
     def left_reach(self) -> int:
@@ -97,20 +115,17 @@ class IntervalJoin(_Sides):
         return [
             f"within {self.before} ms before to {self.after} ms after",
             *_grace(self.grace),
-            *_Sides.facts(self),
+            *SidesJoin.facts(self),
         ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowJoin(_Sides):
+class WindowJoin(TimedJoin):
     """Joins records that share a window of ``size`` ms; a window begins every ``slide`` ms."""
-
-    timed: ClassVar[bool] = True
 
     size: int
     slide: int
     offset: int = 0
-    grace: int = 0
 
     @property
     def delay(self) -> int:
@@ -120,24 +135,19 @@ class WindowJoin(_Sides):
     @property
     def time_step(self) -> int:
         """Grid of the times at which it acts, ms."""
-        from math import gcd
-
-        return gcd(self.size, self.slide, self.offset, self.grace)
+        return math.gcd(self.size, self.slide, self.offset, self.grace)
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
         slide = [] if self.slide == self.size else [f"every {self.slide} ms"]
-        return [f"windows of {self.size} ms", *slide, *_grace(self.grace), *_Sides.facts(self)]
+        return [f"windows of {self.size} ms", *slide, *_grace(self.grace), *SidesJoin.facts(self)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionJoin(_Sides):
+class SessionJoin(TimedJoin):
     """Joins records of one session: no two of its neighbours are more than ``gap`` ms apart."""
 
-    timed: ClassVar[bool] = True
-
     gap: int
-    grace: int = 0
 
     @property
     def delay(self) -> int:
@@ -153,7 +163,11 @@ class SessionJoin(_Sides):
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        return [f"sessions with gaps up to {self.gap} ms", *_grace(self.grace), *_Sides.facts(self)]
+        return [
+            f"sessions with gaps up to {self.gap} ms",
+            *_grace(self.grace),
+            *SidesJoin.facts(self),
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.joins.interval import IntervalJoinProcessor
 from headrace.runtime.joins.joined import JoinedProcessor
 from headrace.runtime.joins.latest import LatestJoinProcessor
 from headrace.runtime.joins.windows import WindowJoinProcessor
-from headrace.runtime.processors import Processor
 from headrace.topology.joins import IntervalJoin, Joined, LatestJoin, WindowJoin
-from headrace.topology.operators import Operator
+
+if TYPE_CHECKING:
+    from headrace.runtime.processors import Processor
+    from headrace.topology.operators import Operator
 
 __all__ = ["JOINS"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Buckets, Kept
-from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, merged_sides
-from headrace.runtime.joins.timed import TimedJoin
+from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
+from headrace.runtime.joins.timed import TimedJoinProcessor
 from headrace.runtime.timers import Timers
 from headrace.topology.joins import IntervalJoin
 
@@ -26,7 +26,7 @@ __all__ = ["IntervalJoinProcessor"]
 _FAMILIES = (b"l", b"r")
 
 
-class IntervalJoinProcessor(TimedJoin[IntervalJoin]):
+class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
     """Gives a pair as soon as its later record is there, and a lonely record when its time is up.
 
     Records lie in buckets as wide as the interval, so that a record looks into two of the other

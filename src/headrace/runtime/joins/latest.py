@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Arrivals, Meetings, merged_sides
+from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
 from headrace.runtime.writing import writing
 from headrace.topology.joins import LatestJoin
@@ -61,6 +62,8 @@ class LatestJoinProcessor(Processor[LatestJoin]):
                 found.append((i, pair, max(time, other[0])))
             elif port + 1 in alone:
                 found.append((i, (RIGHT, None, value) if port else (LEFT, value, None), time))
+            elif key == NO_KEY:
+                self.context.counters[NULL_KEYS] += 1
         return found
 
 

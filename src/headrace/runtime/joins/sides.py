@@ -68,9 +68,7 @@ def merged_sides(inputs: Mapping[int, Chunk], operator: Operator) -> Arrivals:
     names = chunk.key_list()
     with writing(operator, "a key"):
         keys = encode_keys(names)
-    return Arrivals(
-        chunk, ports.tolist(), keys, names, chunk.times.tolist(), chunk.marks.tolist()
-    )
+    return Arrivals(chunk, ports.tolist(), keys, names, chunk.times.tolist(), chunk.marks.tolist())
 
 
 @dataclass(slots=True)

@@ -9,20 +9,21 @@ import numpy as np
 
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.joins.sides import LEFT, RIGHT, Meetings, merged_sides
+from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
-from headrace.topology.joins import IntervalJoin, SessionJoin, WindowJoin
+from headrace.topology.joins import TimedJoin
 
 if TYPE_CHECKING:
     from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
     from headrace.runtime.watermarks import Watermark
 
-__all__ = ["TimedJoin"]
+__all__ = ["TimedJoinProcessor"]
 
-JoinT = TypeVar("JoinT", IntervalJoin, WindowJoin, SessionJoin)
+JoinT = TypeVar("JoinT", bound=TimedJoin)
 
 
-class TimedJoin(Processor[JoinT]):
+class TimedJoinProcessor(Processor[JoinT]):
     """Handles the records of both sides and the rise of event time in the order of the marks."""
 
     def __init__(self, operator: JoinT, context: ProcessorContext) -> None:
@@ -71,6 +72,8 @@ class TimedJoin(Processor[JoinT]):
         if port + 1 in self.operator.alone:
             found = (RIGHT, None, value) if port else (LEFT, value, None)
             meetings.add(arrivals.names[i], found, arrivals.times[i], arrivals.marks[i])
+        else:
+            self.context.counters[NULL_KEYS] += 1
 
     def _give_late(self, arrivals: Arrivals, late: list[int]) -> None:
         if late:

@@ -9,7 +9,7 @@ from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Buckets, Kept
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
-from headrace.runtime.joins.timed import TimedJoin
+from headrace.runtime.joins.timed import TimedJoinProcessor
 from headrace.topology.joins import WindowJoin
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["WindowJoinProcessor"]
 
 
-class WindowJoinProcessor(TimedJoin[WindowJoin]):
+class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
     """Gives a pair as soon as its later record is there, and lonely records when the window fires.
 
     Records lie by the end of their window and key.

@@ -1,0 +1,253 @@
+"""Joins of two streams: sides, keys, a window, and the function that makes the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from headrace import serdes
+from headrace.errors import TopologyError
+from headrace.serdes.inference import result_hint
+from headrace.streams._calls import caller
+from headrace.streams._meeting import check_joiner, check_key_types, keyed_side
+from headrace.topology import ALONE, IntervalJoin, Joined, LatestJoin, SidesJoin
+
+if TYPE_CHECKING:
+    from headrace.serdes import Serde
+    from headrace.streams._flow import Flow, Step
+    from headrace.streams.keyed import KeyedStream
+    from headrace.topology import JoinKind
+
+__all__ = ["StreamJoin"]
+
+K = TypeVar("K")
+K2 = TypeVar("K2")
+V = TypeVar("V")
+V2 = TypeVar("V2")
+L = TypeVar("L")
+R = TypeVar("R")
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Which records meet: a kind of operator and its bounds."""
+
+    operator: type[SidesJoin] = LatestJoin
+    bounds: tuple[tuple[str, int], ...] = ()
+
+
+class StreamJoin(Generic[K, V, V2, L, R]):
+    """A join of two streams about to be made; :meth:`apply` makes it.
+
+    Made by :meth:`Stream.join`, :meth:`Stream.left_join` and :meth:`Stream.outer_join`.  Without
+    :meth:`within` and :meth:`window` the last value of each side and key meets, for ever.
+
+    Parameters
+    ----------
+    left, right
+        The two sides.
+    kind
+        Which records are given alone: none (inner), left ones, or both sides' (outer).
+    """
+
+    def __init__(self, left: Flow, right: Flow, kind: JoinKind) -> None:
+        self._left = left
+        self._right = right
+        self._kind: JoinKind = kind
+        self._where: Callable[[Any], Any] | None = None
+        self._equal_to: Callable[[Any], Any] | None = None
+        self._span = _Span()
+        self._grace = 0
+
+    def __repr__(self) -> str:
+        return f"<{self._kind} join of '{self._left.operator}' and '{self._right.operator}'>"
+
+    def where(self, selector: Callable[[V], K2]) -> StreamJoin[K2, V, V2, L, R]:
+        """Name the left side's key; without it the records' own keys meet.
+
+        Parameters
+        ----------
+        selector
+            Takes a left value, gives the key.
+        """
+        made: StreamJoin[K2, V, V2, L, R] = self._copy()
+        made._where = selector
+        return made
+
+    def equal_to(self, selector: Callable[[V2], K]) -> StreamJoin[K, V, V2, L, R]:
+        """Name the right side's key.
+
+        Parameters
+        ----------
+        selector
+            Takes a right value, gives the key.
+        """
+        made: StreamJoin[K, V, V2, L, R] = self._copy()
+        made._equal_to = selector
+        return made
+
+    def within(
+        self, before: timedelta, after: timedelta | None = None
+    ) -> StreamJoin[K, V, V2, L, R]:
+        """Join records whose times are close.
+
+        Parameters
+        ----------
+        before
+            How much earlier than the left record the right one may be.
+        after
+            How much later it may be; as much as ``before`` unless given.
+
+        Raises
+        ------
+        TopologyError
+            The interval is empty.
+        """
+        early, late = _milliseconds(before), _milliseconds(before if after is None else after)
+        if early + late < 0:
+            raise TopologyError(
+                f"within at {caller().origin}: no time lies {early} ms before a record and {late} ms"
+                " behind it",
+                hint="before and after are distances to both sides; one may be negative, not their"
+                " sum",
+            )
+        made: StreamJoin[K, V, V2, L, R] = self._copy()
+        made._span = _Span(IntervalJoin, (("before", early), ("after", late)))
+        return made
+
+    def grace(self, grace: timedelta) -> StreamJoin[K, V, V2, L, R]:
+        """Wait longer for late records, and for what meets nothing.
+
+        Parameters
+        ----------
+        grace
+            By how much.
+        """
+        made: StreamJoin[K, V, V2, L, R] = self._copy()
+        made._grace = _milliseconds(grace)
+        return made
+
+    @overload
+    def apply(
+        self,
+        joiner: Callable[[L, R], Out],
+        *,
+        name: str | None = None,
+        serde: Serde[Out] | None = None,
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def apply(
+        self,
+        joiner: Callable[[K, L, R], Out],
+        *,
+        name: str | None = None,
+        serde: Serde[Out] | None = None,
+    ) -> KeyedStream[K, Out]: ...
+    def apply(
+        self, joiner: Callable[..., Any], *, name: str | None = None, serde: Any = None
+    ) -> KeyedStream[K, Any]:
+        """Make the join.
+
+        Parameters
+        ----------
+        joiner
+            Takes left and right value, or key and both; a side that is missing is None.
+        name
+            Name of the operator that keeps the sides, and of its state store.
+        serde
+            Writes the results.
+
+        Raises
+        ------
+        TopologyError
+            Keys of both sides are missing or of different types, the streams belong to different
+            builders, or the joiner takes other arguments.
+
+        Examples
+        --------
+        >>> from datetime import timedelta
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> orders = builder.source("orders", serdes.json)
+        >>> payments = builder.source("payments", serdes.json)
+        >>> (
+        ...     orders.left_join(payments)
+        ...     .where(lambda order: order["id"])
+        ...     .equal_to(lambda payment: payment["order"])
+        ...     .within(timedelta(minutes=10))
+        ...     .apply(lambda order, payment: {**order, "paid": payment is not None})
+        ... )
+        <keyed stream 'joined-orders-payments'>
+        """
+        from headrace.streams.keyed import KeyedStream
+
+        made_by = caller()
+        takes_key = check_joiner(self._kind, joiner, made_by.origin)
+        left, right = self._keyed_sides()
+        place = replace(left, place=f"{left.place}-{right.place}")
+        kept = self._kept(place.begin("join", name, made_by), left, right)
+        flow = replace(place, operator=kept)
+        step = flow.begin("joined", None if name is None else f"{name}-joined", made_by)
+        known = step.known(result_hint(joiner, made_by.names), serde)
+        operator = Joined(**step.fields, kind=self._kind, function=joiner, takes_key=takes_key)
+        return KeyedStream(step.add(operator, value=known))
+
+    def _copy(self) -> StreamJoin[Any, V, V2, L, R]:
+        made: StreamJoin[Any, V, V2, L, R] = StreamJoin(self._left, self._right, self._kind)
+        made._where, made._equal_to = self._where, self._equal_to
+        made._span, made._grace = self._span, self._grace
+        return made
+
+    def _keyed_sides(self) -> tuple[Flow, Flow]:
+        made_by = caller()
+        if self._left.builder is not self._right.builder:
+            raise TopologyError(
+                f"the join at {made_by.origin} takes streams of two builders,"
+                f" '{self._left.builder.name}' and '{self._right.builder.name}'",
+                hint="a job reads all its topics through one StreamBuilder",
+            )
+        if (self._where is None) != (self._equal_to is None):
+            given, missing = "where(...)", "equal_to(...)"
+            if self._where is None:
+                given, missing = missing, given
+            raise TopologyError(
+                f"the join at {made_by.origin} has {given} but no {missing}",
+                hint="name the key of both sides, or of none where the records have it already",
+            )
+        left = keyed_side(self._left, self._where, made_by)
+        right = keyed_side(self._right, self._equal_to, made_by)
+        check_key_types(left, right, made_by.origin)
+        return left, right
+
+    def _kept(self, step: Step, left: Flow, right: Flow) -> str:
+        """Add the operator that keeps both sides, or find one that does so already."""
+        why = "keeps them in its state"
+        bounds: dict[str, Any] = dict(self._span.bounds)
+        if self._span.operator is not LatestJoin:
+            bounds["grace"] = self._grace
+        wanted = self._span.operator(
+            **{**step.fields, "parents": (left.operator, right.operator)},
+            key_serde=serdes.key,
+            left_serde=left.value.needed_serde(step.name, why),
+            right_serde=right.value.needed_serde(step.name, why),
+            alone=ALONE[self._kind],
+            **bounds,
+        )
+        builder = step.flow.builder
+        for known in builder.operators:
+            if isinstance(known, SidesJoin) and _like(known, wanted) == wanted:
+                builder.replace(replace(known, alone=known.alone | wanted.alone))
+                return known.name
+        builder.add(wanted)
+        return step.name
+
+
+def _like(known: SidesJoin, wanted: SidesJoin) -> SidesJoin:
+    return replace(known, name=wanted.name, alone=wanted.alone)
+
+
+def _milliseconds(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)
