@@ -49,7 +49,8 @@ def joined(make: Callable[[Any, Any], Any]) -> Topology:
 
 def cut(events: Sequence[Event], sizes: Iterable[int]) -> list[list[Event]]:
     """Cut events into batches of the sizes, over and over."""
-    batches, at, sizes = [], 0, list(sizes)
+    batches: list[list[Event]] = []
+    at, sizes = 0, list(sizes)
     while at < len(events):
         size = sizes[len(batches) % len(sizes)]
         batches.append(list(events[at : at + size]))
