@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace.runtime import TopologyTestDriver
     from headrace.serdes import Keyed, Serde
     from headrace.settings import JobSettings
-    from headrace.spark import JobStatistics, StreamJob
+    from headrace.spark import JobStatistics, StreamJob, assert_same_on_spark
     from headrace.streams import KeyedStream, Stream, StreamBuilder, Table
     from headrace.topology import Accumulator, Topology
 
@@ -30,6 +30,7 @@ __all__ = [
     "Topology",
     "TopologyError",
     "TopologyTestDriver",
+    "assert_same_on_spark",
     "errors",
     "serdes",
 ]
@@ -51,6 +52,7 @@ _HOMES = {
     "Topology": "headrace.topology",
     "TopologyError": "headrace.errors",
     "TopologyTestDriver": "headrace.runtime",
+    "assert_same_on_spark": "headrace.spark",
 }
 _MODULES = frozenset({"errors", "serdes"})
 

@@ -10,7 +10,7 @@ from headrace import serdes
 from headrace.errors import StateError, TopicNotFoundError
 from headrace.runtime.testing.job import MemoryJob
 from headrace.runtime.testing.state import TestState
-from headrace.runtime.testing.topics import Sent, TestInput, TestOutput, milliseconds
+from headrace.runtime.testing.topics import Sent, TestInput, TestOutput, Written, milliseconds
 from headrace.serdes import Deserializer, Serde, as_deserializer
 from headrace.topology.operators import Aggregate
 
@@ -72,6 +72,13 @@ class TopologyTestDriver:
         self.now = start
         self._job = MemoryJob(topology, partitions, queues or {})
         self._pending: list[Sent] | None = None
+        #: Every batch that a test sent and that did not fail.
+        self.recorded: list[list[Sent]] = []
+
+    @property
+    def queues(self) -> Mapping[str, int]:
+        """Number of queues of each source topic."""
+        return self._job.queues
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -155,9 +162,19 @@ class TopologyTestDriver:
         try:
             yield
             sent, self._pending = self._pending, None
-            self._job.run(sent, milliseconds(self.now))
+            self._run(sent)
         finally:
             self._pending = None
+
+    def replayed(self) -> Mapping[str, list[Written]]:
+        """Run what was recorded in a driver of its own; give all that is written, by topic.
+
+        Caller: comparisons with other executors.
+        """
+        fresh = TopologyTestDriver(self.topology, start=self.now, queues=self.queues)
+        for messages in self.recorded:
+            fresh._run(messages)
+        return fresh._job.outputs
 
     def __enter__(self) -> Self:
         return self
@@ -172,6 +189,10 @@ class TopologyTestDriver:
 
     def _take(self, messages: list[Sent]) -> None:
         if self._pending is None:
-            self._job.run(messages, milliseconds(self.now))
+            self._run(messages)
         else:
             self._pending += messages
+
+    def _run(self, messages: list[Sent]) -> None:
+        self._job.run(messages, milliseconds(self.now))
+        self.recorded.append(messages)
