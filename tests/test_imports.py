@@ -18,6 +18,7 @@ ROOT = Path(headrace.__file__).parent
 # Modules that stand below every package and import nothing of ours but each other.
 BOTTOM = {
     "_setting",
+    "columns",
     "encoding",
     "errors",
     "failpoints",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from headrace.columns import ColumnValues
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -32,7 +34,8 @@ class Chunk:
     caused the record: the order in which everything is handled.
     """
 
-    #: None: no record has a key.
+    #: None: no record has a key.  Keys and values may be :class:`ColumnValues`, which read like
+    #: a list and stay Arrow columns from one operator of columns to the next.
     keys: list[Any] | None
     values: list[Any]
     #: Event times, ms since 1970.
@@ -83,13 +86,12 @@ class Chunk:
 
     def take(self, indices: npt.NDArray[np.intp]) -> Chunk:
         """Pick records by index, in the order of the indices."""
-        picks = indices.tolist()
         return Chunk(
-            _each(self.keys, lambda keys: [keys[i] for i in picks]),
-            [self.values[i] for i in picks],
+            _each(self.keys, lambda keys: _picked(keys, indices)),
+            _picked(self.values, indices),
             self.times[indices],
             self.marks[indices],
-            _each(self.headers, lambda headers: [headers[i] for i in picks]),
+            _each(self.headers, lambda headers: _picked(headers, indices)),
             _each(self.late_below, lambda column: column[indices]),
             _each(self.retracts, lambda column: column[indices]),
             _each(self.queues, lambda column: column[indices]),
@@ -117,8 +119,8 @@ class Chunk:
         joined = cls(
             None
             if all(chunk.keys is None for chunk in full)
-            else list(chain.from_iterable(chunk.key_list() for chunk in full)),
-            list(chain.from_iterable(chunk.values for chunk in full)),
+            else _chained([chunk.key_list() for chunk in full]),
+            _chained([chunk.values for chunk in full]),
             np.concatenate([chunk.times for chunk in full]),
             np.concatenate([chunk.marks for chunk in full]),
             None
@@ -135,6 +137,19 @@ class Chunk:
 
 def _each(column: _Column | None, change: Callable[[_Column], _Column]) -> _Column | None:
     return None if column is None else change(column)
+
+
+def _picked(items: Any, indices: npt.NDArray[np.intp]) -> Any:
+    if isinstance(items, ColumnValues):
+        return items.take(indices)
+    return [items[i] for i in indices.tolist()]
+
+
+def _chained(lists: list[Any]) -> Any:
+    columns = [one for one in lists if isinstance(one, ColumnValues)]
+    if len(columns) == len(lists):
+        return ColumnValues.concat(columns)
+    return list(chain.from_iterable(lists))
 
 
 def _concatenated(chunks: list[Chunk], columns: list[Any], default: object) -> Any:

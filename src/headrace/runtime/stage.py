@@ -9,6 +9,7 @@ from headrace.keys import decode_keys
 from headrace.runtime.aggregates import AggregateProcessor
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.column_aggregates import COLUMNS
 from headrace.runtime.flow import FLOW
 from headrace.runtime.joins import JOINS
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
@@ -31,6 +32,7 @@ PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     **FLOW,
     **JOINS,
     Aggregate: AggregateProcessor,
+    **COLUMNS,
 }
 
 Inputs = dict[str, dict[int, Chunk]]

@@ -19,6 +19,7 @@ from headrace.serdes._documents import (
     NothingSerde,
     PickleSerde,
     PlainSerde,
+    PydanticSerde,
     TypedJsonSerde,
     json_of,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "PickleSerde",
     "PlainSerde",
     "PropertyColumns",
+    "PydanticSerde",
     "Serde",
     "Serializer",
     "StringSerde",

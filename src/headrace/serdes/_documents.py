@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import pickle
 import typing
 from collections.abc import Iterator, Mapping
@@ -10,11 +12,12 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pydantic
 
 from headrace.encoding import decode, encode_canonical, encode_exact
 from headrace.errors import SerializationError
 from headrace.keys import decode_keys, encode_keys
-from headrace.serdes.base import Serde
+from headrace.serdes.base import Serde, wrong_type
 
 __all__ = [
     "JsonSerde",
@@ -22,11 +25,13 @@ __all__ = [
     "NothingSerde",
     "PickleSerde",
     "PlainSerde",
+    "PydanticSerde",
     "TypedJsonSerde",
     "json_of",
 ]
 
 T = TypeVar("T")
+M = TypeVar("M", bound=pydantic.BaseModel)
 
 _CACHE = "__msgspec_cache__"
 
@@ -35,7 +40,8 @@ class JsonSerde(Serde[Any]):
     """JSON: integers of any size stay exact; NaN and infinities become null, as JSON has none.
 
     What JSON has no type for is written as the nearest one: tuples as arrays, dates and decimals
-    as strings, dataclasses as objects.  It reads back as that nearest type.
+    as strings, dataclasses as objects.  It reads back as that nearest type; called with a type,
+    as in ``serdes.json(Order)``, it gives a serde that reads back that type.
     """
 
     name: ClassVar[str] = "json"
@@ -46,6 +52,10 @@ class JsonSerde(Serde[Any]):
 
     def __reduce__(self) -> tuple[type[JsonSerde], tuple[()]]:
         return JsonSerde, ()
+
+    def __call__(self, type: type[T]) -> Serde[T]:  # noqa: A002 - the name that callers read
+        """Make a serde of one type; see :func:`json_of`."""
+        return json_of(type)
 
     def serialize(self, value: Any) -> bytes:
         return self._encoder.encode(value)
@@ -79,6 +89,8 @@ class TypedJsonSerde(Serde[T]):
         self._type = type
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(type)
+        #: Reads rows for columns; made at the first use.
+        self._rows: msgspec.json.Decoder[Any] | None = None
         _forget_caches(type)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -97,6 +109,70 @@ class TypedJsonSerde(Serde[T]):
 
     def deserialize(self, data: bytes) -> T:
         return self._decoder.decode(data)
+
+    def deserialize_many(self, data: pa.BinaryArray) -> list[T]:
+        return list(map(self._decoder.decode, data.to_pylist()))
+
+    def read_columns(self, data: pa.BinaryArray) -> pa.RecordBatch:
+        schema = self.schema
+        assert schema is not None
+        if self._rows is None:
+            twin = _twin(self._type)
+            self._rows = self._decoder if twin is None else msgspec.json.Decoder(twin)
+        return schema.batch(list(map(self._rows.decode, data.to_pylist())))
+
+
+def _twin(hint: Any) -> type[msgspec.Struct] | None:
+    """Make a Struct that reads what a dataclass reads, several times as fast.
+
+    None where the dataclass does more than hold its fields.
+    """
+    if not dataclasses.is_dataclass(hint) or hasattr(hint, "__post_init__"):
+        return None
+    fields: list[Any] = []
+    hints = _hints(hint)  # type: ignore[arg-type]
+    for one in dataclasses.fields(hint):
+        if not one.init or one.name not in hints:
+            return None
+        if one.default is not dataclasses.MISSING:
+            fields.append((one.name, hints[one.name], msgspec.field(default=one.default)))
+        elif one.default_factory is not dataclasses.MISSING:
+            make = msgspec.field(default_factory=one.default_factory)
+            fields.append((one.name, hints[one.name], make))
+        else:
+            fields.append((one.name, hints[one.name]))
+    return msgspec.defstruct(f"{hint.__name__}Row", fields, kw_only=True, gc=False)  # type: ignore[union-attr]
+
+
+class PydanticSerde(Serde[M]):
+    """JSON of one pydantic model, which checks what is read.
+
+    Parameters
+    ----------
+    model
+        The model.
+    """
+
+    def __init__(self, model: type[M]) -> None:
+        self._model = model
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PydanticSerde, (self._model,)
+
+    def __repr__(self) -> str:
+        return f"json_of({self._model.__qualname__})"
+
+    @property
+    def hint(self) -> type[M]:
+        return self._model
+
+    def serialize(self, value: M) -> bytes:
+        if not isinstance(value, self._model):
+            raise wrong_type(self, value, self._model.__qualname__)
+        return value.model_dump_json(by_alias=True).encode()
+
+    def deserialize(self, data: bytes) -> M:
+        return self._model.model_validate_json(data)
 
 
 def _classes(hint: Any) -> Iterator[type]:
@@ -149,7 +225,8 @@ def json_of(type: type[T]) -> Serde[T]:  # noqa: A002 - the name that callers re
     Parameters
     ----------
     type
-        A dataclass, named tuple, TypedDict, msgspec Struct, enum, or a container of such.
+        A dataclass, named tuple, TypedDict, msgspec Struct, pydantic model, enum, or a container
+        of such.
 
     Examples
     --------
@@ -163,6 +240,10 @@ def json_of(type: type[T]) -> Serde[T]:  # noqa: A002 - the name that callers re
     >>> json_of(Order).deserialize(b'{"item":"tea","price":3}')
     Order(item='tea', price=3)
     """
+    given: Any = type
+    if inspect.isclass(given) and issubclass(given, pydantic.BaseModel):
+        model: Serde[Any] = PydanticSerde(given)
+        return model
     return TypedJsonSerde(type)
 
 

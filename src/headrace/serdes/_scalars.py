@@ -71,6 +71,9 @@ class StringSerde(Serde[str]):
         values: list[str] = data.cast(pa.string()).to_pylist()
         return values
 
+    def read_columns(self, data: pa.BinaryArray) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([data.cast(pa.string())], ["value"])
+
 
 class IntSerde(Serde[int]):
     """Integers of any size: little-endian two's complement, eight bytes, or more where needed.
@@ -108,6 +111,12 @@ class IntSerde(Serde[int]):
     def deserialize_many(self, data: pa.BinaryArray) -> list[int]:
         numbers = unpack_int64(data)
         return super().deserialize_many(data) if numbers is None else numbers.tolist()
+
+    def read_columns(self, data: pa.BinaryArray) -> pa.RecordBatch:
+        numbers = unpack_int64(data)
+        if numbers is None:
+            return super().read_columns(data)
+        return pa.RecordBatch.from_arrays([pa.array(numbers)], ["value"])
 
 
 class FloatSerde(Serde[float]):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from headrace.columns.schema import Schema
 
 __all__ = ["Serde", "wrong_type"]
 
@@ -40,6 +43,22 @@ class Serde(ABC, Generic[T]):
     def hint(self) -> Any:
         """The type of its values, ``Any`` where it is open."""
         return Any
+
+    @property
+    def schema(self) -> Schema | None:
+        """The columns of its values; None where they are not known."""
+        from headrace.columns.schema import Schema
+
+        return Schema.of(self.hint)
+
+    def read_columns(self, data: pa.BinaryArray) -> pa.RecordBatch:
+        """Read the columns of many values, none of them null, without more objects than needed.
+
+        Caller: sources whose records go to operators over columns.
+        """
+        schema = self.schema
+        assert schema is not None
+        return schema.batch(self.deserialize_many(data))
 
     @abstractmethod
     def serialize(self, value: T) -> bytes:

@@ -60,6 +60,10 @@ class Deserializer(ABC, Generic[K, V]):
     #: Writes the values between stages, None where it follows from their type.
     value_serde: Serde[Any] | None = None
 
+    def as_columns(self) -> Deserializer[K, V] | None:
+        """Give one that reads values as columns; None where they have no schema."""
+        return None
+
     @abstractmethod
     def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[K, V]:
         """Read one message."""
@@ -100,6 +104,9 @@ class _SerdeDeserializer(Deserializer[None, V]):
     def __repr__(self) -> str:
         return repr(self._serde)
 
+    def as_columns(self) -> Deserializer[None, V] | None:
+        return None if self._serde.schema is None else _ColumnsDeserializer(self._serde)
+
     def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[None, V]:  # noqa: ARG002
         return Keyed(None, self._serde.deserialize(body))
 
@@ -109,6 +116,21 @@ class _SerdeDeserializer(Deserializer[None, V]):
         properties: PropertyColumns,  # noqa: ARG002
     ) -> tuple[list[None] | None, list[V]]:
         return None, self._serde.deserialize_many(bodies)
+
+
+class _ColumnsDeserializer(_SerdeDeserializer[V]):
+    """The body by a serde, as columns that become values where somebody looks at them."""
+
+    def deserialize_many(
+        self,
+        bodies: pa.BinaryArray,
+        properties: PropertyColumns,  # noqa: ARG002
+    ) -> tuple[list[None] | None, list[V]]:
+        from headrace.columns import ColumnValues
+
+        batch = self._serde.read_columns(bodies)
+        values: Any = ColumnValues(batch, origin=(bodies, self._serde.deserialize_many))
+        return None, values
 
 
 class _FunctionDeserializer(Deserializer[Any, Any]):
@@ -151,6 +173,10 @@ class _KeyDeserializer(Deserializer[K, V]):
         self.key_hint = key_type
         self.value_hint = values.value_hint
         self.value_serde = values.value_serde
+
+    def as_columns(self) -> Deserializer[K, V] | None:
+        values = self._values.as_columns()
+        return None if values is None else _KeyDeserializer(values, self._type)
 
     def __repr__(self) -> str:
         kind = "" if self._type is str else f", of={self._type.__name__}"

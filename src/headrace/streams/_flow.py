@@ -11,6 +11,7 @@ from headrace.serdes.inference import hint_name
 from headrace.streams._calls import caller
 
 if TYPE_CHECKING:
+    from headrace.columns import Schema
     from headrace.streams._calls import Caller
     from headrace.streams.builder import StreamBuilder
     from headrace.topology import ErrorPolicy, Operator, Origin
@@ -28,6 +29,8 @@ class Known:
     #: The operator that made them.
     operator: str = ""
     origin: Origin | None = None
+    #: Columns of what operators over columns give; elsewhere they follow from serde or type.
+    columns: Schema | None = None
 
     def serde_or_plain(self) -> Serde[Any]:
         """Give the serde for them, plain data where none is known."""

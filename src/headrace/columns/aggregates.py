@@ -1,0 +1,248 @@
+"""Aggregates over columns, and the partial results that they are made of.
+
+A partial is a row of cells per group.  Cells of two rows of one group merge into one, whichever
+records went into which, so groups are combined before the shuffle and again behind it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.columns.evaluation import evaluate
+from headrace.columns.expressions import Expression, Name, Node, Value, node_of
+from headrace.columns.schema import WIDE
+
+__all__ = [
+    "Cells",
+    "Measure",
+    "avg",
+    "count",
+    "group",
+    "max",
+    "merge_cells",
+    "min",
+    "regroup",
+    "sum",
+]
+
+Kind = Literal["count", "sum", "min", "max", "avg"]
+#: Cells of each kind, by the way in which they merge.
+_CELLS: dict[str, tuple[str, ...]] = {
+    "count": ("count",),
+    "sum": ("sum",),
+    "min": ("min",),
+    "max": ("max",),
+    "avg": ("sum", "count"),
+}
+_MERGES = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+#: Arrow adds up decimals of so many digits.
+_DIGITS_128, _DIGITS_256 = 38, 76
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One result per group: made with :func:`count`, :func:`sum` and their like."""
+
+    kind: Kind
+    #: None: whole records are counted.
+    argument: Node | None = None
+    name: str = ""
+
+    def named(self, name: str) -> Measure:
+        """Name the column that this gives."""
+        return Measure(self.kind, self.argument, name)
+
+    @property
+    def column(self) -> str:
+        """Name of the column that this gives."""
+        if self.name:
+            return self.name
+        of = f"_{self.argument.name}" if isinstance(self.argument, Name) else ""
+        return f"{self.kind}{of}"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """How each cell of its partial result merges."""
+        return _CELLS[self.kind]
+
+    def __str__(self) -> str:
+        return f"{self.kind}({'' if self.argument is None else self.argument})"
+
+    def result(self, cells: Sequence[Any]) -> Any:
+        """Give what the cells say; null where there was no value."""
+        if self.kind != "avg":
+            return cells[0]
+        total, number = cells
+        return None if not number or total is None else total / number
+
+
+def _measure(kind: Kind, of: Any) -> Measure:
+    node = node_of(of if isinstance(of, Expression) or of is None else Expression(Name(of)))
+    return Measure(kind, None if node == Value(None) else node)
+
+
+def count(of: Expression | str | None = None) -> Measure:
+    """Count records, or those where a column is not null.
+
+    Examples
+    --------
+    >>> count().named("orders").column, count("price").column
+    ('orders', 'count_price')
+    """
+    return _measure("count", of)
+
+
+def sum(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.sum
+    """Add values up, null where there is none; integers and decimals stay exact."""
+    return _measure("sum", of)
+
+
+def min(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.min
+    """Give the least value, null where there is none."""
+    return _measure("min", of)
+
+
+def max(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.max
+    """Give the greatest value, null where there is none."""
+    return _measure("max", of)
+
+
+def avg(of: Expression | str) -> Measure:
+    """Give the mean of values, null where there is none; a decimal of decimals."""
+    return _measure("avg", of)
+
+
+@dataclass(slots=True)
+class Cells:
+    """Partial results: a row per group, and where each group was seen last."""
+
+    keys: list[pa.Array]
+    cells: list[pa.Array]
+    last: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.last)
+
+
+def group(
+    keys: Sequence[pa.Array], measures: Sequence[Measure], batch: pa.RecordBatch, first: int
+) -> Cells:
+    """Combine the records of a batch; ``first`` is the number of its first record."""
+    columns: list[tuple[str, pa.Array | None]] = []
+    for one in measures:
+        values = None if one.argument is None else evaluate(one.argument, batch)
+        columns += [(way, values) for way in one.cells]
+    numbers = pa.array(range(first, first + batch.num_rows), pa.int64())
+    return _grouped(keys, columns, numbers)
+
+
+def regroup(parts: Sequence[Cells], ways: Sequence[str]) -> Cells:
+    """Combine what was combined before."""
+    if len(parts) == 1:
+        return parts[0]
+    keys = [_joined([part.keys[i] for part in parts]) for i in range(len(parts[0].keys))]
+    cells = [_joined([part.cells[i] for part in parts]) for i in range(len(ways))]
+    columns = [(_MERGES[way], column) for way, column in zip(ways, cells, strict=True)]
+    return _grouped(keys, columns, _joined([part.last for part in parts]))
+
+
+def _joined(columns: Sequence[pa.Array]) -> pa.Array:
+    tables = [pa.table([column], ["column"]) for column in columns]
+    whole = pa.concat_tables(tables, promote_options="permissive").column(0)
+    return whole.combine_chunks()
+
+
+def _grouped(
+    keys: Sequence[pa.Array], columns: Sequence[tuple[str, pa.Array | None]], numbers: pa.Array
+) -> Cells:
+    names = [f"key_{i}" for i in range(len(keys))]
+    arrays = {**dict(zip(names, keys, strict=True)), "number": numbers}
+    wanted: list[tuple[Any, str]] = []
+    for place, (way, values) in enumerate(columns):
+        if values is None:
+            wanted.append(([], "count_all"))
+        else:
+            arrays[f"cell_{place}"] = _summable(values) if way == "sum" else values
+            wanted.append((f"cell_{place}", way))
+    # One thread, so that groups come in the order in which they were seen first.
+    grouped = pa.TableGroupBy(pa.table(arrays), names, use_threads=False).aggregate(
+        [*wanted, ("number", "max")]
+    )
+    found = [column.combine_chunks() for column in grouped.columns]
+    ends = len(keys)
+    cells = [
+        _narrowed(column) if way == "sum" else column
+        for column, (way, _) in zip(found[ends:-1], columns, strict=True)
+    ]
+    return Cells(found[:ends], cells, found[-1])
+
+
+def _summable(values: pa.Array) -> pa.Array:
+    """Give values in a type that their sum fits, whatever the groups are."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.int64())
+    if pa.types.is_integer(kind):
+        bounds = pc.min_max(values)
+        least, most = bounds["min"].as_py(), bounds["max"].as_py()
+        if least is None or -(1 << 63) <= least * len(values) <= most * len(values) < 1 << 63:
+            return values.cast(pa.int64())
+        return values.cast(WIDE)
+    if pa.types.is_decimal(kind):
+        digits = kind.precision + math.ceil(math.log10(len(values) + 1))
+        if digits > _DIGITS_128 and kind != WIDE:
+            return values.cast(pa.decimal256(_DIGITS_256, kind.scale))
+    return values
+
+
+def _narrowed(sums: pa.Array) -> pa.Array:
+    """Bring sums back to 64 bits where they fit."""
+    if sums.type != WIDE:
+        return sums
+    try:
+        return sums.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return sums
+
+
+def merge_cells(
+    ways: Sequence[str], add: Callable[[Any, Any], Any]
+) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]:
+    """Make a function that merges two rows of cells of one group.
+
+    Examples
+    --------
+    >>> from operator import add
+    >>> merge_cells(["count", "sum", "min"], add)((1, 5, None), (2, None, "a"))
+    (3, 5, 'a')
+    """
+    steps = [{"min": builtins.min, "max": builtins.max}.get(way, add) for way in ways]
+
+    def merge(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(
+            a if b is None else b if a is None else step(a, b)
+            for step, a, b in zip(steps, left, right, strict=True)
+        )
+
+    return merge
+
+
+def negated(cells: Cells, ways: Sequence[str]) -> Cells:
+    """Turn what was added up into what is taken back."""
+    turned = [
+        pc.negate_checked(column) if column.type != WIDE else _turned(column)
+        for column, _ in zip(cells.cells, ways, strict=True)
+    ]
+    return Cells(cells.keys, turned, cells.last)
+
+
+def _turned(column: pa.Array) -> pa.Array:
+    return pa.array([None if v is None else -Decimal(v) for v in column.to_pylist()], WIDE)

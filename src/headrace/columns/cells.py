@@ -1,0 +1,61 @@
+"""How the cells of a group are written: in the state store, and after combining."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from headrace.encoding import decode, encode_exact
+from headrace.serdes.base import Serde
+
+__all__ = ["CellsSerde"]
+
+#: First byte of a tuple as :mod:`headrace.encoding` writes it; no MessagePack array begins so.
+_EXACT = ord("(")
+
+
+class CellsSerde(Serde[tuple[Any, ...]]):
+    """Writes the cells of a group: as MessagePack where that keeps them, else as plain data.
+
+    Parameters
+    ----------
+    packs
+        Whether all cells are of types that MessagePack keeps apart.
+
+    Examples
+    --------
+    >>> cells = CellsSerde(packs=True)
+    >>> cells.deserialize(cells.serialize((3, 1.5))), cells.deserialize(cells.serialize((2**70,)))
+    ((3, 1.5), (1180591620717411303424,))
+    """
+
+    name: ClassVar[str] = "cells"
+
+    def __init__(self, *, packs: bool) -> None:
+        self._packs = packs
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(tuple)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (self._packs,)
+
+    def serialize(self, value: tuple[Any, ...]) -> bytes:
+        """Write the cells of one group."""
+        if self._packs:
+            try:
+                return self._encoder.encode(value)
+            except OverflowError:
+                pass
+        return encode_exact(value)
+
+    def deserialize(self, data: bytes) -> tuple[Any, ...]:
+        """Read the cells of one group."""
+        if data[0] == _EXACT:
+            cells: tuple[Any, ...] = decode(data)
+            return cells
+        return self._decoder.decode(data)
+
+
+def _make(packs: bool) -> CellsSerde:  # noqa: FBT001 - pickle gives no keywords
+    return CellsSerde(packs=packs)

@@ -1,0 +1,178 @@
+"""Schemas: which columns the values of a stream have."""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["WIDE", "Schema", "column_of", "fields_of"]
+
+#: Integers beyond 64 bits, as Arrow can hold them.
+WIDE = pa.decimal256(76, 0)
+
+_ARROW: dict[Any, pa.DataType] = {
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    date: pa.date32(),
+    datetime: pa.timestamp("us", "UTC"),
+    Decimal: pa.decimal128(38, 9),
+    float: pa.float64(),
+    int: pa.int64(),
+    str: pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Names and types of columns, and how values that are Python objects turn into them.
+
+    A decimal column takes the precision that the values of a chunk need, and an int column becomes
+    a wide one where 64 bits are not enough.
+    """
+
+    columns: tuple[tuple[str, pa.DataType], ...]
+    #: ``single``: the value is the only column; ``items`` and ``attributes``: it has them all.
+    kind: str = "items"
+
+    @classmethod
+    def of(cls, hint: Any) -> Schema | None:
+        """Find the columns of a type; None where it has none.
+
+        Examples
+        --------
+        >>> from typing import TypedDict
+        >>> class Order(TypedDict):
+        ...     item: str
+        ...     price: int
+        >>> Schema.of(Order).names, Schema.of(str).names, Schema.of(list)
+        (['item', 'price'], ['value'], None)
+        """
+        single = arrow_type(hint)
+        if single is not None:
+            return cls((("value", single),), "single")
+        found = fields_of(hint)
+        columns = ((name, arrow_type(kind)) for name, kind in found.items())
+        known = tuple((name, kind) for name, kind in columns if kind is not None)
+        kind = "items" if typing.is_typeddict(hint) else "attributes"
+        return cls(known, kind) if known else None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns, in order."""
+        return [name for name, _ in self.columns]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The same as Arrow knows it."""
+        return pa.schema(self.columns)
+
+    def batch(self, values: Sequence[Any]) -> pa.RecordBatch:
+        """Turn values into columns.
+
+        Raises
+        ------
+        pyarrow.ArrowException
+            A value does not fit its column.
+        """
+        arrays = [
+            column_of(list(map(get, values)) if get else list(values), kind)
+            for get, (_, kind) in zip(self._getters(), self.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, self.names)
+
+    def _getters(self) -> Iterable[Callable[[Any], Any] | None]:
+        if self.kind == "single":
+            return [None]
+        if self.kind == "attributes":
+            return [attrgetter(name) for name in self.names]
+        return [_item_or_none(name) for name in self.names]
+
+    def without_rows(self) -> pa.RecordBatch:
+        """Give columns of no record, to try an expression on."""
+        return pa.RecordBatch.from_arrays(
+            [pa.array([], kind) for _, kind in self.columns], self.names
+        )
+
+
+def _item_or_none(name: str) -> Callable[[Any], Any]:
+    get = itemgetter(name)
+
+    def find(value: Any) -> Any:
+        try:
+            return get(value)
+        except KeyError:
+            return None
+
+    return find
+
+
+def fields_of(hint: Any) -> dict[str, Any]:
+    """Give the fields of a dataclass, TypedDict, named tuple, Struct or pydantic model, by name."""
+    if not isinstance(hint, type):
+        return {}
+    known = (
+        typing.is_typeddict(hint)
+        or hasattr(hint, "__dataclass_fields__")
+        or hasattr(hint, "__struct_fields__")
+        or hasattr(hint, "__pydantic_fields__")
+        or (issubclass(hint, tuple) and hasattr(hint, "_fields"))
+    )
+    if not known:
+        return {}
+    hints = typing.get_type_hints(hint)
+    for listing in ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__", "_fields"):
+        names = getattr(hint, listing, None)
+        if names is not None:
+            return {name: hints[name] for name in names if name in hints}
+    return hints
+
+
+def arrow_type(hint: Any) -> pa.DataType | None:
+    """Give the type of a column of values of a type; None where there is none."""
+    if hint in _ARROW:
+        return _ARROW[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Annotated, typing.Required, typing.NotRequired):
+        return arrow_type(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        present = [argument for argument in arguments if argument is not type(None)]
+        return arrow_type(present[0]) if len(present) == 1 else None
+    if origin is typing.Literal:
+        kinds = set(map(type, arguments))
+        return _ARROW.get(kinds.pop()) if len(kinds) == 1 else None
+    if origin is list:
+        items = arrow_type(arguments[0])
+        return None if items is None else pa.list_(items)
+    if isinstance(hint, typing.NewType):
+        return arrow_type(hint.__supertype__)
+    return None
+
+
+def column_of(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Make a column, wider than its type where the values need it.
+
+    Examples
+    --------
+    >>> column_of([1, None], pa.int64()).type, column_of([2**70], pa.int64()).type
+    (DataType(int64), Decimal256Type(decimal256(76, 0)))
+    """
+    if pa.types.is_decimal(kind):
+        found = pa.array(values)
+        return found if pa.types.is_decimal(found.type) else found.cast(kind)
+    if values and isinstance(values[0], enum.Enum):
+        values = [value if value is None else value.value for value in values]
+    try:
+        return pa.array(values, kind)
+    except (OverflowError, pa.ArrowInvalid):
+        if not pa.types.is_integer(kind):
+            raise
+        return pa.array([None if v is None else Decimal(v) for v in values], WIDE)

@@ -1,0 +1,306 @@
+"""Streams as columns: select, where, group_by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from headrace import serdes
+from headrace.columns import Expression, Measure, Schema, col
+from headrace.columns.aggregates import group
+from headrace.columns.cells import CellsSerde
+from headrace.columns.evaluation import Explosion, evaluate, filtered, types_of
+from headrace.columns.expressions import Node, node_of
+from headrace.errors import TopologyError
+from headrace.serdes.inference import hint_name
+from headrace.topology import Source
+from headrace.topology.operators_columns import AggregateColumns, GroupBy, Select, Where
+
+if TYPE_CHECKING:
+    from headrace.streams._flow import Flow, Step
+    from headrace.streams.keyed import Table
+    from headrace.streams.stream import Stream
+
+__all__ = ["ColumnGroups", "Columns"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+Row = dict[str, Any]
+Named = tuple[tuple[str, Node], ...]
+
+#: Cells of these types are written as MessagePack.
+_PACKED = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_float64,
+    pa.types.is_string,
+    pa.types.is_binary,
+)
+
+
+class Columns(Generic[K, V]):
+    """What a stream can do where its values have columns."""
+
+    _flow: Flow
+
+    if TYPE_CHECKING:
+
+        def _stream(self, flow: Flow) -> Stream[Any, Any]: ...
+
+    def select(
+        self, *columns: Expression | str, name: str | None = None, **named: Expression | Any
+    ) -> Stream[K, Row]:
+        """Compute columns from the columns of the values; all records of a chunk at once.
+
+        Values become dicts of what is selected, where a function looks at them; from one operator
+        over columns to the next they stay Arrow columns.
+
+        Parameters
+        ----------
+        columns
+            Expressions, or names of columns.
+        name
+            Name of the operator; a column of this name is given as an expression with
+            ``.named("name")``.
+        named
+            Expressions by the name of the column that they give.
+
+        Raises
+        ------
+        TopologyError
+            The stream has no columns, a column is not there, or types do not fit.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> from headrace.columns import col, explode
+        >>> lines = StreamBuilder("job").source("lines", serdes.string)
+        >>> lines.select(word=explode(col("value").lower().split()))
+        <stream 'select-lines'>
+        """
+        step = self._flow.begin("select", name)
+        schema = _schema(self._flow, step, "select")
+        chosen = _named(step, "select", columns, named)
+        results = _tried(step, "select", lambda: types_of(dict(chosen), schema))
+        operator = Select(**step.fields, schema=schema, columns=chosen)
+        known = replace(step.known(dict), columns=results)
+        return self._stream(step.add(operator, value=known))
+
+    def where(self, condition: Expression, *, name: str | None = None) -> Stream[K, V]:
+        """Keep the records for which a condition over columns is true.
+
+        A condition that is null, because a value is, drops the record as false does.
+
+        Raises
+        ------
+        TopologyError
+            The stream has no columns, a column is not there, or the condition is none.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> from headrace.columns import col
+        >>> lines = StreamBuilder("job").source("lines", serdes.string)
+        >>> lines.where(col("value").length() > 0)
+        <stream 'where-lines'>
+        """
+        step = self._flow.begin("where", name)
+        schema = _schema(self._flow, step, "where")
+        if not isinstance(condition, Expression):
+            raise TopologyError(
+                f"where at {step.caller.origin} needs an expression, not {condition!r:.100}",
+                hint='for example where(col("price") > 100); filter() takes a function',
+            )
+        node = condition.node
+        _tried(step, "where", lambda: filtered(node, schema.without_rows()))
+        return self._stream(step.add(Where(**step.fields, schema=schema, condition=node)))
+
+    def group_by(
+        self, *columns: Expression | str, name: str | None = None, **named: Expression
+    ) -> ColumnGroups:
+        """Go on by the values of columns; :meth:`ColumnGroups.agg` says what to compute.
+
+        The key is the value of one column, or a tuple of the values of several; null is a value
+        like any other here.
+
+        Raises
+        ------
+        TopologyError
+            The stream has no columns, a column is not there, or types do not fit.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> from headrace.columns import count
+        >>> StreamBuilder("job").source("lines", serdes.string).group_by("value").agg(count())
+        <table 'agg-lines'>
+        """
+        step = self._flow.begin("group_by", name)
+        schema = _schema(self._flow, step, "group_by")
+        keys = _named(step, "group_by", columns, named)
+        types = _tried(step, "group_by", lambda: _types(keys, schema))
+        operator = GroupBy(**step.fields, schema=schema, columns=keys)
+        flow = step.add(operator, key=step.known(Any))
+        flow = replace(flow, value=replace(flow.value, columns=schema))
+        return ColumnGroups(flow, Schema(types))
+
+
+class ColumnGroups:
+    """A stream grouped by columns."""
+
+    def __init__(self, flow: Flow, keys: Schema) -> None:
+        self._flow = flow
+        self._keys = keys
+
+    def __repr__(self) -> str:
+        return f"<groups '{self._flow.operator}' by {', '.join(self._keys.names)}>"
+
+    def agg(self, *measures: Measure, name: str | None = None, **named: Measure) -> Table[Any, Row]:
+        """Compute measures of each group, and give those of the groups that changed, per batch.
+
+        Values are dicts of the columns of the key and the measures.  Integers do not overflow and
+        decimals stay exact.
+
+        Parameters
+        ----------
+        measures
+            Made with ``count``, ``sum``, ``min``, ``max`` and ``avg`` of :mod:`headrace.columns`.
+        name
+            Name of the operator and of its state store.
+        named
+            Measures by the name of the column that they give.
+
+        Raises
+        ------
+        TopologyError
+            Two columns have one name, or a measure does not fit its column.
+
+        Examples
+        --------
+        >>> from dataclasses import dataclass
+        >>> from headrace import StreamBuilder, serdes
+        >>> from headrace.columns import avg, col, count, sum
+        >>> @dataclass
+        ... class Order:
+        ...     city: str
+        ...     price: int
+        >>> orders = StreamBuilder("job").source("orders", serdes.json(Order))
+        >>> orders.group_by("city").agg(orders=count(), total=sum("price"), mean=avg("price"))
+        <table 'agg-orders'>
+        """
+        from headrace.streams.keyed import Table
+
+        step = self._flow.begin("agg", name)
+        chosen = (*measures, *(one.named(given) for given, one in named.items()))
+        schema = self._flow.value.columns
+        assert schema is not None
+        types = _tried(step, "agg", lambda: tuple(_measured(one, schema) for one in chosen))
+        results = Schema(self._keys.columns + types)
+        _check_names(step, "agg", results.names)
+        packs = all(any(test(kind) for test in _PACKED) for _, kind in types)
+        operator = AggregateColumns(
+            **step.fields,
+            schema=schema,
+            keys=tuple(self._keys.names),
+            measures=chosen,
+            results=results,
+            key_serde=serdes.key,
+            state_serde=CellsSerde(packs=packs),
+            value_serde=self._flow.value.serde_or_plain(),
+        )
+        known = replace(step.known(dict), columns=results)
+        return Table(step.add(operator, value=known))
+
+
+def _schema(flow: Flow, step: Step, label: str) -> Schema:
+    """Find the columns of a stream's values."""
+    known = flow.value
+    schema = known.columns
+    if schema is None and known.serde is not None:
+        schema = known.serde.schema
+    if schema is None:
+        schema = Schema.of(known.hint)
+    if schema is None:
+        raise TopologyError(
+            f"{label} at {step.caller.origin} needs values with columns, and '{known.operator}'"
+            f" (made at {known.origin}) gives values of type {hint_name(known.hint)}",
+            hint="read them with a schema, e.g. serdes.json(Order) of a dataclass Order, or"
+            " annotate the function that makes them with such a type",
+        )
+    _read_as_columns(flow)
+    return schema
+
+
+def _read_as_columns(flow: Flow) -> None:
+    """Let the source read columns, where that is a source which stands directly before."""
+    operators = {operator.name: operator for operator in flow.builder.operators}
+    source = operators[flow.operator]
+    if isinstance(source, Source):
+        reader = source.deserializer.as_columns()
+        if reader is not None:
+            flow.builder.replace(replace(source, deserializer=reader))
+
+
+def _named(step: Step, label: str, columns: Sequence[Any], named: dict[str, Any]) -> Named:
+    """Give each column that is asked for with its name."""
+    chosen: list[tuple[str, Node]] = []
+    for given in columns:
+        expression = col(given) if isinstance(given, str) else given
+        if not isinstance(expression, Expression) or not expression.name:
+            raise TopologyError(
+                f"{label} at {step.caller.origin} needs a name for {given!r:.100}",
+                hint='name it, e.g. total=col("price") * col("quantity")',
+            )
+        chosen.append((expression.name, expression.node))
+    chosen += [(name, node_of(value)) for name, value in named.items()]
+    if not chosen:
+        raise TopologyError(
+            f"{label} at {step.caller.origin} names no column", hint=f'for example {label}("price")'
+        )
+    _check_names(step, label, [name for name, _ in chosen])
+    return tuple(chosen)
+
+
+def _check_names(step: Step, label: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise TopologyError(
+                f"{label} at {step.caller.origin} gives two columns the name '{name}'",
+                hint="name one of them otherwise, with .named(...) or as name=...",
+            )
+        seen.add(name)
+
+
+def _tried(step: Step, label: str, compute: Callable[[], T]) -> T:
+    """Compute something for no record, so that what cannot work is refused now."""
+    try:
+        return compute()
+    except (Explosion, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        reason = error.args[0] if isinstance(error, KeyError) else error
+        raise TopologyError(
+            f"{label} at {step.caller.origin} cannot be computed: {reason}",
+            hint="see the columns and types of what it takes; cast() changes a type",
+        ) from None
+
+
+def _types(columns: Named, schema: Schema) -> tuple[tuple[str, pa.DataType], ...]:
+    batch = schema.without_rows()
+    return tuple((name, evaluate(node, batch).type) for name, node in columns)
+
+
+def _measured(measure: Any, schema: Schema) -> tuple[str, pa.DataType]:
+    """Give name and type of the column that a measure makes."""
+    if not isinstance(measure, Measure):
+        message = f"{measure!r:.100} is no measure such as count() or sum('price')"
+        raise TypeError(message)
+    (cells,) = (group([], [measure], schema.without_rows(), 0).cells,)
+    decimal = pa.types.is_decimal(cells[0].type)
+    if measure.kind == "avg" and not decimal:
+        return measure.column, pa.float64()
+    return measure.column, cells[0].type
