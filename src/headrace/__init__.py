@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace import errors, serdes
     from headrace.errors import HeadraceError, TopologyError
-    from headrace.runtime import TopologyTestDriver
+    from headrace.runtime import StateMigration, TopologyTestDriver
     from headrace.serdes import Keyed, Serde
     from headrace.settings import JobSettings
     from headrace.spark import JobStatistics, StreamJob, assert_same_on_spark
@@ -23,6 +23,7 @@ __all__ = [
     "Keyed",
     "KeyedStream",
     "Serde",
+    "StateMigration",
     "Stream",
     "StreamBuilder",
     "StreamJob",
@@ -45,6 +46,7 @@ _HOMES = {
     "Keyed": "headrace.serdes",
     "KeyedStream": "headrace.streams",
     "Serde": "headrace.serdes",
+    "StateMigration": "headrace.runtime",
     "Stream": "headrace.streams",
     "StreamBuilder": "headrace.streams",
     "StreamJob": "headrace.spark",

@@ -119,6 +119,12 @@ class JobSettings:
         doc="What to do when the broker has deleted what must be read next: stop, or go on at "
         "the earliest message that is left.",
     )
+    allow_state_loss: bool = setting(
+        default=False,
+        doc="Whether a start drops the state of operators that are gone or have changed.",
+        unit="true or false",
+        shown="false",
+    )
     master: str = setting(
         make=lambda: f"local[{_cores()},4]",
         doc="Where Spark runs; in local[N,F] a task may fail F times before the job stops.",

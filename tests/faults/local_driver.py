@@ -22,13 +22,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.protocol.transactions import CommitAnswer, CommitRecord
 from headrace.runtime.commits import BatchEnd
+from headrace.runtime.state_checks import Migrations, settled_record
 from headrace.settings import JobSettings
 from headrace.spark import worker
 from headrace.spark.coordinator import assemble
-from headrace.spark.launch import checked_record, make_connection, pickle_plan, prepare_topics
+from headrace.spark.launch import make_connection, pickle_plan, prepare_topics
 from headrace.spark.rows import blocks_of
 from headrace.spark.source import JobReader, Launch
 from headrace.spark.stages import stage_function
+from headrace.topology import Topology
 from tests.faults.word_pipeline import topology
 
 PARTITIONS = 2
@@ -59,20 +61,30 @@ class _Attempts:
 
 
 class LocalDriver:
-    """One driver of the job of the fault tests; opens an epoch when it is made."""
+    """One driver of a job, that of the fault tests by default; opens an epoch when it is made."""
 
-    def __init__(self, namesrv: str, folder: Path, batch_size: int = 20) -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        folder: Path,
+        batch_size: int = 20,
+        *,
+        job: Topology = topology,
+        migrate: Migrations | None = None,
+        **more: Any,
+    ) -> None:
+        given: dict[str, Any] = {"partitions": PARTITIONS} | more
         settings = JobSettings(
-            namesrv=namesrv,
-            data_dir=folder,
-            partitions=PARTITIONS,
-            max_records_per_batch=batch_size,
+            namesrv=namesrv, data_dir=folder, max_records_per_batch=batch_size, **given
         )
-        self._job = make_connection(topology, settings, namesrv)
+        self._partitions = settings.partitions
+        self._job = make_connection(job, settings, namesrv)
         queues = prepare_topics(self._job)
         answer = self._job.transactions.open("local")
         self.epoch = answer.epoch
-        self.record: CommitRecord = checked_record(answer.record, self._job.plan)
+        self.record: CommitRecord = settled_record(
+            self._job.state_home, answer.record, self._job.plan, migrate or {}
+        )
         self._stages = len(self._job.plan.stages.stages)
         self._handle = pickle_plan(self._job.plan)
         self._reader = JobReader(
@@ -81,7 +93,7 @@ class LocalDriver:
                 epoch=self.epoch,
                 record=msgspec.json.encode(self.record),
                 queues=queues,
-                splits=PARTITIONS,
+                splits=self._partitions,
             )
         )
         self._at: Offset = self._reader.initialOffset()
@@ -103,7 +115,7 @@ class LocalDriver:
             ]
             for stage in range(1, self._stages):
                 run = stage_function(self._handle, stage)
-                rows = [batch for share in _shuffled(rows) for batch in run(iter([share]))]
+                rows = [batch for share in self._shuffled(rows) for batch in run(iter([share]))]
         blocks = [block for batch in rows for block in blocks_of(batch)]
         self._at = planned.end
         return assemble(self.record, self.epoch, blocks, self._stages, 0)[0]
@@ -122,6 +134,14 @@ class LocalDriver:
             batches += 1
         return batches
 
+    def _shuffled(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Bring rows to their partitions, as Spark's exchange does."""
+        rows = pa.Table.from_batches(batches).combine_chunks()
+        partitions = rows.column("partition").to_numpy() % self._partitions
+        for number in range(self._partitions):
+            share = rows.filter(pa.array(partitions == number)).combine_chunks()
+            yield from share.to_batches()
+
     def close(self) -> None:
         """Close the connections of the driver and of its tasks."""
         self._job.close()
@@ -138,12 +158,3 @@ class LocalDriver:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _shuffled(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Bring rows to their partitions, as Spark's exchange does."""
-    rows = pa.Table.from_batches(batches).combine_chunks()
-    partitions = rows.column("partition").to_numpy() % PARTITIONS
-    for number in range(PARTITIONS):
-        share = rows.filter(pa.array(partitions == number)).combine_chunks()
-        yield from share.to_batches()

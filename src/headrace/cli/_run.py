@@ -62,6 +62,7 @@ def run(
     batch_interval: Annotated[str | None, _option("batch_interval")] = None,
     start: Annotated[str | None, _option("start")] = None,
     on_expired_offset: Annotated[str | None, _option("on_expired_offset")] = None,
+    allow_state_loss: Annotated[bool | None, _option("allow_state_loss")] = None,
     master: Annotated[str | None, _option("master")] = None,
     spark_config: Annotated[list[str] | None, _option("spark_config")] = None,
     connect_timeout: Annotated[str | None, _option("connect_timeout")] = None,

@@ -18,6 +18,7 @@ from headrace.cli import (
     _describe,
     _doctor,
     _groups,
+    _jobs,
     _lookup,
     _messages,
     _run,
@@ -57,6 +58,7 @@ app.command("message")(connecting(_lookup.message))
 app.add_typer(_broker.app, name="broker")
 app.add_typer(_topics.app, name="topic")
 app.add_typer(_groups.app, name="group")
+app.add_typer(_jobs.app, name="job")
 app.add_typer(_store.app, name="store")
 
 

@@ -89,6 +89,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     states: list[StateSummary] = []
     #: Stateful operators of the topology, so that a start that lost one is noticed.
     stores: list[str] = []
+    #: What the layout of each of their stores follows from, so that a start on another is noticed.
+    shapes: dict[str, dict[str, str]] = {}
     #: [epoch, first batch] of every epoch that committed, oldest first.
     lineage: list[list[int]] = []
     #: Wall clock of the commit, ms since 1970.

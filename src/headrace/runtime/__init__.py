@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.runtime.state_checks import StateMigration
 from headrace.runtime.testing import (
     TestInput,
     TestOutput,
@@ -10,4 +11,11 @@ from headrace.runtime.testing import (
     TopologyTestDriver,
 )
 
-__all__ = ["TestInput", "TestOutput", "TestRecord", "TestState", "TopologyTestDriver"]
+__all__ = [
+    "StateMigration",
+    "TestInput",
+    "TestOutput",
+    "TestRecord",
+    "TestState",
+    "TopologyTestDriver",
+]

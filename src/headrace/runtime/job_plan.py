@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.client import Client, ClientSettings, Jobs, PullConsumer
 from headrace.runtime.broker_transactions import BrokerTransactions
 from headrace.runtime.plain_transactions import PlainTransactions, sender
+from headrace.runtime.state_home import StateHome
 from headrace.topology.operators import Sink, Source
 
 if TYPE_CHECKING:
@@ -111,10 +112,16 @@ class JobConnection:
         plan = self.plan
         send = sender(self.client)
         if not plan.embedded:
-            return PlainTransactions(self.client, self.consumer, plan.topology, send)
+            return PlainTransactions(self.client, self.consumer, plan.job, send)
         direct = send if plan.settings.guarantee == "at_least_once" else None
         commit_topic = plan.topology.commit_topic
         return BrokerTransactions(Jobs(self.client, commit_topic), plan.job, commit_topic, direct)
+
+    @cached_property
+    def state_home(self) -> StateHome:
+        """The job's committed state."""
+        plan = self.plan
+        return StateHome(plan.job, self.client, self.transactions, exact=plan.embedded)
 
     def close(self) -> None:
         """Close the connection."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,9 +24,7 @@ from headrace.protocol.transactions import (
     StagedPart,
 )
 from headrace.runtime.commits import Attempt, BatchEnd, QueueMessages, StageWriter
-
-if TYPE_CHECKING:
-    from headrace.topology import Topology
+from headrace.topology.names import commit_topic
 
 __all__ = ["PlainTransactions", "sender"]
 
@@ -62,21 +59,19 @@ class PlainTransactions:
         Connection to the cluster.
     consumer
         Reads the commit topic, and writes the group's offsets.
-    topology
-        Job and topics.
+    job
+        Name of the job.
     send
         Sends messages at once.
     """
 
-    def __init__(
-        self, client: Client, consumer: PullConsumer, topology: Topology, send: Send
-    ) -> None:
+    def __init__(self, client: Client, consumer: PullConsumer, job: str, send: Send) -> None:
         self._client = client
         self._consumer = consumer
         self._producer = Producer(client)
         self._admin = Admin(client)
-        self._job = topology.name
-        self._commit_topic = topology.commit_topic
+        self._job = job
+        self._commit_topic = commit_topic(job)
         self._send = send
         self._next = 0
         self._record: CommitRecord | None = None

@@ -103,6 +103,11 @@ class Processor(Generic[OperatorT]):
         """
         return RecordEdge(operator, port, context.locator)
 
+    @classmethod
+    def key_of(cls, entry: bytes) -> bytes:
+        """Give the record key, in canonical bytes, that an entry of its store belongs to."""
+        return entry
+
     def absorb(self, rows: Rows) -> None:
         """Take what a combiner made of records before they were shuffled."""
         raise NotImplementedError(f"operator {self.operator.name} combines nothing")

@@ -17,11 +17,13 @@ import msgspec
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
 from headrace.failpoints import failpoint
+from headrace.runtime.lease import Lease
 from headrace.runtime.local_state import restoring
 from headrace.runtime.planning import starting_offsets
+from headrace.runtime.state_checks import settled_record
 from headrace.settings import JobSettings
 from headrace.spark.coordinator import assemble
-from headrace.spark.launch import checked_record, make_connection, pickle_plan, prepare_topics
+from headrace.spark.launch import make_connection, pickle_plan, prepare_topics
 from headrace.spark.query import failure_of, run_query
 from headrace.spark.rows import blocks_of
 from headrace.spark.session import get_session, scratch_folder, sweep_scratch
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.job_plan import JobConnection
+    from headrace.runtime.state_checks import Migrations
     from headrace.runtime.task import Summary
     from headrace.topology import Topology
 
@@ -62,6 +65,9 @@ class StreamJob:
         What to compute.
     settings
         Where and how; without a name server the embedded broker of ``data_dir`` is used.
+    migrate
+        What becomes of the state of operators that were renamed or changed, by their old names: a
+        new name, or a :class:`~headrace.StateMigration`.
 
     Examples
     --------
@@ -72,8 +78,15 @@ class StreamJob:
             print(job.statistics().records_in)
     """
 
-    def __init__(self, topology: Topology, settings: JobSettings | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        settings: JobSettings | None = None,
+        *,
+        migrate: Migrations | None = None,
+    ) -> None:
         self.topology = topology
+        self._migrations = migrate or {}
         self.settings = settings or JobSettings()
         self._meter = Meter()
         self._connection: JobConnection | None = None
@@ -110,6 +123,14 @@ class StreamJob:
             queues = prepare_topics(connection)
             get_session(self.settings)
             self._open(connection)
+            lease = Lease(
+                connection.client,
+                connection.plan.job,
+                connection.plan.topology.commit_topic,
+                f"{socket.gethostname()}:{os.getpid()}:{id(self)}",
+            )
+            lease.keep()
+            opened.callback(lease.release)
             self._opened = opened.pop_all()
         self._connection = connection
         self._stages = len(connection.plan.stages.stages)
@@ -217,7 +238,9 @@ class StreamJob:
         answer = connection.transactions.open(f"{socket.gethostname()}:{os.getpid()}")
         self._epoch = answer.epoch
         self._epoch_is_over = False
-        record = checked_record(answer.record, connection.plan)
+        record = settled_record(
+            connection.state_home, answer.record, connection.plan, self._migrations
+        )
         if self._record is not None and not record.batch:
             # A job without a commit starts where it started first, also if that was the latest.
             record = msgspec.structs.replace(record, offsets=self._record.offsets)

@@ -9,26 +9,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import msgspec
 from pyspark import cloudpickle
 
 from headrace.client import Admin, Client
 from headrace.errors import (
     ConnectionFailedError,
-    PartitionCountError,
-    StateError,
     TopicNotFoundError,
     TopologyError,
 )
 from headrace.runtime.job_plan import JobConnection, JobPlan
+from headrace.runtime.state_checks import other_partitions
 from headrace.spark.worker import PlanHandle
 
 if TYPE_CHECKING:
-    from headrace.protocol.transactions import CommitRecord
     from headrace.settings import JobSettings
     from headrace.topology import Topology
 
-__all__ = ["checked_record", "make_connection", "pickle_plan", "prepare_topics"]
+__all__ = ["make_connection", "pickle_plan", "prepare_topics"]
 
 _COMPACTION = {"cleanup.policy": "COMPACTION"}
 
@@ -106,7 +103,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     TopicNotFoundError
         A source or sink topic does not exist.
     PartitionCountError
-        A state topic has another number of queues than the job has partitions.
+        A state topic has fewer queues than the job has partitions.
     """
     plan = job.plan
     for topic in plan.source_topics:
@@ -120,9 +117,11 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     for topic in plan.state_topics.values():
         if topic not in known:
             admin.create_topic(topic, queues=plan.settings.partitions, attributes=_COMPACTION)
-        queues[topic] = _queues(job, topic, f"job '{plan.job}' keeps state in topic '{topic}'")
-        if len(queues[topic]) != plan.settings.partitions:
-            raise _other_partitions(plan, len(queues[topic]))
+        found = _queues(job, topic, f"job '{plan.job}' keeps state in topic '{topic}'")
+        if len(found) < plan.settings.partitions:
+            raise other_partitions(plan.job, len(found), plan.settings.partitions)
+        # A job that was rescaled to fewer partitions leaves the other queues empty.
+        queues[topic] = found[: plan.settings.partitions]
     if plan.topology.commit_topic not in known:
         admin.create_topic(plan.topology.commit_topic, queues=1, attributes=_COMPACTION)
     _queues(job, plan.topology.commit_topic, f"job '{plan.job}' commits to")
@@ -139,35 +138,3 @@ def _queues(job: JobConnection, topic: str, purpose: str) -> list[str]:
         ) from None
     except ConnectionFailedError as error:
         raise ConnectionFailedError(f"{purpose}: {error.message}", hint=error.hint) from error
-
-
-def checked_record(record: CommitRecord, plan: JobPlan) -> CommitRecord:
-    """Compare the last commit with the topology that is to go on from it.
-
-    Raises
-    ------
-    PartitionCountError
-        The job's state has another number of partitions.
-    StateError
-        The topology lacks an operator that has state.
-    """
-    partitions = plan.settings.partitions
-    if record.batch and record.partitions not in (0, partitions):
-        raise _other_partitions(plan, record.partitions)
-    lost = sorted({state.store for state in record.states} - set(plan.state_topics))
-    if lost:
-        raise StateError(
-            f"job '{plan.job}' has state of {', '.join(lost)}, but its topology has no such"
-            f" operator: it has {', '.join(plan.state_topics) or 'none with state'}",
-            hint="give the operator its old name (name=...), or start the job under a new name",
-        )
-    return msgspec.structs.replace(record, partitions=partitions, stores=sorted(plan.state_topics))
-
-
-def _other_partitions(plan: JobPlan, there: int) -> PartitionCountError:
-    return PartitionCountError(
-        f"job '{plan.job}' has its state in {there} partitions, but was started with"
-        f" {plan.settings.partitions}",
-        hint=f"start it with partitions={there} (--partitions {there}); moving state to another"
-        " number of partitions is not possible yet",
-    )

@@ -39,6 +39,7 @@ from headrace.topology.operators import (
 )
 from headrace.topology.operators_flow import Branch, MapAsync, Merge, Output, Repartition
 from headrace.topology.pickling import check_pickling
+from headrace.topology.shapes import shape_changes, state_shape
 from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
 
 __all__ = [
@@ -87,5 +88,7 @@ __all__ = [
     "cut_stages",
     "dead_letter_topic",
     "mergeable",
+    "shape_changes",
+    "state_shape",
     "state_topic",
 ]

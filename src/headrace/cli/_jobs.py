@@ -1,0 +1,50 @@
+"""``headrace job``: where jobs stand, and another number of partitions for one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._security import connecting
+from headrace.cli._terminal import say, terminal
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Show where jobs stand, and move their state to another number of partitions.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+JobName = Annotated[str, typer.Argument(help="The job's name.")]
+
+
+@app.command()
+@connecting
+def rescale(
+    job: JobName,
+    partitions: Annotated[int, typer.Option(min=1, help="The new number of partitions.")],
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Move the state of a job that is stopped to another number of partitions."""
+    from rich.progress import Progress
+
+    from headrace.runtime.rescaling import rescale as move
+    from headrace.runtime.state_home import StateHome
+
+    with (
+        cluster(namesrv, data_dir) as client,
+        Progress(console=terminal(error=True), transient=True) as progress,
+    ):
+        task = progress.add_task(f"moving the state of {job}", total=None)
+        record = move(
+            StateHome.of(job, client),
+            partitions,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    entries = sum(state.count for state in record.states)
+    say(f"Job {job} has {partitions} partitions, with {entries:,} entries of state.")
+    say(f"Start it with --partitions {partitions}.")
