@@ -114,6 +114,13 @@ class JobSettings:
         doc="Where a job that has never run begins: at the first message of a queue, or after "
         "the latest.",
     )
+    max_future: timedelta = setting(
+        timedelta(days=1),
+        doc="How far ahead of its store time a record may be and still move event time; a source "
+        "may say otherwise.",
+        unit="duration",
+        minimum=timedelta(0),
+    )
     on_expired_offset: OnExpiredOffset = setting(
         "fail",
         doc="What to do when the broker has deleted what must be read next: stop, or go on at "

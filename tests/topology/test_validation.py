@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,18 +84,18 @@ def test_an_operator_after_a_sink_is_named_with_both_lines() -> None:
     )
 
 
-def test_two_sources_on_one_topic_are_refused() -> None:
-    message = refused(source(line=1), source(name="again", line=2), sink())
-    assert "two sources read topic 'lines'" in message or "for nothing" in message
-
-
-def test_two_used_sources_on_one_topic_are_refused() -> None:
-    operators = (source(line=1), source(name="again", line=2), sink(), sink("b", "again"))
-    assert refused(*operators) == (
-        "two sources read topic 'lines': source 'source-lines' (made at app.py:1) and source"
-        " 'again' (made at app.py:2)\n"
-        "  → keep the stream of the first in a variable and branch from it"
+def test_two_sources_of_one_topic_have_one_start() -> None:
+    again = replace(source(name="again", line=2), start="latest")
+    assert refused(source(line=1), again, sink(), sink("b", "again")) == (
+        "source 'source-lines' (made at app.py:1) and source 'again' (made at app.py:2) read topic"
+        " 'lines' from different starts: None and 'latest'\n"
+        "  → give both the same start=, or use two jobs"
     )
+
+
+def test_a_sink_into_a_topic_that_a_pattern_matches_is_refused() -> None:
+    matching = replace(source(line=1), topic=re.compile("l.*"))
+    assert "the job would feed itself" in refused(matching, sink("lost"))
 
 
 def test_a_source_that_nothing_follows_is_refused() -> None:

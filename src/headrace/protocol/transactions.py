@@ -85,6 +85,12 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: dict[str, int] = {}
     #: How far event time has come for each timed operator, ms.
     progress: dict[str, int] = {}
+    #: When each origin of event time last had a record, or was first missed, ms since 1970.
+    seen: dict[str, int] = {}
+    #: Wall clock of the batch, ms since 1970.
+    clock: int = 0
+    #: When an operator wants a batch by the wall clock, ms since 1970.
+    due: int | None = None
     #: State stores after this batch; stores that the batch left alone are carried over.
     states: list[StateSummary] = []
     #: Stateful operators of the topology, so that a start that lost one is noticed.

@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.client import Client, ClientSettings, Jobs, PullConsumer
+from headrace.client import Admin, Client, ClientSettings, Jobs, PullConsumer
 from headrace.runtime.broker_transactions import BrokerTransactions
+from headrace.runtime.pattern_topics import PatternTopics
 from headrace.runtime.plain_transactions import PlainTransactions, sender
 from headrace.runtime.state_home import StateHome
 from headrace.topology.operators import Sink, Source
@@ -55,8 +56,9 @@ class JobPlan:
 
     @property
     def source_topics(self) -> list[str]:
-        """Topics that the job reads."""
-        return list(dict.fromkeys(source.topic for source in self.topology.sources))
+        """Topics that the job's sources name; those that patterns match come on top."""
+        named = [topic for source in self.topology.sources for topic in source.topics]
+        return list(dict.fromkeys(named))
 
     @property
     def sink_topics(self) -> list[str]:
@@ -105,6 +107,14 @@ class JobConnection:
         self.plan = plan
         self.client = Client(plan.namesrv, plan.client_settings)
         self.consumer = PullConsumer(self.client, plan.job)
+
+    def source_topics(self) -> list[str]:
+        """Topics that the job reads now, those included that its patterns match."""
+        return [*self.plan.source_topics, *self._patterns.topics()]
+
+    @cached_property
+    def _patterns(self) -> PatternTopics:
+        return PatternTopics(self.plan.topology, Admin(self.client).topics)
 
     @cached_property
     def transactions(self) -> Transactions:

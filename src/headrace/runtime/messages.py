@@ -15,6 +15,7 @@ from headrace.protocol.columns import MessageColumns
 from headrace.protocol.properties import decode_properties
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.record_errors import Original
+from headrace.runtime.timestamps import checked_times
 
 if TYPE_CHECKING:
     from headrace.topology.operators import Operator, Source
@@ -30,6 +31,9 @@ _SHOWN_BYTES = 80
 
 
 class _Task(Protocol):
+    @property
+    def wall_clock(self) -> int: ...
+
     def divert_message(self, operator: Operator, original: Original, error: Exception) -> None: ...
 
 
@@ -62,10 +66,20 @@ class SourceReader:
         deserializer = self.source.deserializer
         try:
             keys, values = deserializer.deserialize_many(columns.body, columns.property)
-        except Exception:  # noqa: BLE001 - deserializers raise what they like
+            times = self._times(values, columns)
+        except Exception:  # noqa: BLE001 - deserializers and selectors raise what they like
             # Some message is bad: find out which, one by one.
             return self._read_singly(topic, columns)
-        return Chunk(keys, values, columns.born, columns.position, self._headers(columns))
+        return Chunk(keys, values, times, columns.position, self._headers(columns))
+
+    def _times(self, values: list[Any], columns: MessageColumns) -> Int64s:
+        """Tell when records happened."""
+        timestamp = self.source.timestamp
+        if timestamp == "message":
+            return columns.born
+        if timestamp == "wall":
+            return np.full(len(columns), self._task.wall_clock, np.int64)
+        return checked_times(list(map(timestamp, values)), columns.born)
 
     def _headers(self, columns: MessageColumns) -> list[dict[str, str] | None] | None:
         if not self._forwards_headers:
@@ -76,11 +90,14 @@ class SourceReader:
     def _read_singly(self, topic: str, columns: MessageColumns) -> Chunk:
         good: list[int] = []
         records: list[Any] = []
+        times: list[np.int64] = []
         raws = columns.properties.to_pylist()
         for index, body in enumerate(columns.body.to_pylist()):
             try:
                 properties = decode_properties(raws[index])
-                records.append(self.source.deserializer.deserialize(body, properties))
+                record = self.source.deserializer.deserialize(body, properties)
+                times.append(self._times([record.value], picked(columns, np.array([index])))[0])
+                records.append(record)
                 good.append(index)
             except Exception as error:
                 if self.source.on_error == "fail":
@@ -91,7 +108,7 @@ class SourceReader:
         return Chunk(
             [record.key for record in records],
             [record.value for record in records],
-            kept.born,
+            np.array(times, np.int64),
             kept.position,
             self._headers(kept),
         )

@@ -7,14 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import OffsetExpiredError
+from headrace.runtime.silence import BatchTime, batch_time, is_due, origins_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.job_plan import JobConnection
+    from headrace.protocol.transactions import CommitRecord, PlanAnswer, QueueName
+    from headrace.runtime.job_plan import JobConnection, JobPlan
 
-__all__ = ["QueueRange", "Split", "check_offsets", "make_splits", "starting_offsets"]
+__all__ = [
+    "PlannedBatch",
+    "QueueRange",
+    "Split",
+    "check_offsets",
+    "make_splits",
+    "plan_batch",
+    "starting_offsets",
+]
 
 #: A task costs some ten milliseconds: below so many messages another one does not pay.
 _MESSAGES_PER_SPLIT = 5_000
@@ -42,6 +51,45 @@ class Split:
     ranges: tuple[QueueRange, ...]
     #: Where the batch ends, of all queues; in the first split only.
     ends: Mapping[QueueName, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """What is known of a batch before it runs."""
+
+    answer: PlanAnswer
+    time: BatchTime
+
+
+def plan_batch(
+    plan: JobPlan, answer: PlanAnswer, offsets: Mapping[QueueName, int], began: int
+) -> PlannedBatch | None:
+    """Plan the next batch; None while there is nothing to read and nothing is due.
+
+    Parameters
+    ----------
+    plan
+        The job.
+    answer
+        What the cluster holds.
+    offsets
+        Next offset to read, by queue.
+    began
+        When this start of the job was first planned, ms since 1970.
+    """
+    record = answer.record
+    assert record is not None, "a job is opened before its batches are planned"
+    starts = {**answer.begins, **offsets}
+    has_news = any(end > starts[queue] for queue, end in answer.ends.items())
+    if not plan.topology.timed:
+        due = has_news or (record.due is not None and record.due <= answer.clock)
+        return PlannedBatch(answer, BatchTime([], {}, [], {})) if due else None
+    unread = {queue for queue, end in answer.latest.items() if end > starts[queue]}
+    origins = origins_of(plan.stages, answer.ends, plan.settings.partitions)
+    time = batch_time(origins, record, unread, answer.clock, began)
+    if has_news or is_due(plan.stages, time, record, answer.clock):
+        return PlannedBatch(answer, time)
+    return None
 
 
 def make_splits(ranges: Mapping[QueueName, tuple[int, int]], most: int) -> list[Split]:
@@ -79,13 +127,13 @@ def starting_offsets(job: JobConnection, record: CommitRecord) -> dict[QueueName
         return check_offsets(job, record.offsets)
     if job.plan.settings.start == "first":
         return {}
-    answer = job.transactions.plan(job.plan.source_topics, {}, 0, 0)
+    answer = job.transactions.plan(job.source_topics(), {}, 0, 0)
     return dict(answer.latest)
 
 
 def check_offsets(job: JobConnection, offsets: Mapping[QueueName, int]) -> dict[QueueName, int]:
     """Compare committed offsets with what the broker still holds."""
-    answer = job.transactions.plan(job.plan.source_topics, offsets, 0, 0)
+    answer = job.transactions.plan(job.source_topics(), offsets, 0, 0)
     checked = dict(offsets)
     for queue, offset in offsets.items():
         first = answer.begins.get(queue, 0)

@@ -28,9 +28,17 @@ from headrace.topology.operators import (
 )
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from headrace.protocol.transactions import QueueName
     from headrace.runtime.blocks import Rows
     from headrace.runtime.state import StateStore
-    from headrace.runtime.watermarks import OperatorWatermark, Watermark
+    from headrace.runtime.watermarks import (
+        OperatorWatermark,
+        QueueWatermark,
+        SourceWatermarks,
+        Watermark,
+    )
 
 __all__ = ["STATELESS", "Processor", "ProcessorContext", "TimedProcessor"]
 
@@ -51,6 +59,20 @@ class ProcessorContext(Protocol):
     @property
     def counters(self) -> dict[str, int]:
         """What is counted for the job's statistics, by name."""
+
+    @property
+    def wall_clock(self) -> int:
+        """Wall clock of the batch, ms since 1970."""
+
+    @property
+    def source_queues(self) -> Sequence[QueueName]:
+        """Queues that the task reads, as the numbers in chunks of the first stage count them."""
+
+    def event_clock(self, operator: Operator, lateness: timedelta) -> SourceWatermarks | None:
+        """Make the clock of an operator that gives records their times; None if nobody asks."""
+
+    def tell_time(self, found: list[QueueWatermark], current: Mapping[str, int]) -> None:
+        """Send what a clock says to every later stage, and how far it is to the commit."""
 
     def store(self, operator: Operator) -> StateStore:
         """Open the operator's state store for this partition."""
@@ -75,6 +97,9 @@ class Processor(Generic[OperatorT]):
         self.context = context
         #: How far event time had come before what is handled next, ms; the stage keeps it.
         self.event_time = NEVER
+        #: When it wants a batch by the wall clock, also without a record, ms since 1970; read
+        #: after :meth:`finish`, in every batch anew.
+        self.due: int | None = None
         self._side: dict[str, list[Chunk]] = {}
 
     def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:

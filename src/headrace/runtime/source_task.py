@@ -10,10 +10,12 @@ import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.runtime.messages import SourceReader, joined, original_at, ranged
-from headrace.topology.operators import Source
+from headrace.runtime.silence import milliseconds
+from headrace.runtime.timestamps import observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from datetime import timedelta
 
     import numpy.typing as npt
 
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
     from headrace.runtime.planning import QueueRange, Split
     from headrace.runtime.record_errors import Finder, Original
     from headrace.runtime.task import Task
-    from headrace.runtime.watermarks import SourceWatermarks
+    from headrace.topology.operators import Source
 
-__all__ = ["run_source"]
+__all__ = ["Run", "SourceFeed", "run_source"]
 
 #: So many messages are decoded and run through the operators at once.
 _CHUNK_MESSAGES = 1 << 16
@@ -40,100 +42,127 @@ def run_source(
     """Run the first stage on the messages of one split."""
     finder = _SplitFinder()
     task = make_task(finder)
+    queues = [part.queue for part in split.ranges]
+    feed = SourceFeed(
+        task,
+        job.plan.topology.sources,
+        queues,
+        max_future=job.plan.settings.max_future,
+        forwards_headers=job.plan.forwards_headers,
+    )
     try:
-        readers = _readers(job, task)
-        clocks = _clocks(job, task)
         for run in _read(job.consumer, split.ranges):
             finder.run = run
-            chunks: dict[str, Chunk] = {}
-            for reader in readers[run.topic]:
-                source = reader.source.name
-                chunk = reader.read(run.topic, run.columns)
-                if source in clocks:
-                    run.move(clocks[source], chunk, task)
-                chunks[source] = chunk
-            task.counters["records_in"] += len(run.columns)
-            task.feed(chunks)
+            feed.take(run)
         blocks = list(task.finish(split.of, split.ends))
     finally:
         task.close()
     return blocks
 
 
-def _readers(job: JobConnection, task: Task) -> dict[str, list[SourceReader]]:
-    readers: dict[str, list[SourceReader]] = defaultdict(list)
-    for operator in job.plan.topology.operators:
-        if isinstance(operator, Source):
-            needs_headers = job.plan.forwards_headers(operator)
-            readers[operator.topic].append(
-                SourceReader(operator, task, forwards_headers=needs_headers)
-            )
-    return readers
-
-
-def _clocks(job: JobConnection, task: Task) -> dict[str, SourceWatermarks]:
-    if not job.plan.topology.timed:
-        return {}
-    return {
-        source.name: task.clock(source, int(source.allowed_lateness.total_seconds() * 1000))
-        for source in job.plan.topology.sources
-    }
-
-
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """Messages of one topic, in the order of the log."""
 
     topic: str
     columns: MessageColumns
-    #: Queues that were read, and the number of each message's queue among them.
-    queues: list[QueueName]
+    #: Number of each message's queue among those that the task reads.
     numbers: npt.NDArray[np.intp]
 
-    def move(self, clock: SourceWatermarks, chunk: Chunk, task: Task) -> None:
-        """Move a source's watermarks by the records that it made of the messages."""
-        if len(chunk):
-            chunk.queues = self.numbers[np.searchsorted(self.columns.position, chunk.marks)]
-            found, chunk.late_below = clock.observe(
-                self.queues, chunk.queues, chunk.times, chunk.marks
-            )
-            task.move_watermarks(found, clock.current)
+
+class SourceFeed:
+    """The sources of a task: messages become records, with their times and how late they may be.
+
+    Parameters
+    ----------
+    task
+        Takes the records.
+    sources
+        All sources of the topology.
+    queues
+        The queues that the task reads.
+    max_future
+        How far ahead of its store time a record may move watermarks, where the source does not
+        say; None: any.
+    forwards_headers
+        Tells whether some sink passes a source's message properties on.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        sources: Iterable[Source],
+        queues: list[QueueName],
+        *,
+        max_future: timedelta | None,
+        forwards_headers: Callable[[Source], bool],
+    ) -> None:
+        self._task = task
+        self._max_future = max_future
+        task.context.source_queues = queues
+        self._readers = [
+            SourceReader(source, task, forwards_headers=forwards_headers(source))
+            for source in sources
+        ]
+        self._clocks = {
+            source.name: task.context.event_clock(source, source.allowed_lateness)
+            for source in sources
+        }
+
+    def take(self, run: Run) -> None:
+        """Run messages through the sources that read their topic, and on through the stage."""
+        chunks: dict[str, Chunk] = {}
+        for reader in self._readers:
+            if reader.source.reads(run.topic):
+                chunk = reader.read(run.topic, run.columns)
+                self._observe(reader.source, run, chunk)
+                chunks[reader.source.name] = chunk
+        self._task.counters["records_in"] += len(run.columns)
+        self._task.feed(chunks)
+
+    def _observe(self, source: Source, run: Run, chunk: Chunk) -> None:
+        clock = self._clocks[source.name]
+        if clock is None or not len(chunk):
+            return
+        places = np.searchsorted(run.columns.position, chunk.marks)
+        chunk.queues = run.numbers[places]
+        ahead = self._max_future if source.max_future is None else source.max_future
+        newest = None if ahead is None else run.columns.stored[places] + milliseconds(ahead)
+        observe(self._task.context, clock, self._task.context.source_queues, chunk, newest)
 
 
-def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[_Run]:
+def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[Run]:
     """Give the messages of the ranges by topic, in runs that are in the order of the log."""
-    by_topic: dict[str, list[QueueRange]] = defaultdict(list)
-    for part in ranges:
-        by_topic[MessageQueue.parse(part.queue).topic].append(part)
+    by_topic: dict[str, list[tuple[int, QueueRange]]] = defaultdict(list)
+    for number, part in enumerate(ranges):
+        by_topic[MessageQueue.parse(part.queue).topic].append((number, part))
     for topic, parts in by_topic.items():
         run: list[MessageColumns] = []
-        queues: list[QueueName] = []
+        numbers: list[int] = []
         size = 0
-        for part in parts:
+        for number, part in parts:
             queue = MessageQueue.parse(part.queue)
             for result in consumer.blocks(queue, part.begin, part.end, max_bytes=_PULL_BYTES):
                 columns = ranged(result.columns(), part.begin, part.end)
                 run.append(columns)
-                queues.append(part.queue)
+                numbers.append(number)
                 size += len(columns)
                 if size >= _CHUNK_MESSAGES:
-                    yield _joined_run(topic, run, queues)
-                    run, queues, size = [], [], 0
+                    yield _joined_run(topic, run, numbers)
+                    run, numbers, size = [], [], 0
         if size:
-            yield _joined_run(topic, run, queues)
+            yield _joined_run(topic, run, numbers)
 
 
-def _joined_run(topic: str, parts: list[MessageColumns], queues: list[QueueName]) -> _Run:
-    columns, numbers = joined(parts)
-    distinct = list(dict.fromkeys(queues))
-    of_part = np.array([distinct.index(queue) for queue in queues], np.intp)
-    return _Run(topic, columns, distinct, of_part[numbers])
+def _joined_run(topic: str, parts: list[MessageColumns], numbers: list[int]) -> Run:
+    columns, of_message = joined(parts)
+    return Run(topic, columns, np.array(numbers, np.intp)[of_message])
 
 
 class _SplitFinder:
     """Finds a message among those that are being processed."""
 
-    run: _Run | None = None
+    run: Run | None = None
 
     def find(self, mark: int) -> Original | None:
         assert self.run is not None

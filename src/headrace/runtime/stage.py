@@ -14,7 +14,9 @@ from headrace.runtime.flow import FLOW
 from headrace.runtime.joins import JOINS
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
+from headrace.runtime.timestamps import SelectTimestampProcessor
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
+from headrace.topology.times import SelectTimestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +33,7 @@ PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     **STATELESS,
     **FLOW,
     **JOINS,
+    SelectTimestamp: SelectTimestampProcessor,
     Aggregate: AggregateProcessor,
     **COLUMNS,
 }
@@ -134,6 +137,12 @@ class StageRunner:
         """How far event time has come for each timed operator that it has reached."""
         times = {name: watermark.time for name, watermark in self._watermarks.items()}
         return {name: time for name, time in times.items() if time != NEVER}
+
+    @property
+    def due(self) -> int | None:
+        """When some operator wants a batch by the wall clock, ms since 1970."""
+        times = [processor.due for processor in self._processors.values()]
+        return min((time for time in times if time is not None), default=None)
 
     def _records(self, name: str, port: int, rows: Rows) -> Chunk:
         serde = self._processors[name].operator.input_serde(port)

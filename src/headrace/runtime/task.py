@@ -17,9 +17,9 @@ from headrace.errors import HeadraceError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
-from headrace.runtime.chunk import NEVER
 from headrace.runtime.failures import describe_failure
 from headrace.runtime.record_errors import RecordErrors
+from headrace.runtime.silence import milliseconds, operator_watermark
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner
 from headrace.runtime.state import ChangeSet, StateStore
@@ -28,12 +28,12 @@ from headrace.runtime.watermarks import (
     QueueWatermark,
     SourceWatermarks,
     pack_watermarks,
-    source_of,
     unpack_watermarks,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
 
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.commits import Attempt, QueueMessages, StageWriter
@@ -69,6 +69,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     idle: list[str] = []
     #: How far event time had come for each timed operator.
     progress: dict[str, int] = {}
+    #: Since when each origin has been silent, ms since 1970; for the first stage only.
+    seen: dict[str, int] = {}
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +84,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: Of the first split only: splits of the batch, and where the batch ends, by queue.
     splits: int = 0
     ends: dict[QueueName, int] | None = None
+    #: Of the first split only: since when each origin had been silent when the batch began.
+    seen: dict[str, int] | None = None
+    #: Wall clock of the batch, ms since 1970.
+    clock: int = 0
+    #: When an operator wants a batch by the wall clock, ms since 1970.
+    due: int | None = None
     #: Event-time watermarks that the task moved, by origin.
     watermarks: dict[str, int] = {}
     #: How far event time came for each timed operator of the stage.
@@ -112,7 +120,7 @@ def control_blocks(control: Control, stages: int) -> Iterator[Block]:
     for stage in range(1, stages):
         for partition in range(control.partitions):
             own = [state for state in control.states if state.partition == partition]
-            payload = msgspec.json.encode(msgspec.structs.replace(control, states=own))
+            payload = msgspec.json.encode(msgspec.structs.replace(control, states=own, seen={}))
             yield Block(partition, stage, BlockKind.CONTROL, "", 0, payload)
 
 
@@ -129,6 +137,11 @@ class TaskContext:
     #: Topic of each state store.
     state_topics: Mapping[str, str]
     counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    #: Queues that the task reads; numbers in chunks of the first stage count them.
+    source_queues: Sequence[QueueName] = ()
+    #: What the task says of event time to every later stage, and to the commit.
+    watermarks: list[QueueWatermark] = field(default_factory=list)
+    moved: dict[str, int] = field(default_factory=dict)
     _stores: dict[str, StateStore] = field(default_factory=dict)
     _copies: dict[str, Copy] = field(default_factory=dict)
     #: Tells where records come from, and takes those that fail.
@@ -165,27 +178,30 @@ class TaskContext:
 
     def operator_watermark(self, operator: Operator) -> OperatorWatermark:
         """Give an operator's watermark as of the last commit."""
-        control = self.control
-        behind = self.plan.clocks_of(operator.name)
-        delays = {
-            origin: behind[clock]
-            for origin in control.origins
-            if (clock := source_of(origin)) in behind
-        }
-        return OperatorWatermark(
-            delays,
-            control.watermarks,
-            idle=control.idle,
-            floor=control.progress.get(operator.name, NEVER),
-            step=self.plan.time_step,
-        )
+        return operator_watermark(self.plan, operator, self.control)
 
-    def clock(self, operator: Operator, lateness: int) -> SourceWatermarks:
-        """Make the clock of an operator that gives records their times."""
+    @property
+    def wall_clock(self) -> int:
+        """Wall clock of the batch, ms since 1970."""
+        return self.control.clock
+
+    def event_clock(self, operator: Operator, lateness: timedelta) -> SourceWatermarks | None:
+        """Make the clock of an operator that gives records their times; None if nobody asks."""
+        if not self.plan.timed:
+            return None
         control = self.control
         return SourceWatermarks(
-            operator.name, lateness, control.watermarks, self.plan.time_step, control.idle
+            operator.name,
+            milliseconds(lateness),
+            control.watermarks,
+            self.plan.time_step,
+            control.idle,
         )
+
+    def tell_time(self, found: list[QueueWatermark], current: Mapping[str, int]) -> None:
+        """Send what a clock says to every later stage, and how far it is to the commit."""
+        self.watermarks += found
+        self.moved.update(current)
 
     def _summary(self, store: str) -> StateSummary | None:
         for state in self.control.states:
@@ -245,8 +261,6 @@ class Task:
         self._writer = writer
         self._runner = StageRunner(context.plan, attempt.stage, context, self._emit)
         self._stages = len(context.plan.stages)
-        self._watermarks: list[QueueWatermark] = []
-        self._moved: dict[str, int] = {}
         self.counters = context.counters
 
     def _emit(self, messages: QueueMessages) -> None:
@@ -257,9 +271,15 @@ class Task:
         """Run records that sources read through the stage."""
         self._runner.feed(inputs)
 
-    def clock(self, operator: Operator, lateness: int) -> SourceWatermarks:
-        """Make the clock of a source, ``lateness`` in ms."""
-        return self._context.clock(operator, lateness)
+    @property
+    def context(self) -> TaskContext:
+        """What the operators of the task see of it."""
+        return self._context
+
+    @property
+    def wall_clock(self) -> int:
+        """Wall clock of the batch, ms since 1970."""
+        return self._context.wall_clock
 
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
@@ -299,7 +319,10 @@ class Task:
             counters=dict(self.counters),
             splits=splits,
             ends=None if ends is None else dict(ends),
-            watermarks=self._moved,
+            seen=None if ends is None else self._context.control.seen,
+            clock=self._context.wall_clock,
+            due=self._runner.due,
+            watermarks=self._context.moved,
             progress=self._runner.progress,
         )
         yield Block(
@@ -311,15 +334,10 @@ class Task:
             msgspec.json.encode(summary),
         )
 
-    def move_watermarks(self, watermarks: list[QueueWatermark], current: Mapping[str, int]) -> None:
-        """Send what a source says of event time to every later stage."""
-        self._watermarks += watermarks
-        self._moved.update(current)
-
     def _watermark_blocks(self) -> Iterator[Block]:
-        if not self._watermarks:
+        if not self._context.watermarks:
             return
-        payload = pack_watermarks(self._watermarks)
+        payload = pack_watermarks(self._context.watermarks)
         for stage in range(self._attempt.stage + 1, self._stages):
             for partition in range(self._context.partitions):
                 yield Block(partition, stage, BlockKind.WATERMARKS, "", 0, payload)

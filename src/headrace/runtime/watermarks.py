@@ -100,13 +100,16 @@ class SourceWatermarks:
         numbers: npt.NDArray[np.intp],
         times: Int64s,
         marks: Int64s,
+        newest: Int64s | None = None,
     ) -> tuple[list[QueueWatermark], Int64s]:
         """Move the watermarks by records, ``numbers`` naming the queue of each.
 
-        Gives what is to be passed on, and for each record the watermark of its queue before it.
+        Records with a time beyond their ``newest`` move none.  Gives what is to be passed on, and for each record the watermark of its queue before it.
         """
         found: list[QueueWatermark] = []
         before = np.empty(len(times), np.int64)
+        if newest is not None:
+            times = np.where(times > newest, NEVER, times)
         for number in np.unique(numbers).tolist():
             own = np.flatnonzero(numbers == number)
             origin = origin_name(self.source, queues[number])
@@ -122,9 +125,11 @@ class SourceWatermarks:
         running = np.maximum(np.maximum.accumulate(times) - self.lateness, start)
         before = np.concatenate(([start], running[:-1]))
         moved = running // self.step != before // self.step
-        if known is None or (origin in self.idle and origin not in self.current):
+        if known is not None and origin in self.idle and origin not in self.current:
             # The queue counts from here on, also where its time has not moved on.
             moved[0] = True
+        if running[-1] == NEVER:
+            return [], before
         self.current[origin] = int(running[-1])
         places = np.flatnonzero(moved).tolist()
         return [QueueWatermark(int(marks[i]), origin, int(running[i])) for i in places], before

@@ -15,6 +15,7 @@ from headrace.errors import JobFailedError
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.commits import BatchEnd
 from headrace.runtime.failures import raise_failure
+from headrace.runtime.silence import committed_time
 from headrace.runtime.task import Summary
 
 if TYPE_CHECKING:
@@ -62,13 +63,11 @@ def assemble(
     if not lineage or lineage[-1][0] != epoch:
         lineage = [*lineage, [epoch, batch]][-_LINEAGE:]
     record = msgspec.structs.replace(
-        last,
+        committed_time(last, summaries),
         kind="commit",
         epoch=epoch,
         batch=batch,
         offsets={**last.offsets, **ends},
-        watermarks=_highest(last.watermarks, [summary.watermarks for summary in summaries]),
-        progress=_highest(last.progress, [summary.progress for summary in summaries]),
         states=_carried_over(last.states, summaries),
         lineage=lineage,
         timestamp=clock,
@@ -106,14 +105,6 @@ def _carried_over(last: list[StateSummary], summaries: list[Summary]) -> list[St
     for summary in summaries:
         states.update({(state.store, state.partition): state for state in summary.states})
     return [states[place] for place in sorted(states)]
-
-
-def _highest(last: dict[str, int], reports: list[dict[str, int]]) -> dict[str, int]:
-    highest = dict(last)
-    for report in reports:
-        for name, time in report.items():
-            highest[name] = max(time, highest.get(name, time))
-    return highest
 
 
 def _added_up(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:

@@ -164,7 +164,7 @@ class StreamJob:
             The job failed.
         """
         connection = self._running()
-        wanted = connection.transactions.plan(connection.plan.source_topics, {}, 0, 0).latest
+        wanted = connection.transactions.plan(connection.source_topics(), {}, 0, 0).latest
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
         with self._changed:
             while not self._has_reached(wanted):
@@ -196,7 +196,7 @@ class StreamJob:
         record, connection = self._record, self._connection
         lag = None
         if record is not None and connection is not None and self._failure is None:
-            latest = connection.transactions.plan(connection.plan.source_topics, {}, 0, 0).latest
+            latest = connection.transactions.plan(connection.source_topics(), {}, 0, 0).latest
             lag = sum(max(0, end - record.offsets.get(queue, 0)) for queue, end in latest.items())
         root = None if connection is None else connection.plan.state_root
         return self._meter.statistics(

@@ -15,18 +15,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from headrace.client import MessageQueue
 from headrace.errors import FencedError
-from headrace.protocol.transactions import CommitRecord, PlanAnswer
+from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.failures import describe_failure
-from headrace.runtime.planning import Split, make_splits
+from headrace.runtime.planning import PlannedBatch, Split, make_splits, plan_batch
 from headrace.runtime.source_task import run_source
 from headrace.runtime.task import Control, control_blocks, guarded
-from headrace.runtime.watermarks import origin_name
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.worker import PlanHandle, connection, end_of_task, make_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -96,7 +95,9 @@ class JobReader(DataSourceStreamReader):
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._planned: dict[int, PlanAnswer] = {}
+        self._planned: dict[int, PlannedBatch] = {}
+        #: When this start of the job was first planned, ms since 1970.
+        self._began: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         record = msgspec.json.decode(self._launch.record, type=CommitRecord)
@@ -111,7 +112,7 @@ class JobReader(DataSourceStreamReader):
         job = connection(launch.handle)
         begin = msgspec.convert(start, BatchOffset)
         answer = job.transactions.plan(
-            job.plan.source_topics,
+            job.source_topics(),
             begin.queues,
             job.plan.settings.max_records_per_batch,
             _IDLE_WAIT,
@@ -121,16 +122,16 @@ class JobReader(DataSourceStreamReader):
         if answer.record is None or answer.record.batch != begin.batch:
             # The last batch was not committed: the driver is about to end this query.
             return start
-        if all(
-            end <= begin.queues.get(queue, answer.begins[queue])
-            for queue, end in answer.ends.items()
-        ):
+        if self._began is None:
+            self._began = answer.clock
+        planned = plan_batch(job.plan, answer, begin.queues, self._began)
+        if planned is None:
             return start
-        self._planned = {begin.batch + 1: answer}
+        self._planned = {begin.batch + 1: planned}
         return _offset(batch=begin.batch + 1, queues={**begin.queues, **answer.ends})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        latest = [answer.latest for answer in self._planned.values()]
+        latest = [planned.answer.latest for planned in self._planned.values()]
         return _offset(batch=max(self._planned, default=0), queues=latest[0]) if latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -141,32 +142,38 @@ class JobReader(DataSourceStreamReader):
         if stop.batch == begin.batch:
             # Spark's first batch, when there is nothing to read yet.
             return []
-        answer = self._planned[stop.batch]
-        record = answer.record
-        assert record is not None, "a job is opened before its batches are planned"
-        control = Control(
-            job=job.plan.job,
-            epoch=self._launch.epoch,
-            batch=stop.batch,
-            partitions=job.plan.settings.partitions,
-            clock=answer.clock,
-            queues=self._launch.queues,
-            brokers=sorted({MessageQueue.parse(queue).broker for queue in stop.queues}),
-            states=record.states,
-            lineage=record.lineage,
-            origins=_origins(job, stop.queues) if job.plan.topology.timed else [],
-            watermarks=record.watermarks if job.plan.topology.timed else {},
-            progress=record.progress,
-        )
+        planned = self._planned[stop.batch]
         splits = make_splits(
             {
-                queue: (max(begin.queues.get(queue, 0), answer.begins.get(queue, 0)), last)
+                queue: (max(begin.queues.get(queue, 0), planned.answer.begins.get(queue, 0)), last)
                 for queue, last in stop.queues.items()
             },
             self._launch.splits,
         )
+        control = self._control(job, planned, stop)
         encoded = msgspec.json.encode(control)
         return [SplitPartition(encoded, split) for split in splits]
+
+    def _control(self, job: JobConnection, planned: PlannedBatch, stop: BatchOffset) -> Control:
+        record = planned.answer.record
+        assert record is not None, "a job is opened before its batches are planned"
+        time = planned.time
+        return Control(
+            job=job.plan.job,
+            epoch=self._launch.epoch,
+            batch=stop.batch,
+            partitions=job.plan.settings.partitions,
+            clock=planned.answer.clock,
+            queues=self._launch.queues,
+            brokers=sorted({MessageQueue.parse(queue).broker for queue in stop.queues}),
+            states=record.states,
+            lineage=record.lineage,
+            origins=time.origins,
+            watermarks=time.watermarks,
+            idle=time.idle,
+            seen=time.seen,
+            progress=record.progress,
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SplitPartition)
@@ -195,15 +202,6 @@ class JobReader(DataSourceStreamReader):
 def _offset(**fields: Any) -> dict[str, Any]:
     offset: dict[str, Any] = msgspec.to_builtins(BatchOffset(**fields))
     return offset
-
-
-def _origins(job: JobConnection, queues: Mapping[str, int]) -> list[str]:
-    return [
-        origin_name(source.name, queue)
-        for source in job.plan.topology.sources
-        for queue in queues
-        if MessageQueue.parse(queue).topic == source.topic
-    ]
 
 
 def _fenced(job: str, epoch: int, stop: BatchOffset) -> bytes:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headrace.errors import TopologyError
-from headrace.serdes import Deserializer, Keyed, Serde, as_deserializer
-from headrace.streams._calls import caller, check_function
+from headrace.streams._calls import caller
 from headrace.streams._flow import Flow, Known
+from headrace.streams.sources import SourceOptions, Topics, make_source, place_of
 from headrace.streams.stream import Stream
-from headrace.topology import ErrorPolicy, Operator, Source, Topology, check_pickling
+from headrace.topology import ErrorPolicy, Operator, Topology, check_pickling
 from headrace.topology.names import check_job_name
+
+if TYPE_CHECKING:
+    from headrace.serdes import Deserializer, Keyed, Serde
 
 __all__ = ["StreamBuilder"]
 
@@ -75,53 +78,61 @@ class StreamBuilder:
     @overload
     def source(
         self,
-        topic: str,
+        topic: Topics,
         deserializer: Serde[V],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
     ) -> Stream[None, V]: ...
     @overload
     def source(
         self,
-        topic: str,
+        topic: Topics,
         deserializer: Deserializer[K, V],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
     ) -> Stream[K, V]: ...
     @overload
     def source(  # type: ignore[overload-overlap]  # a Keyed is a value too: the first match wins
         self,
-        topic: str,
+        topic: Topics,
         deserializer: Callable[[bytes], Keyed[K, V]],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
     ) -> Stream[K, V]: ...
     @overload
     def source(
         self,
-        topic: str,
+        topic: Topics,
         deserializer: Callable[[bytes], V],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
     ) -> Stream[None, V]: ...
     def source(
         self,
-        topic: str,
+        topic: Topics,
         deserializer: Any,
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[Any]],
     ) -> Stream[Any, Any]:
-        """Read a topic.
+        """Read a topic, several, or all that match a pattern.
+
+        New queues of a topic, and new topics that match, join a running job from their first
+        message.
 
         Parameters
         ----------
         topic
-            Name of the topic.
+            Name of the topic, or a list of names; or a compiled pattern that whole names match.
         deserializer
             A serde; a callable that takes a message's body and gives the value, or
             :class:`~headrace.serdes.Keyed` to give a key too; or a deserializer such as
@@ -131,36 +142,55 @@ class StreamBuilder:
         on_error
             What to do with a message that cannot be read: ``"fail"`` stops the job and names the
             message, ``"skip"`` counts it, ``"topic:NAME"`` sends it to that topic.
+        timestamp
+            Where the record's time comes from: ``"message"``, its born time; ``"wall"``, the
+            clock of the batch; or a function of the value that gives an aware datetime or ms
+            since 1970 (None: the born time).
+        allowed_lateness
+            How far a record may lag behind the newest of its queue before it is late; 2 seconds
+            unless given.
+        idle_timeout
+            So long a queue may be silent before event time goes on without it; 10 seconds unless
+            given, None for ever.
+        max_future
+            Records so far ahead of their store time are counted, as ``future``, and move no
+            watermark; by default as ``JobSettings.max_future`` says.
+        start
+            Where to begin: ``"first"``, ``"latest"``, an aware datetime (of storing), or offsets
+            by queue number or queue name; by default as ``JobSettings.start`` says.
+        start_once
+            Whether ``start`` holds only until the job has read these topics (True, the default),
+            or at every start of the job.
 
         Raises
         ------
         TopologyError
-            The deserializer is neither a serde nor callable.
+            The deserializer is neither a serde nor callable, or an option cannot work.
 
         Examples
         --------
+        >>> import re
         >>> from headrace import StreamBuilder, serdes
-        >>> StreamBuilder("job").source("lines", serdes.string)
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("lines", serdes.string)
         <stream 'source-lines'>
+        >>> builder.source(re.compile("orders-.*"), serdes.json, timestamp=lambda o: o["at"])
+        <stream 'source-orders'>
         """
         made_by = caller()
-        if isinstance(deserializer, Deserializer | Serde):
-            reader = as_deserializer(deserializer)
-        else:
-            check_function("source", deserializer, ("body",), made_by.origin)
-            reader = as_deserializer(deserializer, made_by.names)
-        operator = Source(
-            name=self.name_for("source", topic, name),
-            parents=(),
-            origin=made_by.origin,
-            topic=topic,
-            deserializer=reader,
-            on_error=on_error,
-        )
+        place = place_of(topic)
+        fields = {
+            "name": self.name_for("source", place, name),
+            "parents": (),
+            "origin": made_by.origin,
+            "on_error": on_error,
+        }
+        operator = make_source(fields, topic, deserializer, made_by, options)
         self.add(operator)
+        reader = operator.deserializer
         key = Known(reader.key_hint, None, operator.name, operator.origin)
         value = Known(reader.value_hint, reader.value_serde, operator.name, operator.origin)
-        return Stream(Flow(self, operator.name, name or topic, key, value))
+        return Stream(Flow(self, operator.name, name or place, key, value))
 
     def build(self) -> Topology:
         """Check what was built and give it as an immutable topology.

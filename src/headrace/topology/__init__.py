@@ -35,12 +35,14 @@ from headrace.topology.operators import (
     RecordFunction,
     Sink,
     Source,
+    Start,
     ToStream,
 )
 from headrace.topology.operators_flow import Branch, MapAsync, Merge, Output, Repartition
 from headrace.topology.pickling import check_pickling
 from headrace.topology.shapes import shape_changes, state_shape
 from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
+from headrace.topology.times import SelectTimestamp
 
 __all__ = [
     "ALONE",
@@ -71,6 +73,7 @@ __all__ = [
     "Peek",
     "RecordFunction",
     "Repartition",
+    "SelectTimestamp",
     "SessionJoin",
     "Shuffle",
     "SidesJoin",
@@ -78,6 +81,7 @@ __all__ = [
     "Source",
     "Stage",
     "StagePlan",
+    "Start",
     "TimedJoin",
     "ToStream",
     "Topology",

@@ -53,7 +53,8 @@ def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
     uses: dict[str, list[str]] = {}
     for operator in operators:
         if isinstance(operator, Source):
-            uses.setdefault(operator.topic, []).append(f"read by {operator.name}")
+            for topic in operator.shown_topics:
+                uses.setdefault(topic, []).append(f"read by {operator.name}")
         dead_letters = dead_letter_topic(operator.on_error)
         if dead_letters is not None:
             uses.setdefault(dead_letters, []).append(f"dead letters of {operator.name}")
@@ -96,8 +97,8 @@ def _dot_topics(job: str, plan: StagePlan) -> list[str]:
             name = _quoted(operator.name)
             topics: tuple[str, ...] = ()
             if isinstance(operator, Source):
-                topics = (operator.topic,)
-                edges.append(f"  {_quoted('topic ' + operator.topic)} -> {name};")
+                topics = operator.shown_topics
+                edges += [f"  {_quoted('topic ' + topic)} -> {name};" for topic in topics]
             elif isinstance(operator, Sink):
                 topics = operator.topics
                 edges += [f"  {name} -> {_quoted('topic ' + topic)};" for topic in topics]

@@ -6,9 +6,10 @@ through one table.  Names are stable: given by the user or derived from kind and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = [
     "RecordFunction",
     "Sink",
     "Source",
+    "Start",
     "ToStream",
 ]
 
@@ -37,6 +39,10 @@ __all__ = [
 Function = Callable[..., Any]
 
 Emit = Literal["update", "each"]
+
+Start = Literal["first", "latest"] | datetime | Mapping[str | int, int]
+"""At the first message of each queue, after the latest, at the first one stored at a time or
+later, or at offsets by queue number or by queue name (queues that are left out: at the first)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +117,52 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(Operator):
-    """Reads a topic."""
+    """Reads topics, and gives each record its time."""
 
     label: ClassVar[str] = "source"
     changes_key: ClassVar[bool] = True
     keeps_time: ClassVar[bool] = True
 
-    topic: str
+    #: A name, several names, or a pattern that whole names must match.
+    topic: str | tuple[str, ...] | re.Pattern[str]
     deserializer: Deserializer[Any, Any]
+    #: ``"message"``: the born time; ``"wall"``: the clock of the batch; else found in the value.
+    timestamp: Function | Literal["message", "wall"] = "message"
     #: How far a record may lag behind the newest of its queue before it is late.
     allowed_lateness: timedelta = timedelta(seconds=2)
+    #: So long a queue may be silent before the others go on without it; None: for ever.
+    idle_timeout: timedelta | None = timedelta(seconds=10)
+    #: Records so far ahead of their store time move no watermark; None: as the job's settings say.
+    max_future: timedelta | None = None
+    #: Where a job begins to read that has not read these topics; None: as its settings say.
+    start: Start | None = field(default=None, hash=False)
+    #: Whether ``start`` holds for the first start only.
+    start_once: bool = True
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it names; a pattern names none."""
+        if isinstance(self.topic, str):
+            return (self.topic,)
+        return self.topic if isinstance(self.topic, tuple) else ()
+
+    @property
+    def shown_topics(self) -> tuple[str, ...]:
+        """Name what it reads: its topics, or its pattern between slashes."""
+        return (f"/{self.topic.pattern}/",) if isinstance(self.topic, re.Pattern) else self.topics
+
+    def reads(self, topic: str) -> bool:
+        """Tell whether it reads a topic."""
+        if isinstance(self.topic, re.Pattern):
+            return self.topic.fullmatch(topic) is not None
+        return topic in self.topics
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        return [f"reads {self.topic}", f"deserializer {self.deserializer!r}"]
+        facts = [f"reads {', '.join(self.shown_topics)}", f"deserializer {self.deserializer!r}"]
+        if self.timestamp != "message":
+            facts.append("time by the wall clock" if self.timestamp == "wall" else "time selected")
+        return facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from headrace.topology.operators import Source
+
 if TYPE_CHECKING:
     from headrace.topology.graph import Topology
     from headrace.topology.operators import Operator
@@ -90,6 +92,23 @@ class StagePlan:
             else:
                 pending += [(each, delay + operator.delay) for each in operator.parents]
         return found
+
+    def sources_of(self, name: str) -> list[Source]:
+        """Give the sources whose records may reach an operator; a source reaches itself."""
+        operators = {o.name: o for stage in self.stages for o in stage.operators}
+        found = {name: operators[name]}
+        pending = [name]
+        while pending:
+            for parent in operators[pending.pop()].parents:
+                if parent not in found:
+                    found[parent] = operators[parent]
+                    pending.append(parent)
+        return [operator for operator in found.values() if isinstance(operator, Source)]
+
+    @cached_property
+    def timed(self) -> bool:
+        """Whether some operator acts on the progress of event time."""
+        return any(operator.timed for stage in self.stages for operator in stage.operators)
 
     def children(self, name: str) -> tuple[Operator, ...]:
         """Give the operators that an operator feeds, in the order in which they were added."""

@@ -88,14 +88,13 @@ def _check_sources_used(operators: Sequence[Operator]) -> None:
     for operator in operators:
         if isinstance(operator, Source) and operator.name not in fed:
             raise TopologyError(
-                f"{_named(operator)} reads topic '{operator.topic}' for nothing: no operator"
-                " follows it",
+                f"{_named(operator)} reads {_shown(operator)} for nothing: no operator follows it",
                 hint="add operators, e.g. a sink, or leave the source out",
             )
 
 
 def _check_topics(name: str, operators: Sequence[Operator]) -> None:
-    sources: dict[str, Source] = {}
+    sources = [operator for operator in operators if isinstance(operator, Source)]
     own = {commit_topic(name)} | {state_topic(name, o.name) for o in operators if o.stateful}
     for operator in operators:
         for topic in _used_topics(operator):
@@ -106,25 +105,18 @@ def _check_topics(name: str, operators: Sequence[Operator]) -> None:
                     f" '{name}' itself",
                     hint="use another topic, or give the job or the operator another name",
                 )
-        if isinstance(operator, Source):
-            _check_source(operator, sources)
-            sources[operator.topic] = operator
+    _check_starts(sources)
     _check_outputs(operators, sources)
 
 
+def _shown(source: Source) -> str:
+    topics = source.shown_topics
+    named = ", ".join(f"'{topic}'" for topic in topics)
+    return f"topic {named}" if len(topics) == 1 else f"topics {named}"
+
+
 def _used_topics(operator: Operator) -> tuple[str, ...]:
-    if isinstance(operator, Sink):
-        return operator.topics
-    return (operator.topic,) if isinstance(operator, Source) else ()
-
-
-def _check_source(source: Source, sources: dict[str, Source]) -> None:
-    first = sources.get(source.topic)
-    if first is not None:
-        raise TopologyError(
-            f"two sources read topic '{source.topic}': {_named(first)} and {_named(source)}",
-            hint="keep the stream of the first in a variable and branch from it",
-        )
+    return operator.topics if isinstance(operator, Source | Sink) else ()
 
 
 def _check_policy(operator: Operator) -> None:
@@ -139,13 +131,28 @@ def _check_policy(operator: Operator) -> None:
         )
 
 
-def _check_outputs(operators: Sequence[Operator], sources: dict[str, Source]) -> None:
+def _check_starts(sources: Sequence[Source]) -> None:
+    """A job reads each message once, for all its sources, so it has one place to begin."""
+    first: dict[str, Source] = {}
+    for source in sources:
+        for topic in source.topics:
+            other = first.setdefault(topic, source)
+            if (other.start, other.start_once) != (source.start, source.start_once):
+                raise TopologyError(
+                    f"{_named(other)} and {_named(source)} read topic '{topic}' from different"
+                    f" starts: {other.start!r} and {source.start!r}",
+                    hint="give both the same start=, or use two jobs",
+                )
+
+
+def _check_outputs(operators: Sequence[Operator], sources: Sequence[Source]) -> None:
     for operator in operators:
         for topic in _written_by(operator):
-            if topic not in sources:
+            reader = next((source for source in sources if source.reads(topic)), None)
+            if reader is None:
                 continue
             raise TopologyError(
-                f"{_named(operator)} writes topic '{topic}', which {_named(sources[topic])} reads:"
+                f"{_named(operator)} writes topic '{topic}', which {_named(reader)} reads:"
                 " the job would feed itself without end",
                 hint="write to another topic",
             )

@@ -70,7 +70,7 @@ class TopologyTestDriver:
     ) -> None:
         self.topology = topology
         self.now = start
-        self._job = MemoryJob(topology, partitions, queues or {})
+        self._job = MemoryJob(topology, partitions, queues or {}, milliseconds(start))
         self._pending: list[Sent] | None = None
         #: Every batch that a test sent and that did not fail.
         self.recorded: list[list[Sent]] = []
@@ -98,14 +98,15 @@ class TopologyTestDriver:
         TopicNotFoundError
             The topology does not read the topic, or the topic has no such queue.
         """
-        if topic not in self._job.queues:
+        counts = self._job.queues.counts
+        if not self._job.queues.reads(topic):
             raise TopicNotFoundError(
                 f"topology '{self.topology.name}' does not read topic '{topic}'",
-                hint=f"it reads {', '.join(self._job.queues)}",
+                hint=f"it reads {', '.join(counts)}",
             )
-        if not 0 <= queue < self._job.queues[topic]:
+        if not 0 <= queue < counts[topic]:
             raise TopicNotFoundError(
-                f"topic '{topic}' has no queue {queue}: it has {self._job.queues[topic]}",
+                f"topic '{topic}' has no queue {queue}: it has {counts[topic]}",
                 hint=f"make the driver with queues={{{topic!r}: {queue + 1}}}",
             )
         return TestInput(topic, serde, queue, self._take, lambda: self.now)
@@ -152,8 +153,10 @@ class TopologyTestDriver:
         )
 
     def advance(self, by: timedelta) -> None:
-        """Move the clock on."""
+        """Move the clock on; what is due by then happens, such as timers and idle timeouts."""
         self.now += by
+        if self._pending is None:
+            self._job.run_due(milliseconds(self.now))
 
     @contextmanager
     def batch(self) -> Iterator[None]:

@@ -1,0 +1,133 @@
+"""Sources: what can be said of the topics that a job reads, and of the times in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+
+from headrace.errors import TopologyError
+from headrace.serdes import Deserializer, Serde, as_deserializer
+from headrace.streams._calls import check_function
+from headrace.topology import Source, Start
+
+if TYPE_CHECKING:
+    from headrace.streams._calls import Caller
+
+__all__ = ["SourceOptions", "Topics", "check_durations", "make_source", "place_of"]
+
+V = TypeVar("V")
+
+Topics = str | Sequence[str] | re.Pattern[str]
+"""A topic, several, or a pattern that whole names of topics must match."""
+
+
+class SourceOptions(TypedDict, Generic[V], total=False):
+    """What :meth:`StreamBuilder.source` takes by name, and its defaults."""
+
+    #: Where the record's time comes from: ``"message"``, the born time (the default); ``"wall"``,
+    #: the clock of the batch; or a function of the value that gives an aware datetime or ms since
+    #: 1970 (None: the born time).
+    timestamp: Callable[[V], datetime | int | None] | Literal["message", "wall"]
+    #: How far a record may lag behind the newest of its queue before it is late; 2 seconds.
+    allowed_lateness: timedelta
+    #: So long a queue may be silent before event time goes on without it; 10 seconds.  None: the
+    #: others wait for it for ever.
+    idle_timeout: timedelta | None
+    #: Records so far ahead of their store time are counted and move no watermark; one day, by
+    #: ``JobSettings.max_future``.
+    max_future: timedelta | None
+    #: Where to begin: ``"first"``, ``"latest"``, an aware datetime, or offsets by queue number or
+    #: by queue name; as ``JobSettings.start`` says by default.
+    start: Start | None
+    #: Whether ``start`` holds for the first start of the job only, which is the default.
+    start_once: bool
+
+
+def make_source(
+    fields: Mapping[str, Any],
+    topics: Topics,
+    deserializer: object,
+    made_by: Caller,
+    options: SourceOptions[Any],
+) -> Source:
+    """Check what was said of a source and make it.
+
+    Raises
+    ------
+    TopologyError
+        Something of it cannot work.
+    """
+    if isinstance(deserializer, Deserializer | Serde):
+        reader = as_deserializer(deserializer)
+    else:
+        check_function("source", deserializer, ("body",), made_by.origin)
+        reader = as_deserializer(deserializer, made_by.names)
+    what = f"source '{fields['name']}' at {made_by.origin}"
+    timestamp = options.get("timestamp", "message")
+    if timestamp not in ("message", "wall"):
+        check_function("source(timestamp=...)", timestamp, ("value",), made_by.origin)
+    check_durations(what, options)
+    _check_start(what, options.get("start"))
+    return Source(**fields, topic=_checked(what, topics), deserializer=reader, **options)
+
+
+def place_of(topics: Topics) -> str:
+    """Choose what a source and the operators behind it are named after.
+
+    >>> place_of("lines"), place_of(["lines", "words"]), place_of(re.compile("orders-.*"))
+    ('lines', 'lines', 'orders')
+    """
+    if isinstance(topics, str):
+        return topics
+    if isinstance(topics, re.Pattern):
+        return re.sub(r"[^A-Za-z0-9_-]+", "", topics.pattern).strip("-_") or "topics"
+    return topics[0] if topics else "topics"
+
+
+def check_durations(what: str, options: Mapping[str, Any]) -> None:
+    """Refuse durations that are none.
+
+    Raises
+    ------
+    TopologyError
+        One of them is negative or not a ``timedelta``.
+    """
+    for name in ("allowed_lateness", "idle_timeout", "max_future"):
+        value = options.get(name)
+        if value is None and (name != "allowed_lateness" or name not in options):
+            continue
+        if not isinstance(value, timedelta) or value < timedelta(0):
+            raise TopologyError(
+                f"{what} has {name}={value!r}",
+                hint="give a timedelta that is not negative, e.g. timedelta(seconds=5)",
+            )
+
+
+def _checked(what: str, topics: Topics) -> str | tuple[str, ...] | re.Pattern[str]:
+    if isinstance(topics, str | re.Pattern):
+        return topics
+    if not topics or len(set(topics)) < len(topics):
+        raise TopologyError(
+            f"{what} reads the topics {list(topics)!r}",
+            hint="name at least one topic, and each once",
+        )
+    return tuple(topics)
+
+
+def _check_start(what: str, start: object) -> None:
+    if start is None or start in ("first", "latest"):
+        return
+    if isinstance(start, datetime) and start.tzinfo is not None:
+        return
+    if isinstance(start, Mapping) and all(
+        isinstance(queue, str | int) and isinstance(offset, int) and offset >= 0
+        for queue, offset in start.items()
+    ):
+        return
+    raise TopologyError(
+        f"{what} has start={start!r}",
+        hint="start is 'first', 'latest', a datetime with a time zone, or offsets such as {0: 17}"
+        " by queue number or {'lines@broker-a@0': 17} by queue name",
+    )
