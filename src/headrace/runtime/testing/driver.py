@@ -78,7 +78,7 @@ class TopologyTestDriver:
     @property
     def queues(self) -> Mapping[str, int]:
         """Number of queues of each source topic."""
-        return self._job.queues
+        return self._job.queues.counts
 
     @property
     def counters(self) -> Mapping[str, int]:
