@@ -12,8 +12,24 @@ if TYPE_CHECKING:
     from headrace.serdes import Keyed, Serde
     from headrace.settings import JobSettings
     from headrace.spark import JobStatistics, StreamJob, assert_same_on_spark
-    from headrace.streams import KeyedStream, Stream, StreamBuilder, Table
-    from headrace.topology import Accumulator, Topology
+    from headrace.streams import (
+        KeyedStream,
+        Stream,
+        StreamBuilder,
+        Table,
+        WindowedStream,
+        WindowedTable,
+    )
+    from headrace.topology import (
+        Accumulator,
+        Topology,
+        Windowed,
+        count_window,
+        hopping,
+        session,
+        sliding,
+        tumbling,
+    )
 
 __all__ = [
     "Accumulator",
@@ -31,9 +47,17 @@ __all__ = [
     "Topology",
     "TopologyError",
     "TopologyTestDriver",
+    "Windowed",
+    "WindowedStream",
+    "WindowedTable",
     "assert_same_on_spark",
+    "count_window",
     "errors",
+    "hopping",
     "serdes",
+    "session",
+    "sliding",
+    "tumbling",
 ]
 
 # Imported at first use: the broker and the command line start without what they do not need,
@@ -55,6 +79,14 @@ _HOMES = {
     "TopologyError": "headrace.errors",
     "TopologyTestDriver": "headrace.runtime",
     "assert_same_on_spark": "headrace.spark",
+    "Windowed": "headrace.topology",
+    "WindowedStream": "headrace.streams",
+    "WindowedTable": "headrace.streams",
+    "count_window": "headrace.topology",
+    "hopping": "headrace.topology",
+    "session": "headrace.topology",
+    "sliding": "headrace.topology",
+    "tumbling": "headrace.topology",
 }
 _MODULES = frozenset({"errors", "serdes"})
 

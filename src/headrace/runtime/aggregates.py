@@ -27,7 +27,7 @@ from headrace.topology.operators import Aggregate
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["AggregateProcessor", "Combiner", "combines"]
+__all__ = ["AggregateProcessor", "Combiner", "combines", "dict_keys"]
 
 #: Key types whose equality in a dict is the equality of their canonical encodings.
 _PLAIN_KEY_TYPES = (str, bytes, int)
@@ -73,7 +73,7 @@ class Combiner:
         if not len(chunk):
             return
         with writing(self._operator, "a key"):
-            kind, keys = _dict_keys(chunk.key_list())
+            kind, keys = dict_keys(chunk.key_list())
         groups = self._groups.setdefault(kind, _Groups())
         self._folder.fold(groups.accumulators, keys, chunk)
         groups.last.update(zip(keys, range(self._seen, self._seen + len(chunk)), strict=False))
@@ -109,7 +109,7 @@ class Combiner:
         return rows.take(order)
 
 
-def _dict_keys(keys: list[Any]) -> tuple[type | None, list[Any]]:
+def dict_keys(keys: list[Any]) -> tuple[type | None, list[Any]]:
     """Give keys that a dict tells apart as their canonical encodings do (1, 1.0, True differ)."""
     kinds = set(map(type, keys))
     if len(kinds) == 1:

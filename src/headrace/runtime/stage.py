@@ -15,6 +15,7 @@ from headrace.runtime.joins import JOINS
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
 from headrace.runtime.timestamps import SelectTimestampProcessor
+from headrace.runtime.windows import WINDOWS
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
 from headrace.topology.times import SelectTimestamp
 
@@ -36,6 +37,7 @@ PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     SelectTimestamp: SelectTimestampProcessor,
     Aggregate: AggregateProcessor,
     **COLUMNS,
+    **WINDOWS,
 }
 
 Inputs = dict[str, dict[int, Chunk]]

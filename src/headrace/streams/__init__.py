@@ -6,6 +6,16 @@ from headrace.streams.builder import StreamBuilder
 from headrace.streams.keyed import KeyedStream, Table
 from headrace.streams.outputs import End
 from headrace.streams.stream import Stream
+from headrace.streams.windowed import WindowedStream, WindowedTable
 from headrace.topology import Accumulator
 
-__all__ = ["Accumulator", "End", "KeyedStream", "Stream", "StreamBuilder", "Table"]
+__all__ = [
+    "Accumulator",
+    "End",
+    "KeyedStream",
+    "Stream",
+    "StreamBuilder",
+    "Table",
+    "WindowedStream",
+    "WindowedTable",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -22,6 +23,8 @@ from headrace.topology import Accumulator, Aggregate, Emit, ErrorPolicy, ToStrea
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Known, Step
+    from headrace.streams.windowed import WindowedStream
+    from headrace.topology.windows import Windows
 
 __all__ = ["KeyedStream", "Table"]
 
@@ -262,6 +265,35 @@ class KeyedStream(Gathered[K, V]):
         """
         step = self._aggregate_step("aggregate", name, emit, on_error)
         return self._gather(step, gather_custom(step, accumulator, serde), emit)
+
+    def window(self, windows: Windows, *, grace: timedelta = timedelta(0)) -> WindowedStream[K, V]:
+        """Divide the records of each key into windows.
+
+        Parameters
+        ----------
+        windows
+            What :func:`headrace.tumbling`, :func:`headrace.hopping`, :func:`headrace.sliding`,
+            :func:`headrace.session` or :func:`headrace.count_window` gives.
+        grace
+            How long a window stays open behind its end, and how much later than the source's
+            ``allowed_lateness`` says a record may come.
+
+        Raises
+        ------
+        TopologyError
+            The grace is negative.
+
+        Examples
+        --------
+        >>> from datetime import timedelta
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> words = StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
+        >>> words.window(tumbling(timedelta(minutes=1))).count()
+        <windowed table 'count-words'>
+        """
+        from headrace.streams.windowed import WindowedStream
+
+        return WindowedStream(self._flow, windows, grace)
 
     def _aggregate_step(
         self, label: str, name: str | None, emit: str, on_error: ErrorPolicy = "fail"

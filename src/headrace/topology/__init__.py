@@ -39,10 +39,29 @@ from headrace.topology.operators import (
     ToStream,
 )
 from headrace.topology.operators_flow import Branch, MapAsync, Merge, Output, Repartition
+from headrace.topology.operators_windows import (
+    CountWindow,
+    SessionWindow,
+    SlidingWindow,
+    TimeWindow,
+    WindowAggregate,
+)
 from headrace.topology.pickling import check_pickling
 from headrace.topology.shapes import shape_changes, state_shape
 from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
 from headrace.topology.times import SelectTimestamp
+from headrace.topology.windowed import Windowed, WindowedSerde, WithWindow
+from headrace.topology.windows import (
+    CountWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    count_window,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
 
 __all__ = [
     "ALONE",
@@ -52,6 +71,8 @@ __all__ = [
     "Aggregation",
     "Branch",
     "Copies",
+    "CountWindow",
+    "CountWindows",
     "Emit",
     "EntriesSerde",
     "ErrorPolicy",
@@ -75,24 +96,39 @@ __all__ = [
     "Repartition",
     "SelectTimestamp",
     "SessionJoin",
+    "SessionWindow",
+    "SessionWindows",
     "Shuffle",
     "SidesJoin",
     "Sink",
+    "SlidingWindow",
+    "SlidingWindows",
     "Source",
     "Stage",
     "StagePlan",
     "Start",
+    "TimeWindow",
+    "TimeWindows",
     "TimedJoin",
     "ToStream",
     "Topology",
+    "WindowAggregate",
     "WindowJoin",
+    "Windowed",
+    "WindowedSerde",
+    "WithWindow",
     "add_numbers",
     "check_pickling",
     "commit_topic",
+    "count_window",
     "cut_stages",
     "dead_letter_topic",
+    "hopping",
     "mergeable",
+    "session",
     "shape_changes",
+    "sliding",
     "state_shape",
     "state_topic",
+    "tumbling",
 ]

@@ -1,0 +1,22 @@
+"""The table of window operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.runtime.windows.beside import WithWindowProcessor
+from headrace.runtime.windows.time_windows import TimeWindowProcessor
+from headrace.topology.operators_windows import TimeWindow
+from headrace.topology.windowed import WithWindow
+
+if TYPE_CHECKING:
+    from headrace.runtime.processors import Processor
+    from headrace.topology.operators import Operator
+
+__all__ = ["WINDOWS"]
+
+#: Operator to processor: a new kind of window is a line here.
+WINDOWS: dict[type[Operator], type[Processor[Any]]] = {
+    TimeWindow: TimeWindowProcessor,
+    WithWindow: WithWindowProcessor,
+}

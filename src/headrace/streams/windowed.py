@@ -1,0 +1,346 @@
+"""Windowed streams: what is kept per key and window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from headrace import serdes
+from headrace.errors import TopologyError
+from headrace.serdes import serde_for
+from headrace.streams.keyed import KeyedStream, Number, Table
+from headrace.streams.stream import Stream
+from headrace.topology import (
+    CountWindow,
+    CountWindows,
+    SessionWindow,
+    SessionWindows,
+    SlidingWindow,
+    SlidingWindows,
+    TimeWindow,
+    TimeWindows,
+    ToStream,
+    Windowed,
+    WindowedSerde,
+    WithWindow,
+)
+from headrace.topology.windows import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.serdes import Serde
+    from headrace.streams._flow import Flow, Known, Step
+    from headrace.streams.gathering import Gathering
+    from headrace.topology import Accumulator, Emit, ErrorPolicy, WindowAggregate
+    from headrace.topology.operators_windows import WindowEmit
+    from headrace.topology.windows import Windows
+
+__all__ = ["WindowedStream", "WindowedTable"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+
+#: What gathers by each kind of window.
+_OPERATORS: dict[type[Windows], type[Any]] = {
+    CountWindows: CountWindow,
+    SessionWindows: SessionWindow,
+    SlidingWindows: SlidingWindow,
+    TimeWindows: TimeWindow,
+}
+
+
+class WindowedStream(Generic[K, V]):
+    """Records of each key in windows; made by :meth:`KeyedStream.window`.
+
+    Every aggregate of a keyed stream is here too, and gives a :class:`WindowedTable`.
+    ``emit="close"`` gives one result when a window closes; ``emit="update"`` gives the latest
+    result of each window that changed, once per batch.
+    """
+
+    def __init__(self, flow: Flow, windows: Windows, grace: timedelta) -> None:
+        self._flow = flow
+        self._group: _Group[K, V] = _Group(flow, windows, milliseconds(grace, "grace"))
+
+    def __repr__(self) -> str:
+        return f"<windowed stream '{self._flow.operator}'>"
+
+    def count(
+        self, *, name: str | None = None, emit: WindowEmit = "close"
+    ) -> WindowedTable[K, V, int]:
+        """Count the records of each window; see :meth:`KeyedStream.count`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, session
+        >>> clicks = StreamBuilder("job").source("clicks", serdes.string).key_by(str.lower)
+        >>> clicks.window(session(timedelta(minutes=30))).count()
+        <windowed table 'count-clicks'>
+        """
+        return self._table(self._gathering(emit).count(name=name))
+
+    @overload
+    def sum(
+        self: WindowedStream[K, Number],
+        selector: None = None,
+        *,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, Number, Number]: ...
+    @overload
+    def sum(
+        self,
+        selector: Callable[[V], Number],
+        *,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, Number]: ...
+    def sum(
+        self,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, Any, Any]:
+        """Add up the values of each window; see :meth:`KeyedStream.sum`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, hopping, serdes
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> by_item = orders.key_by(lambda order: order["item"])
+        >>> windows = hopping(timedelta(minutes=5), timedelta(minutes=1))
+        >>> by_item.window(windows).sum(lambda order: order["price"])
+        <windowed table 'sum-orders'>
+        """
+        group: KeyedStream[K, Any] = self._gathering(emit)
+        return self._table(group.sum(selector, name=name, on_error=on_error))
+
+    def reduce(
+        self,
+        function: Callable[[V, V], V],
+        *,
+        name: str | None = None,
+        serde: Serde[V] | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, V]:
+        """Fold the values of each window into one; see :meth:`KeyedStream.reduce`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> words = StreamBuilder("job").source("words", serdes.string).key_by(len)
+        >>> words.window(tumbling(timedelta(hours=1))).reduce(max)
+        <windowed table 'reduce-words'>
+        """
+        return self._table(
+            self._gathering(emit).reduce(function, name=name, serde=serde, on_error=on_error)
+        )
+
+    def aggregate(
+        self,
+        accumulator: Accumulator[V, R] | Callable[[], Accumulator[V, R]],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, R]:
+        """Fold the values of each window by your own class; see :meth:`KeyedStream.aggregate`.
+
+        Sessions that meet are merged, and sliding windows are put together from parts: there the
+        accumulator needs ``merge``.
+
+        Examples
+        --------
+        >>> from headrace import Accumulator, StreamBuilder, serdes, tumbling
+        >>> class Longest(Accumulator[str, str]):
+        ...     def __init__(self) -> None:
+        ...         self.word = ""
+        ...
+        ...     def add(self, value: str) -> None:
+        ...         self.word = max(self.word, value, key=len)
+        ...
+        ...     def result(self) -> str:
+        ...         return self.word
+        >>> words = StreamBuilder("job").source("words", serdes.string)
+        >>> windows = words.key_by(lambda word: word[0]).window(tumbling(timedelta(days=1)))
+        >>> windows.aggregate(Longest)
+        <windowed table 'aggregate-words'>
+        """
+        return self._table(
+            self._gathering(emit).aggregate(accumulator, name=name, serde=serde, on_error=on_error)
+        )
+
+    def _gathering(self, emit: WindowEmit) -> _Group[K, V]:
+        self._group.emit = emit
+        return self._group
+
+    def _table(self, table: Table[K, R]) -> WindowedTable[K, V, R]:
+        assert self._group.operator is not None
+        return WindowedTable(self._flow, table._flow, self._group.operator)  # noqa: SLF001 - its kin
+
+
+class WindowedTable(Generic[K, V, R]):
+    """The results of each key and window.
+
+    Results keep the key of their records.  Which window a result is for stands in the properties
+    ``window_start_time`` and ``window_end_time`` (ms since 1970) of every message that a sink
+    makes of it, and in the value with ``to_stream(with_window=True)``.
+    """
+
+    def __init__(self, before: Flow, flow: Flow, operator: WindowAggregate) -> None:
+        self._before = before
+        self._flow = flow
+        self._operator = operator
+
+    def __repr__(self) -> str:
+        return f"<windowed table '{self._flow.operator}'>"
+
+    @property
+    def name(self) -> str:
+        """Name of the operator that keeps the windows, and of its state store."""
+        return self._flow.operator
+
+    @overload
+    def to_stream(
+        self, *, with_window: Literal[True], name: str | None = None
+    ) -> Stream[K, Windowed[R]]: ...
+    @overload
+    def to_stream(
+        self, *, with_window: Literal[False] = False, name: str | None = None
+    ) -> Stream[K, R]: ...
+    def to_stream(self, *, with_window: bool = False, name: str | None = None) -> Stream[K, Any]:
+        """Give the results as a stream.
+
+        Parameters
+        ----------
+        with_window
+            Give each result as a :class:`~headrace.Windowed`: value, start and end.
+        name
+            Name of the operator.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, TopologyTestDriver, serdes, tumbling
+        >>> builder = StreamBuilder("job")
+        >>> words = builder.source("words", serdes.string).key_by(str.lower)
+        >>> counts = words.window(tumbling(timedelta(minutes=1))).count()
+        >>> counts.to_stream(with_window=True).map_values(
+        ...     lambda result: f"{result.value} from {result.start:%H:%M} to {result.end:%H:%M}"
+        ... ).sink("counts", serdes.string)
+        <end of 'sink-counts'>
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     sent = driver.input("words", serdes.string)
+        ...     sent.send("to", time=driver.now)
+        ...     sent.send("be", time=driver.now + timedelta(minutes=2))
+        ...     [(r.key, r.value) for r in driver.output("counts", serdes.string).read_all()]
+        [('to', '1 from 00:00 to 00:01')]
+        """
+        step = self._flow.begin("to_stream", name)
+        if not with_window:
+            return Stream(step.add(ToStream(**step.fields)))
+        values = WindowedSerde(self._flow.value.serde_or_plain())
+        known = step.known(Windowed, values)
+        return Stream(step.add(WithWindow(**step.fields), value=known))
+
+    def late(self, *, name: str | None = None) -> Stream[K, V]:
+        """Give the records that came too late for their windows, as they were.
+
+        Raises
+        ------
+        TopologyError
+            The records are of a known type for which there is no serde.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> words = StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
+        >>> counts = words.window(tumbling(timedelta(minutes=1))).count()
+        >>> counts.late().sink("late-words", serdes.string)
+        <end of 'sink-late-words'>
+        """
+        step = replace(self._flow, key=self._before.key, value=self._before.value).begin(
+            "late", name
+        )
+        if not isinstance(self._operator, TimeWindow | SlidingWindow | SessionWindow):
+            raise TopologyError(
+                f"late at {step.caller.origin}: nothing is late for windows that count records",
+                hint="leave late() out",
+            )
+        serde = self._before.value.needed_serde(step.name, "gives the late ones on")
+        self._operator = replace(self._operator, value_serde=serde)
+        self._flow.builder.replace(self._operator)
+        return Stream(step.add(ToStream(**{**step.fields, "output": "late"})))
+
+
+class _Group(KeyedStream[K, V]):
+    """A keyed stream whose aggregates gather by windows."""
+
+    def __init__(self, flow: Flow, windows: Windows, grace: int) -> None:
+        super().__init__(flow)
+        self._windows = windows
+        self._grace = grace
+        #: When the next one gives results.
+        self.emit: WindowEmit = "close"
+        #: The last one made.
+        self.operator: WindowAggregate | None = None
+
+    def _gather(self, step: Step, gathering: Gathering, emit: Emit) -> Table[K, Any]:
+        del emit
+        self._check(step)
+        self._check_merging(step, gathering)
+        gathering.check_travel(step, combined=False)
+        aggregation = gathering.aggregation
+        operator: WindowAggregate = _OPERATORS[type(self._windows)](
+            **step.fields,
+            aggregation=aggregation,
+            value_serde=_written(self._flow.value, aggregation.value_serde),
+            windows=self._windows,
+            grace=self._grace,
+            emit=self.emit,
+        )
+        self.operator = operator
+        return Table(step.add(operator, value=gathering.result))
+
+    def _check(self, step: Step) -> None:
+        if self.emit not in ("close", "update"):
+            raise TopologyError(
+                f"operator '{step.name}' (made at {step.caller.origin}) has emit={self.emit!r}",
+                hint="emit is 'close' (one result per window) or 'update' (at every change)",
+            )
+        if type(self._windows) not in _OPERATORS:
+            raise TopologyError(
+                f"window at {step.caller.origin} needs windows, not {self._windows!r:.100}",
+                hint="give what tumbling, hopping, sliding, session or count_window makes",
+            )
+        if self._grace and isinstance(self._windows, CountWindows):
+            raise TopologyError(
+                f"window at {step.caller.origin} has grace={self._grace} ms, but it counts records",
+                hint="leave grace= out: nothing is late for windows that count records",
+            )
+
+    def _check_merging(self, step: Step, gathering: Gathering) -> None:
+        fixed = isinstance(self._windows, TimeWindows | CountWindows)
+        if not (fixed or gathering.merges or gathering.aggregation.kind == "reduce"):
+            raise TopologyError(
+                f"operator '{step.name}' (made at {step.caller.origin}) gathers by windows that"
+                " are put together from parts, and its accumulator cannot merge",
+                hint="give the accumulator a merge(other) method",
+            )
+
+
+def _written(values: Known, chosen: Serde[Any]) -> Serde[Any]:
+    """Choose what writes records that travel one by one, as late ones do.
+
+    A count looks at no value, yet late ones are shown as they were where that is possible.
+    """
+    if chosen is not serdes.nothing:
+        return chosen
+    return values.serde or (None if values.hint is Any else serde_for(values.hint)) or chosen

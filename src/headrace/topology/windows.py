@@ -1,0 +1,248 @@
+"""Windows: how event time, or the count of records, is divided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from zoneinfo import ZoneInfo
+
+from headrace.errors import TopologyError
+
+__all__ = [
+    "CountWindows",
+    "SessionWindows",
+    "SlidingWindows",
+    "TimeWindows",
+    "Windows",
+    "count_window",
+    "hopping",
+    "milliseconds",
+    "session",
+    "sliding",
+    "told",
+    "tumbling",
+]
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindows:
+    """Windows [start, start + size), one every ``slide``; all in ms."""
+
+    size: int
+    slide: int
+    offset: int = 0
+    #: Sizes and offset are counted by this zone's clock and calendar.
+    zone: str | None = None
+
+    def __str__(self) -> str:
+        kind = f"tumbling {told(self.size)}"
+        if self.slide != self.size:
+            kind = f"hopping {told(self.size)} every {told(self.slide)}"
+        shifted = f" offset {told(self.offset)}" if self.offset else ""
+        return kind + shifted + (f" in {self.zone}" if self.zone else "")
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindows:
+    """Windows [t - size, t], one for each time t of a record; ms."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"sliding {told(self.size)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows:
+    """Runs of records of which none is more than ``gap`` ms from the next."""
+
+    gap: int
+
+    def __str__(self) -> str:
+        return f"session with gap {told(self.gap)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CountWindows:
+    """Every ``size`` records of a key."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"every {self.size} records"
+
+
+Windows = TimeWindows | SlidingWindows | SessionWindows | CountWindows
+
+
+def tumbling(
+    size: timedelta, *, offset: timedelta = timedelta(0), time_zone: str | None = None
+) -> TimeWindows:
+    """Divide time into windows that follow each other.
+
+    Starts are multiples of the size since 1970 UTC, also before it.
+
+    Parameters
+    ----------
+    size
+        Length of a window.
+    offset
+        Moves the starts.  Weeks that begin on Monday have ``offset=timedelta(days=4)``, for 1970
+        began on a Thursday.
+    time_zone
+        Count days by this zone's calendar, such as ``"Europe/Berlin"``: a window then begins at
+        midnight there, and the day on which clocks change has 23 or 25 hours.  Size and slide
+        are whole days.
+
+    Raises
+    ------
+    TopologyError
+        The size is not positive, or not whole days with a time zone, or the zone is unknown.
+
+    Examples
+    --------
+    >>> from datetime import timedelta
+    >>> from headrace import tumbling
+    >>> print(tumbling(timedelta(days=1), time_zone="Europe/Berlin"))
+    tumbling 1 day, 0:00:00 in Europe/Berlin
+    """
+    return hopping(size, size, offset=offset, time_zone=time_zone)
+
+
+def hopping(
+    size: timedelta,
+    slide: timedelta,
+    *,
+    offset: timedelta = timedelta(0),
+    time_zone: str | None = None,
+) -> TimeWindows:
+    """Divide time into windows that overlap: one of a fixed size begins every ``slide``.
+
+    Parameters
+    ----------
+    size
+        Length of a window.
+    slide
+        From one start to the next; at most the size, so that no record is left out.
+    offset
+        Moves the starts.
+    time_zone
+        Count days by this zone's calendar; see :func:`tumbling`.
+
+    Raises
+    ------
+    TopologyError
+        A length is not positive, the slide is longer than the size, or the zone does not fit.
+
+    Examples
+    --------
+    >>> from datetime import timedelta
+    >>> from headrace import hopping
+    >>> print(hopping(timedelta(minutes=5), timedelta(minutes=1)))
+    hopping 0:05:00 every 0:01:00
+    """
+    size_ms, slide_ms = _positive(size, "size"), _positive(slide, "slide")
+    if slide_ms > size_ms:
+        raise TopologyError(
+            f"windows of {size} every {slide} would leave records out",
+            hint="choose a slide of at most the size",
+        )
+    if time_zone is not None:
+        _check_zone(time_zone, size, slide)
+    return TimeWindows(size_ms, slide_ms, _milliseconds(offset) % slide_ms, time_zone)
+
+
+def sliding(size: timedelta) -> SlidingWindows:
+    """Look back from every record: a window ends at each time at which a key has a record.
+
+    It holds the key's records from ``size`` before that time up to it, both included.
+
+    Examples
+    --------
+    >>> from datetime import timedelta
+    >>> from headrace import sliding
+    >>> print(sliding(timedelta(minutes=5)))
+    sliding 0:05:00
+    """
+    return SlidingWindows(_positive(size, "size"))
+
+
+def session(gap: timedelta) -> SessionWindows:
+    """Gather records of a key that follow each other closely.
+
+    A record belongs to a session when it is at most ``gap`` before or behind one of its records,
+    ``gap`` included; a record between two sessions makes them one.  A session's window is from
+    its first record to ``gap`` behind its last.
+
+    Examples
+    --------
+    >>> from datetime import timedelta
+    >>> from headrace import session
+    >>> print(session(timedelta(minutes=30)))
+    session with gap 0:30:00
+    """
+    return SessionWindows(_positive(gap, "gap"))
+
+
+def count_window(size: int) -> CountWindows:
+    """Gather every so many records of a key, in the order of arrival at the broker.
+
+    Examples
+    --------
+    >>> from headrace import count_window
+    >>> print(count_window(100))
+    every 100 records
+    """
+    if size < 1:
+        raise TopologyError(f"a window of {size} records is none", hint="count at least 1 record")
+    return CountWindows(size)
+
+
+def milliseconds(length: timedelta, what: str) -> int:
+    """Give a length in ms.
+
+    Raises
+    ------
+    TopologyError
+        It is negative, or no whole number of milliseconds.
+    """
+    if length < timedelta(0):
+        raise TopologyError(f"{what} is {length}", hint=f"choose a {what} of 0 or more")
+    return _milliseconds(length)
+
+
+def _milliseconds(length: timedelta) -> int:
+    whole, rest = divmod(length, timedelta(milliseconds=1))
+    if rest:
+        raise TopologyError(
+            f"{length} is no whole number of milliseconds", hint="event times are in milliseconds"
+        )
+    return whole
+
+
+def _positive(length: timedelta, what: str) -> int:
+    if length <= timedelta(0):
+        raise TopologyError(f"a window's {what} is {length}", hint=f"choose a {what} above 0")
+    return _milliseconds(length)
+
+
+def _check_zone(name: str, size: timedelta, slide: timedelta) -> None:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise TopologyError(
+            f"time zone {name!r} is not known here: {error}",
+            hint="use a name such as 'Europe/Berlin'; the package tzdata brings all of them",
+        ) from error
+    if size % _DAY or slide % _DAY:
+        raise TopologyError(
+            f"windows of {size} every {slide} in time zone {name!r} are not whole days",
+            hint="leave time_zone= out for windows shorter than a day",
+        )
+
+
+def told(length: int) -> str:
+    """Say a length in ms for people."""
+    return str(timedelta(milliseconds=length))
