@@ -1,7 +1,7 @@
 """Run the cases of a file: a line for each, exit status 0 when all pass.
 
 ``python tests/run_cases.py compaction FILE``
-``python tests/run_cases.py streams FILE [--on driver]``
+``python tests/run_cases.py streams FILE [--on driver|spark]``
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ RunCase = Callable[[Case], None]
 #: Kind of cases, and what they run on, the usual first: module and function.
 RUNNERS = {
     "compaction": {"store": ("tests.store.compaction.cases", "run_case")},
-    "streams": {"driver": ("tests.streams.cases.executions", "run_on_driver")},
+    "streams": {
+        "driver": ("tests.streams.cases.executions", "run_on_driver"),
+        "spark": ("tests.streams.cases.spark", "run_on_spark"),
+    },
 }
 
 

@@ -63,7 +63,7 @@ def test_clock_moves_only_when_the_test_moves_it() -> None:
     with TopologyTestDriver(word_count()) as driver:
         before = driver.now
         driver.input("lines", serdes.string).send("a")
-        driver.advance(timedelta(minutes=5))
+        driver.advance_wall_clock(timedelta(minutes=5))
         driver.input("lines", serdes.string).send("a")
         first, second = driver.output("counts", serdes.json).read_all()
         assert (first.time, second.time) == (before, before + timedelta(minutes=5))

@@ -90,9 +90,9 @@ def test_a_value_without_a_time_follows_the_policy_of_the_source() -> None:
 def test_windows_by_the_wall_clock_fire_when_it_moves() -> None:
     with TopologyTestDriver(windows(timestamp="wall"), start=START) as driver:
         send(driver, [("a", 500), ("a", 900)])
-        driver.advance(11 * SECOND)
+        driver.advance_wall_clock(11 * SECOND)
         assert results(driver) == []
-        driver.advance(SECOND)
+        driver.advance_wall_clock(SECOND)
         assert results(driver) == [("a", 2)]
         assert len(driver.state("window")) == 0
 
@@ -101,11 +101,11 @@ def test_a_quiet_queue_holds_nobody_up_after_its_timeout() -> None:
     # Defect 11: there an idle queue moved the time of all others for good.
     with TopologyTestDriver(windows(), start=START, queues={"events": 2}) as driver:
         send(driver, [("a", 1)], queue=1)
-        driver.advance(5 * SECOND)
+        driver.advance_wall_clock(5 * SECOND)
         send(driver, [("a", 2), ("b", 30)])
-        driver.advance(4 * SECOND)
+        driver.advance_wall_clock(4 * SECOND)
         assert results(driver) == []
-        driver.advance(SECOND)
+        driver.advance_wall_clock(SECOND)
         assert results(driver) == [("a", 2)]
         # It comes back with its next record, and holds the others back again.
         send(driver, [("c", 31)], queue=1)
@@ -117,17 +117,17 @@ def test_a_quiet_queue_holds_nobody_up_after_its_timeout() -> None:
 
 def test_a_queue_never_seen_is_silent_from_the_start_of_the_job() -> None:
     with TopologyTestDriver(windows(), start=START, queues={"events": 2}) as driver:
-        driver.advance(8 * SECOND)
+        driver.advance_wall_clock(8 * SECOND)
         send(driver, [("a", 1), ("b", 30)])
         assert results(driver) == []
-        driver.advance(2 * SECOND)
+        driver.advance_wall_clock(2 * SECOND)
         assert results(driver) == [("a", 1)]
 
 
 def test_when_all_are_silent_time_stands_still() -> None:
     with TopologyTestDriver(windows(), start=START) as driver:
         send(driver, [("a", 1), ("a", 11)])
-        driver.advance(timedelta(days=1))
+        driver.advance_wall_clock(timedelta(days=1))
         assert results(driver) == []
         send(driver, [("a", 9)])
         send(driver, [("a", 12)])
@@ -209,9 +209,9 @@ def test_selected_times_go_by_the_slowest_queue_and_not_by_silent_ones() -> None
         send(driver, [("a", 1)], queue=1)
         send(driver, [("b", 30)])
         assert results(driver) == []
-        driver.advance(9 * SECOND)
+        driver.advance_wall_clock(9 * SECOND)
         send(driver, [("b", 31)])
-        driver.advance(SECOND)
+        driver.advance_wall_clock(SECOND)
         assert results(driver) == [("a", 1)]
 
 

@@ -100,6 +100,8 @@ class SparkReplay:
     topology: Topology
     settings: JobSettings
     queues: Mapping[str, int]
+    #: Queues of the topics that it writes.
+    sink_queues: int = 2
     _job: StreamJob | None = None
     _seen: dict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
     _opened: ExitStack = field(default_factory=ExitStack)
@@ -109,7 +111,7 @@ class SparkReplay:
         for topic, count in self.queues.items():
             admin.create_topic(topic, queues=count)
         for topic in self._written_topics():
-            admin.create_topic(topic, queues=2)
+            admin.create_topic(topic, queues=self.sink_queues)
         return self
 
     def __exit__(

@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace import StreamBuilder, Topology, serdes
+from headrace.runtime.stage import PROCESSORS
+from headrace.topology.operators import Sink, Source
 from tests.streams.cases.expressions import Expression, expression
 from tests.streams.cases.grammar import Chain, Operation, parse
 from tests.streams.cases.probes import watermarks
-from tests.streams.cases.times import NotYetError, interval, milliseconds, window
+from tests.streams.cases.times import Bound, NotYetError, milliseconds, window
 from tests.streams.cases.vocabulary import VOCABULARY
 
 __all__ = ["Built", "build"]
 
 _INTERVAL = re.compile(r"within \+-\s*(\d+)")
 _OUTPUT = "out"
+_PRESENT = expression("v != null", ["v"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,11 @@ def build(case: Mapping[str, Any], name: str) -> Built:
     streams = list(dict.fromkeys(row["stream"] for row in case["input"]))
     building = _Building(StreamBuilder(name), name, case.get("params") or {}, streams)
     probe = PROBES.get(case["operation"])
-    return building.built(case["operation"]) if probe is None else probe(building)
+    built = building.built(case["operation"]) if probe is None else probe(building)
+    runs = (*PROCESSORS, Source, Sink)
+    if missing := [o.label for o in built.topology.operators if not isinstance(o, runs)]:
+        raise NotYetError(f"not yet: nothing runs {', '.join(missing)}")
+    return built
 
 
 @dataclass(slots=True)
@@ -127,7 +134,7 @@ class Place:
     def records(self) -> Any:
         """Give the stream of what is here."""
         if self.join is not None:
-            self.finish_join(None)
+            self.finish_join(Bound())
         if hasattr(self.stream, "to_stream"):
             self.stream = self.stream.to_stream()
         return self.stream
@@ -149,22 +156,32 @@ class Place:
         """Note the right side of a join; its window comes behind it."""
         self.join = (method, right)
 
-    def finish_join(self, bound: Any) -> None:
+    def finish_join(self, bound: Bound) -> None:
         """Join, within a window or an interval, or without a bound."""
-        assert self.join is not None, "a window of a join needs a join"
+        assert self.join is not None, "a bound of a join needs a join"
         (method, right), self.join = self.join, None
         joiner = Joined(expression(self.building.params.get("joiner", "[l, r]"), ["l", "r"]))
-        left = self.stream.group_by_key()
-        if not hasattr(left, method):
-            raise NotYetError(f"not yet: {type(left).__name__}.{method}")
-        options = {} if bound is None else bound
-        self.stream = getattr(left, method)(right.group_by_key(), joiner, **options)
+        if self.building.params.get("null_value") == "dropped":
+            self.stream, right = self.stream.filter(_PRESENT), right.filter(_PRESENT)
+        self.call(method, right)
+        self.stream = bound.apply(self.stream).apply(joiner)
+
+    def window(self, kind: str) -> None:
+        """Bound the join before it by windows, or divide the records of each key into them."""
+        params = self.building.params
+        chosen = window(kind, params)
+        if self.join is not None:
+            self.finish_join(Bound(window=chosen, grace=params.get("grace", 0)))
+        else:
+            grace = {"grace": milliseconds(params["grace"])} if "grace" in params else {}
+            self.call("window", chosen, **grace)
+            self.windowed = True
 
     def _said(self, text: str) -> None:
         if found := _INTERVAL.fullmatch(text):
             params = self.building.params
             before, after = (params.get(side, int(found[1])) for side in ("before", "after"))
-            self.finish_join(interval(before, after, params))
+            self.finish_join(Bound(before=before, after=after, grace=params.get("grace", 0)))
         else:
             assert text in ("on key, no window", "on key", "no window"), f"does not know {text!r}"
 
@@ -176,7 +193,7 @@ class Joined:
     function: Expression
 
     def __call__(self, left: Any, right: Any) -> Any:
-        """Join a left and a right value."""
+        """Give the value of a pair."""
         return self.function(left, right)
 
 

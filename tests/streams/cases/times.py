@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["NotYetError", "interval", "milliseconds", "window"]
+import headrace
+
+__all__ = ["Bound", "NotYetError", "milliseconds", "window"]
 
 
 class NotYetError(AssertionError):
@@ -19,10 +22,45 @@ def milliseconds(count: int) -> timedelta:
 
 
 def window(kind: str, params: Mapping[str, Any]) -> Any:
-    """Make the window that a case names."""
-    raise NotYetError(f"not yet: windows ({kind}, {params})")
+    """Make the window that a case names, ``sliding`` being RocketMQ's word for hopping."""
+    kinds = {"sliding": "hopping", "slidingByRecord": "sliding", "": "tumbling", "count": "count"}
+    name = kinds.get(kind, kind)
+    if name == "count":
+        return _windows("count_window")(params["size"])
+    if name == "session":
+        return _windows(name)(milliseconds(params["gap"]))
+    if name == "hopping":
+        slide = milliseconds(params["slide"])
+        return _windows(name)(milliseconds(params["size"]), slide, **_offset(params))
+    assert name in ("tumbling", "sliding"), f"does not know the window {kind!r}"
+    return _windows(name)(milliseconds(params["size"]), **_offset(params))
 
 
-def interval(before: int, after: int, params: Mapping[str, Any]) -> Any:
-    """Make the bound of an interval join."""
-    raise NotYetError(f"not yet: joins within -{before} to +{after}, {params}")
+def _offset(params: Mapping[str, Any]) -> dict[str, timedelta]:
+    return {"offset": milliseconds(params["offset"])} if "offset" in params else {}
+
+
+def _windows(name: str) -> Callable[..., Any]:
+    if not hasattr(headrace, name):
+        raise NotYetError(f"not yet: headrace.{name}")
+    return getattr(headrace, name)  # type: ignore[no-any-return]  # looked up by name
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What bounds a join in time: nothing, a window, or an interval."""
+
+    window: Any = None
+    before: int | None = None
+    after: int = 0
+    grace: int = 0
+
+    def apply(self, join: Any) -> Any:
+        """Give the join with its bound."""
+        if self.window is not None:
+            if not hasattr(join, "window"):
+                raise NotYetError(f"not yet: {type(join).__name__}.window")
+            join = join.window(self.window)
+        if self.before is not None:
+            join = join.within(milliseconds(self.before), milliseconds(self.after))
+        return join.grace(milliseconds(self.grace)) if self.grace else join

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from tests.streams.cases.expressions import Expression, expression
 from tests.streams.cases.grammar import Call, parse_chain
-from tests.streams.cases.times import window
 
 if TYPE_CHECKING:
     from tests.streams.cases.pipelines import Place
@@ -110,12 +109,7 @@ def _reduce(place: Place, call: Call) -> None:
 
 
 def _window(place: Place, call: Call) -> None:
-    chosen = window(call.argument or "", place.building.params)
-    if place.join is not None:
-        place.finish_join(chosen)
-    else:
-        place.call("window", chosen)
-        place.windowed = True
+    place.window(call.argument or "")
 
 
 def _join(method: str) -> Word:

@@ -152,7 +152,7 @@ class TopologyTestDriver:
             self._job.state(operator),
         )
 
-    def advance(self, by: timedelta) -> None:
+    def advance_wall_clock(self, by: timedelta) -> None:
         """Move the clock on; what is due by then happens, such as timers and idle timeouts."""
         self.now += by
         if self._pending is None:
