@@ -27,8 +27,8 @@ def shop() -> Topology:
     builder = StreamBuilder("shop")
     words = builder.source("words", serdes.with_key(serdes.string), on_error="topic:bad-words")
     words.sink("copies", lambda value: value.encode())
-    counts = words.key_by(len).count(name="lengths")
-    counts.to_stream().key_by(lambda count: count % 2).sum(emit="each")
+    counts = words.key_by(len).count(name="lengths", emit="each")
+    counts.to_stream().key_by(lambda count: count % 2).sum()
     pairs = builder.source("pairs", read_pair, on_error="skip")
     pairs.group_by_key().aggregate(Longest).to_stream().sink("copies", serdes.json)
     return builder.build()
@@ -42,14 +42,14 @@ topology shop
     key_by-words       <- source-words
     source-pairs       reads pairs, deserializer read_pair, on_error skip
   stage 1
-    lengths            <= key_by-words (by key), emit update, state int
+    lengths            <= key_by-words (by key), emit each, state int
     to_stream-words    <- lengths
     key_by-words-2     <- to_stream-words
     aggregate-pairs    <= source-pairs (by key), emit update, state plain
     to_stream-pairs    <- aggregate-pairs
     sink-copies-2      <- to_stream-pairs, writes copies, serializer json
   stage 2
-    sum-words          <= key_by-words-2 (by key), emit each, state int
+    sum-words          <= key_by-words-2 (by key), emit update, state int
   topics
     words                            read by source-words
     bad-words                        dead letters of source-words

@@ -6,7 +6,7 @@ are written.  Combiner and processor are the same for all kinds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.algebras import ABSENT, algebra_of
 from headrace.runtime.blocks import Rows
 from headrace.runtime.chunk import Chunk, Int64s
-from headrace.runtime.edges import CombinedEdge, Edge
+from headrace.runtime.edges import CombinedEdge, Edge, RecordEdge
 from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
@@ -26,6 +26,8 @@ from headrace.topology.operators import Aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from headrace.runtime.state import StateStore
 
 __all__ = ["AggregateProcessor", "Combiner", "combines", "dict_keys"]
 
@@ -130,6 +132,7 @@ class AggregateProcessor(Processor[Aggregate]):
         super().__init__(operator, context)
         self._folder = Folder(operator, operator.aggregation, context.locator)
         self._algebra = self._folder.algebra
+        self._retracts = context.retracts(operator)
         self._combiner = Combiner(operator, context) if combines(operator) else None
         self._chunks: list[Chunk] = []
         self._partials: list[Rows] = []
@@ -139,6 +142,8 @@ class AggregateProcessor(Processor[Aggregate]):
         """Combine on the way where the kind of aggregate can."""
         if combines(operator):
             return CombinedEdge(Combiner(operator, context))
+        if operator.aggregation.updates:
+            return _UpdatesEdge(operator, port, context.locator)
         return super().edge(operator, port, context)
 
     def process(self, chunk: Chunk) -> Chunk:
@@ -147,6 +152,8 @@ class AggregateProcessor(Processor[Aggregate]):
             self._combiner.add(chunk)
             return Chunk.empty()
         chunk = skip_keyless(chunk, self.context.counters)
+        if self.operator.aggregation.updates:
+            chunk = _without_gone(chunk)
         if self.operator.emit == "each":
             return self._fold_records(chunk, each=True)
         self._chunks.append(chunk)
@@ -173,12 +180,13 @@ class AggregateProcessor(Processor[Aggregate]):
         last = dict(zip(keys, range(len(keys)), strict=True))
         changed = list(last)
         store = self.context.store(self.operator)
-        olds = store.get_many(changed)
+        held = self._algebra.decode_olds(store.get_many(changed))
         try:
+            olds = self._old_results(changed, held)
             merged = self._algebra.merge_all(keys, self._algebra.decode(rows.values))
             news = [
                 merged[key] if old is ABSENT else self._algebra.merge(old, merged[key])
-                for key, old in zip(changed, self._algebra.decode_olds(olds), strict=True)
+                for key, old in zip(changed, held, strict=True)
             ]
             results = self._algebra.results(news)
         except Exception as error:
@@ -189,13 +197,15 @@ class AggregateProcessor(Processor[Aggregate]):
         places = np.fromiter(last.values(), np.intp, len(last))
         order = np.argsort(places)
         late_below = None if rows.late_below is None else rows.late_below[places]
-        return Chunk(
+        news_chunk = Chunk(
             decode_keys(changed),
             results,
             rows.times[places],
             rows.marks[places],
             late_below=late_below,
-        ).take(order)
+        )
+        ordered = [changed[i] for i in order.tolist()] if olds else changed
+        return _with_olds(news_chunk.take(order), ordered, olds)
 
     def _fold_records(self, chunk: Chunk, *, each: bool) -> Chunk:
         if not len(chunk):
@@ -204,7 +214,9 @@ class AggregateProcessor(Processor[Aggregate]):
             keys = encode_keys(chunk.key_list())
         store = self.context.store(self.operator)
         distinct = list(dict.fromkeys(keys))
-        accumulators = _present(distinct, self._algebra.decode_olds(store.get_many(distinct)))
+        held = self._algebra.decode_olds(store.get_many(distinct))
+        olds = self._old_results(distinct, held)
+        accumulators = _present(distinct, held)
         results: list[Any] = []
         if each:
             bad = self._fold_each(accumulators, keys, chunk, results)
@@ -214,17 +226,45 @@ class AggregateProcessor(Processor[Aggregate]):
             chunk = without_bad(chunk, bad)
             dropped = set(bad)
             keys = [key for index, key in enumerate(keys) if index not in dropped]
-            distinct = list(dict.fromkeys(keys))
-        with writing(self.operator, "its state"):
-            encoded = self._algebra.encode([accumulators[key] for key in distinct])
-        store.put_many(distinct, encoded.to_pylist())
+        self._write(store, list(dict.fromkeys(keys)), accumulators)
         if each:
             return chunk.with_values(results)
         last = dict(zip(keys, range(len(keys)), strict=True))
         places = np.sort(np.fromiter(last.values(), np.intp, len(last)))
-        changed = chunk.take(places)
-        values = self._algebra.results([accumulators[keys[i]] for i in places.tolist()])
-        return changed.with_values(values)
+        return self._changed(
+            chunk.take(places), [keys[i] for i in places.tolist()], accumulators, olds
+        )
+
+    def _write(self, store: StateStore, keys: list[bytes], accumulators: dict[bytes, Any]) -> None:
+        gone = [key for key in keys if key not in accumulators]
+        kept = [key for key in keys if key in accumulators] if gone else keys
+        with writing(self.operator, "its state"):
+            encoded = self._algebra.encode([accumulators[key] for key in kept])
+        store.put_many(kept, encoded.to_pylist())
+        store.put_many(gone, [None] * len(gone))
+
+    def _changed(
+        self,
+        chunk: Chunk,
+        keys: list[bytes],
+        accumulators: dict[bytes, Any],
+        olds: dict[bytes, Any],
+    ) -> Chunk:
+        """Give the results of keys; None for one whose last value was taken back."""
+        if self.operator.aggregation.updates:
+            chunk = replace(chunk, retracts=None)
+            result = self._algebra.result
+            values = [result(accumulators[key]) if key in accumulators else None for key in keys]
+        else:
+            values = self._algebra.results([accumulators[key] for key in keys])
+        return _with_olds(chunk.with_values(values), keys, olds)
+
+    def _old_results(self, keys: list[bytes], held: list[Any]) -> dict[bytes, Any]:
+        """Give what was said of keys before, where somebody must take it back."""
+        if not self._retracts:
+            return {}
+        present = _present(keys, held)
+        return dict(zip(present, self._algebra.results(list(present.values())), strict=True))
 
     def _fold_each(
         self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk, results: list[Any]
@@ -244,6 +284,31 @@ class AggregateProcessor(Processor[Aggregate]):
                 self._folder.take_out(error, int(chunk.marks[bad[-1]]))
             else:
                 return bad
+
+
+class _UpdatesEdge(RecordEdge):
+    def add(self, chunk: Chunk) -> None:
+        super().add(_without_gone(chunk))
+
+
+def _without_gone(chunk: Chunk) -> Chunk:
+    """Leave out updates to None: the key of such a one has no value any more."""
+    live = [index for index, value in enumerate(chunk.values) if value is not None]
+    return chunk if len(live) == len(chunk) else chunk.take(np.array(live, np.intp))
+
+
+def _with_olds(chunk: Chunk, keys: list[bytes], olds: dict[bytes, Any]) -> Chunk:
+    """Put the old value of a key before its new one, to be taken back."""
+    if not olds:
+        return chunk
+    had = np.fromiter((key in olds for key in keys), np.bool_, len(keys))
+    values: list[Any] = []
+    for key, new in zip(keys, chunk.values, strict=True):
+        values += (olds[key], new) if key in olds else (new,)
+    counts = np.where(had, 2, 1)
+    retracts = np.zeros(len(values), np.bool_)
+    retracts[(np.cumsum(counts) - counts)[had]] = True
+    return replace(chunk.repeat(counts, values), retracts=retracts)
 
 
 def _present(keys: list[bytes], accumulators: Iterable[Any]) -> dict[bytes, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.runtime.algebra import ABSENT, Algebra
 from headrace.runtime.algebras_ranked import RANKING
 from headrace.runtime.algebras_sets import COLLECTING
+from headrace.runtime.algebras_updates import UPDATED
 from headrace.topology import add_numbers, mergeable
 
 if TYPE_CHECKING:
@@ -195,4 +196,4 @@ ALGEBRAS: dict[str, Callable[[Aggregation], Algebra]] = {
 
 def algebra_of(aggregation: Aggregation) -> Algebra:
     """Give the arithmetic of an aggregation."""
-    return ALGEBRAS[aggregation.kind](aggregation)
+    return (UPDATED if aggregation.updates else ALGEBRAS)[aggregation.kind](aggregation)

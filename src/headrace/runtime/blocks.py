@@ -146,8 +146,8 @@ class Rows:
             None
             if headers.null_count == len(headers)
             else [h and orjson.loads(h) for h in headers.to_pylist()],
-            _filled(late_below, NEVER),
-            _filled(retracts, 0),
+            _filled(late_below, default=NEVER),
+            _filled(retracts, default=False),
         )
         if len(payloads) > 1 and not bool(np.all(rows.marks[:-1] <= rows.marks[1:])):
             return rows.take(np.argsort(rows.marks, kind="stable"))
@@ -180,7 +180,7 @@ class Rows:
         )
 
 
-def _filled(column: pa.Array, default: int) -> np.ndarray[Any, Any] | None:
+def _filled(column: pa.Array, *, default: int) -> np.ndarray[Any, Any] | None:
     if column.null_count == len(column):
         return None
     filled: np.ndarray[Any, Any] = column.fill_null(default).to_numpy(zero_copy_only=False)

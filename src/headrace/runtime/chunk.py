@@ -78,6 +78,12 @@ class Chunk:
             return np.zeros(len(self), np.bool_)
         return self.times + allowance < self.late_below
 
+    def without_retractions(self) -> Chunk:
+        """Leave out what only takes earlier records back."""
+        if self.retracts is None:
+            return self
+        return replace(self.take(np.flatnonzero(~self.retracts)), retracts=None)
+
     def split(self, chosen: Bools) -> tuple[Chunk, Chunk]:
         """Part the records that are chosen from the others."""
         if not chosen.any():

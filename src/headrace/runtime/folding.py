@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.algebras import algebra_of
+from headrace.runtime.algebras import ABSENT, algebra_of
 from headrace.runtime.user_code import UserFunction
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Folder:
         Keys are whatever the holder tells accumulators apart by.  Gives the indices of the records
         that the operator's policy took out.
         """
+        if chunk.retracts is not None:
+            return self._fold_updates(accumulators, keys, chunk)
         marks = chunk.marks.tolist()
         columns = iter(keys), iter(chunk.values), iter(marks)
         bad: list[int] = []
@@ -51,6 +53,28 @@ class Folder:
                 self.take_out(error, marks[bad[-1]])
             else:
                 return bad
+
+    def _fold_updates(
+        self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk
+    ) -> list[int]:
+        """Add values and take values back; a key without values has no accumulator."""
+        assert chunk.retracts is not None
+        bad: list[int] = []
+        add, remove = self.algebra.add, self.algebra.remove
+        columns = keys, chunk.values, chunk.marks.tolist(), chunk.retracts.tolist()
+        for index, (key, value, mark, back) in enumerate(zip(*columns, strict=True)):
+            held = accumulators.get(key, ABSENT)
+            try:
+                new = remove(held, value) if back else add(held, value, mark)
+            except Exception as error:  # noqa: BLE001 - user functions raise what they like
+                bad.append(index)
+                self.take_out(error, mark)
+                continue
+            if new is ABSENT:
+                accumulators.pop(key, None)
+            else:
+                accumulators[key] = new
+        return bad
 
     def take_out(self, error: Exception, mark: int) -> None:
         """Follow the operator's policy with a record that failed."""

@@ -74,6 +74,9 @@ class ProcessorContext(Protocol):
     def tell_time(self, found: list[QueueWatermark], current: Mapping[str, int]) -> None:
         """Send what a clock says to every later stage, and how far it is to the commit."""
 
+    def retracts(self, operator: Operator) -> bool:
+        """Tell whether an operator must send the old value before each new one."""
+
     def store(self, operator: Operator) -> StateStore:
         """Open the operator's state store for this partition."""
 
@@ -233,7 +236,10 @@ class PeekProcessor(_FunctionProcessor[Peek]):
     """Looks at records."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        return self.called(chunk)[0]
+        if chunk.retracts is None:
+            return self.called(chunk)[0]
+        olds, news = chunk.split(chunk.retracts)
+        return Chunk.merge([olds, self.called(news)[0]])
 
 
 class KeyByProcessor(_FunctionProcessor[KeyBy]):

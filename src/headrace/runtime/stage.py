@@ -208,14 +208,16 @@ class StageRunner:
         return [*first, *watermark.advance(watermarks)]
 
     def _pass_on(self, operator: Operator, chunk: Chunk, inbox: Inputs, output: str = "") -> None:
+        news = chunk.without_retractions()
         for child, port in _outputs(self._plan, operator):
             if child.output != output:
                 continue
+            given = chunk if child.name in self._plan.taking_back else news
             edge = self._edges.get((child.name, port))
             if edge is not None:
-                edge.add(chunk)
+                edge.add(given)
             else:
-                inbox[child.name][port] = chunk
+                inbox[child.name][port] = given
 
 
 def _outputs(plan: StagePlan, operator: Operator) -> Iterator[tuple[Operator, int]]:

@@ -162,6 +162,10 @@ class TaskContext:
         """Give the writable queues of a topic, in order."""
         return self.control.queues[topic]
 
+    def retracts(self, operator: Operator) -> bool:
+        """Tell whether an operator must send the old value before each new one."""
+        return self.plan.retracts(operator)
+
     def store(self, operator: Operator) -> StateStore:
         """Open an operator's store, once per task."""
         name = operator.name

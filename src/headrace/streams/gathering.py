@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from headrace.topology import (
     EntriesSerde,
     mergeable,
 )
+from headrace.topology.accumulators import removable
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -37,6 +38,7 @@ __all__ = [
     "gather_reduce",
     "gather_sum",
     "gather_top",
+    "of_updates",
 ]
 
 
@@ -170,6 +172,53 @@ def gather_collect(step: Step, *, distinct: bool, limit: int | None) -> Gatherin
     if limit is not None:
         _check_limit(step, "collect", limit)
     return _listed(step, "collect_distinct" if distinct else "collect", limit, None)
+
+
+def of_updates(gathering: Gathering, step: Step, emit: str) -> Gathering:
+    """Describe the same for values that take earlier ones back.
+
+    Raises
+    ------
+    TopologyError
+        This kind of aggregate cannot take a value back, or would do so record by record.
+    """
+    aggregation = gathering.aggregation
+    what = f"'{step.name}' (made at {step.caller.origin}) is fed by updates, which take earlier"
+    if emit == "each":
+        raise TopologyError(
+            f"{what} results back, and so has no result for each record",
+            hint='leave emit="each" out here, or give it to the aggregate in front',
+        )
+    refused = _CANNOT_TAKE_BACK.get(aggregation.kind)
+    if aggregation.accumulator is not None and not removable(aggregation.accumulator()):
+        refused = "give your accumulator a remove(value)"
+    if refused is not None:
+        raise TopologyError(
+            f"{what} results back, and it cannot take a value back",
+            hint=f'{refused}; or give emit="each" to the aggregate in front for a plain stream of'
+            " results",
+        )
+    state = _UPDATED_STATE.get(aggregation.kind, EntriesSerde(serdes.bytes))
+    updated = replace(
+        aggregation,
+        updates=True,
+        state_serde=EntriesSerde(aggregation.state_serde)
+        if aggregation.kind == "custom"
+        else state,
+        value_serde=travelling(step),
+    )
+    return replace(gathering, aggregation=updated, merges=False)
+
+
+_CANNOT_TAKE_BACK = {
+    "estimate_distinct": "count exactly, without approximate=True",
+    "reduce": "use aggregate with an accumulator that has remove(value)",
+}
+_UPDATED_STATE: dict[str, Serde[Any]] = {
+    "avg": serdes.plain,
+    "count": serdes.int,
+    "sum": serdes.plain,
+}
 
 
 def _listed(

@@ -16,9 +16,11 @@ from headrace.streams.gathering import (
     gather_custom,
     gather_reduce,
     gather_sum,
+    of_updates,
 )
 from headrace.streams.stream import Stream
 from headrace.topology import Accumulator, Aggregate, Emit, ErrorPolicy, ToStream
+from headrace.topology.updates import gives_updates
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -309,6 +311,8 @@ class KeyedStream(Gathered[K, V]):
 
     def _gather(self, step: Step, gathering: Gathering, emit: Emit) -> Table[K, Any]:
         """Add an aggregate; all aggregates end here."""
+        if gives_updates(step.flow.builder.operators, step.flow.operator):
+            gathering = of_updates(gathering, step, emit)
         gathering.check_travel(step, combined=emit == "update" and gathering.merges)
         operator = Aggregate(
             **step.fields, aggregation=gathering.aggregation, key_serde=serdes.key, emit=emit

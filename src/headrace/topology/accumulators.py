@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from headrace.serdes import Serde
 
-__all__ = ["Accumulator", "AccumulatorSerde", "Copies", "mergeable"]
+__all__ = ["Accumulator", "AccumulatorSerde", "Copies", "mergeable", "removable"]
 
 V_contra = TypeVar("V_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -59,6 +59,10 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
         """Fold in what another accumulator of the same key has taken; optional."""
         raise NotImplementedError
 
+    def remove(self, value: V_contra) -> None:
+        """Take one value out again that was added; optional, for streams of updates."""
+        raise NotImplementedError
+
     def fresh(self) -> Self:
         """Make one that is as this one was made: a deep copy of it before any value."""
         return copy.deepcopy(self)
@@ -79,6 +83,11 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
 def mergeable(accumulator: Accumulator[Any, Any]) -> bool:
     """Tell whether an accumulator knows how to merge."""
     return type(accumulator).merge is not Accumulator.merge
+
+
+def removable(accumulator: Accumulator[Any, Any]) -> bool:
+    """Tell whether values can be taken out of an accumulator."""
+    return type(accumulator).remove is not Accumulator.remove
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,3 +46,5 @@ class Aggregation:
     accumulator: Callable[[], Any] | None = None
     #: Most values that are kept, for ``collect`` and ``top``.
     limit: int | None = None
+    #: What comes in are updates, so that values are taken back.
+    updates: bool = False

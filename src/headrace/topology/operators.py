@@ -80,6 +80,12 @@ class Operator:
     keeps_time: ClassVar[bool] = False
     #: Records come to it through a shuffle, also where those of its key stand together already.
     moves: ClassVar[bool] = False
+    #: It takes old values of updates back: see :mod:`headrace.topology.updates`.
+    takes_back: ClassVar[bool] = False
+    #: Without state, it does with an old value what it did when that was new.
+    carries_back: ClassVar[bool] = True
+    #: It goes by the time of each record, so updates make no sense to it.
+    refuses_updates: ClassVar[bool] = False
 
     name: str
     #: Names of the operators that feed this one, in order.
@@ -95,6 +101,11 @@ class Operator:
     def gathers(self) -> bool:
         """Whether all records of a key are in one partition behind it, wherever they were."""
         return self.stateful
+
+    @property
+    def updates(self) -> bool:
+        """Whether a result replaces the one before of the same key."""
+        return False
 
     def input_serde(self, port: int) -> Serde[Any]:
         """Give the serde of the records that parent number ``port`` sends through a shuffle."""
@@ -248,10 +259,16 @@ class Aggregate(Operator):
 
     label: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
+    takes_back: ClassVar[bool] = True
 
     aggregation: Aggregation
     key_serde: Serde[Any]
     emit: Emit = "update"
+
+    @property
+    def updates(self) -> bool:
+        """Whether a result replaces the one before of the same key."""
+        return self.emit == "update"
 
     @property
     def state_serde(self) -> Serde[Any]:

@@ -41,6 +41,8 @@ def state_shape(operator: Operator) -> dict[str, str]:
     if aggregation is not None:
         shape["kind"] = aggregation.kind
         shape["state"] = repr(aggregation.state_serde)
+        if aggregation.updates:
+            shape["of"] = "updates"
     return shape
 
 

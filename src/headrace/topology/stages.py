@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from headrace.topology.operators import Source
+from headrace.topology.updates import taking_back
 
 if TYPE_CHECKING:
     from headrace.topology.graph import Topology
@@ -109,6 +110,17 @@ class StagePlan:
     def timed(self) -> bool:
         """Whether some operator acts on the progress of event time."""
         return any(operator.timed for stage in self.stages for operator in stage.operators)
+
+    @cached_property
+    def taking_back(self) -> frozenset[str]:
+        """The operators to which old values of updates go."""
+        operators = [operator for stage in self.stages for operator in stage.operators]
+        return taking_back(operators, self.children)
+
+    def retracts(self, operator: Operator) -> bool:
+        """Tell whether an operator must send the old value before each new one."""
+        children = self.children(operator.name)
+        return operator.updates and any(child.name in self.taking_back for child in children)
 
     def children(self, name: str) -> tuple[Operator, ...]:
         """Give the operators that an operator feeds, in the order in which they were added."""

@@ -14,6 +14,7 @@ from headrace.topology.names import (
     state_topic,
 )
 from headrace.topology.operators import Operator, Sink, Source
+from headrace.topology.updates import check_updates
 
 __all__ = ["validate"]
 
@@ -37,6 +38,7 @@ def validate(name: str, operators: Sequence[Operator]) -> None:
     _check_unique_names(operators)
     _check_parents(operators)
     _check_sources_used(operators)
+    check_updates(operators)
     _check_topics(name, operators)
 
 

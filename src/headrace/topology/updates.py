@@ -1,0 +1,72 @@
+"""Updates: results that replace earlier ones, and who must take the earlier ones back.
+
+How often an operator of ``emit="update"`` speaks depends on how records are cut into batches.  A
+table that holds the last value of each key does not mind; an operator that adds values up does.
+So where such an operator stands behind, each new value comes with the old one before it, marked as
+taken back.  Where none does, nothing of this happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.errors import TopologyError
+
+if TYPE_CHECKING:
+    from headrace.topology.operators import Operator
+
+__all__ = ["check_updates", "gives_updates", "taking_back"]
+
+
+def gives_updates(operators: Iterable[Operator], name: str) -> bool:
+    """Tell whether what comes out of an operator replaces what came before."""
+    return _source_of_updates({operator.name: operator for operator in operators}, name) is not None
+
+
+def taking_back(
+    operators: Sequence[Operator], children: Callable[[str], Sequence[Operator]]
+) -> frozenset[str]:
+    """Give the operators that take old values back, and those that carry them there."""
+    taking: set[str] = set()
+    for operator in reversed(operators):
+        carries = operator.carries_back and not operator.stateful
+        if operator.takes_back or (
+            carries and any(child.name in taking for child in children(operator.name))
+        ):
+            taking.add(operator.name)
+    return frozenset(taking)
+
+
+def check_updates(operators: Sequence[Operator]) -> None:
+    """Refuse updates where old values have no place.
+
+    Raises
+    ------
+    TopologyError
+        An operator that goes by the time of records is fed by updates.
+    """
+    by_name = {operator.name: operator for operator in operators}
+    for operator in operators:
+        if not operator.refuses_updates:
+            continue
+        for parent in operator.parents:
+            source = _source_of_updates(by_name, parent)
+            if source is not None:
+                raise TopologyError(
+                    f"{operator.label} '{operator.name}' (made at {operator.origin}) goes by the"
+                    f" time of each record, but {source.label} '{source.name}' (made at"
+                    f" {source.origin}) gives updates, which take earlier ones back",
+                    hint=f"give '{source.name}' emit=\"each\" for a result per record, or window"
+                    ' it with emit="close"',
+                )
+
+
+def _source_of_updates(by_name: Mapping[str, Operator], name: str) -> Operator | None:
+    operator = by_name[name]
+    if operator.updates:
+        return operator
+    if operator.stateful:
+        return None
+    found = (_source_of_updates(by_name, parent) for parent in operator.parents)
+    return next(filter(None, found), None)
