@@ -13,6 +13,7 @@ of key and value.  Between stages and in state stores values travel by the serde
 
 from __future__ import annotations
 
+from headrace.serdes._avro import AvroSerde, avro
 from headrace.serdes._documents import (
     JsonSerde,
     KeySerde,
@@ -23,6 +24,7 @@ from headrace.serdes._documents import (
     TypedJsonSerde,
     json_of,
 )
+from headrace.serdes._protobuf import ProtobufSerde, protobuf
 from headrace.serdes._scalars import (
     BytesSerde,
     FloatSerde,
@@ -42,8 +44,15 @@ from headrace.serdes.messages import (
     as_serializer,
     with_key,
 )
+from headrace.serdes.registry import (
+    RegisteredSchema,
+    RegisteredSerde,
+    SchemaRegistry,
+    registered,
+)
 
 __all__ = [
+    "AvroSerde",
     "BytesSerde",
     "Deserializer",
     "FloatSerde",
@@ -55,13 +64,18 @@ __all__ = [
     "PickleSerde",
     "PlainSerde",
     "PropertyColumns",
+    "ProtobufSerde",
     "PydanticSerde",
+    "RegisteredSchema",
+    "RegisteredSerde",
+    "SchemaRegistry",
     "Serde",
     "Serializer",
     "StringSerde",
     "TypedJsonSerde",
     "as_deserializer",
     "as_serializer",
+    "avro",
     "bytes",
     "float",
     "int",
@@ -72,6 +86,8 @@ __all__ = [
     "pack_int64",
     "pickle",
     "plain",
+    "protobuf",
+    "registered",
     "serde_for",
     "string",
     "unpack_int64",
