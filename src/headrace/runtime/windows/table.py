@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.windows.beside import WithWindowProcessor
+from headrace.runtime.windows.counts import CountProcessor
+from headrace.runtime.windows.sessions import SessionProcessor
+from headrace.runtime.windows.sliding import SlidingProcessor
 from headrace.runtime.windows.time_windows import TimeWindowProcessor
-from headrace.topology.operators_windows import TimeWindow
+from headrace.topology.operators_windows import (
+    CountWindow,
+    SessionWindow,
+    SlidingWindow,
+    TimeWindow,
+)
 from headrace.topology.windowed import WithWindow
 
 if TYPE_CHECKING:
@@ -17,6 +25,9 @@ __all__ = ["WINDOWS"]
 
 #: Operator to processor: a new kind of window is a line here.
 WINDOWS: dict[type[Operator], type[Processor[Any]]] = {
+    CountWindow: CountProcessor,
+    SessionWindow: SessionProcessor,
+    SlidingWindow: SlidingProcessor,
     TimeWindow: TimeWindowProcessor,
     WithWindow: WithWindowProcessor,
 }

@@ -1,0 +1,209 @@
+"""Windows that depend on the records of their key, which are handled one by one, in order."""
+
+from __future__ import annotations
+
+import heapq
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from headrace.keys import decode_keys, encode_keys
+from headrace.runtime.algebras import ABSENT
+from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.folding import Folder
+from headrace.runtime.keyless import skip_keyless
+from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.windows.lateness import give_late
+from headrace.runtime.windows.parts import Part, PartStore
+from headrace.runtime.writing import writing
+from headrace.topology.operators_windows import WindowAggregate
+from headrace.topology.windowed import window_headers
+
+if TYPE_CHECKING:
+    from headrace.runtime.watermarks import Watermark
+
+__all__ = ["ByRecordProcessor"]
+
+WindowT = TypeVar("WindowT", bound=WindowAggregate)
+
+
+class ByRecordProcessor(Processor[WindowT]):
+    """Keeps parts by key, and acts on each when event time has come far enough."""
+
+    def __init__(self, operator: WindowT, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self.folder = Folder(operator, operator.aggregation, context.locator)
+        self.algebra = self.folder.algebra
+        self._store = PartStore(operator, self.algebra, context)
+        #: Keys by when they have something to do; some are no longer so.
+        self._agenda: list[tuple[int, bytes]] = []
+        self._late: list[int] = []
+        self._results = _Results()
+
+    @abstractmethod
+    def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
+        """Put a record into the parts of its key.
+
+        The record comes as a part without an accumulator.  Gives the parts that it changed, None
+        when their windows have fired.
+        """
+
+    @abstractmethod
+    def next_time(self, parts: list[Part]) -> int | None:
+        """Tell when a key has something to do."""
+
+    @abstractmethod
+    def close(self, key: bytes, parts: list[Part], watermark: Watermark) -> None:
+        """Give what is due and drop what is no longer needed."""
+
+    @abstractmethod
+    def bounds(self, part: Part) -> tuple[int, int]:
+        """Give the window of a part."""
+
+    def content(self, parts: list[Part], part: Part) -> Any:
+        """Give the accumulator of a part's window."""
+        del parts
+        return part.accumulator
+
+    def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
+        """Handle records and the rise of event time in the order of their marks."""
+        chunk = skip_keyless(Chunk.merge(list(inputs.values())), self.context.counters)
+        if self.operator.timed:
+            late, chunk = chunk.split(chunk.late(self.operator.grace))
+            give_late(self, late)
+        with writing(self.operator, "a key"):
+            keys = encode_keys(chunk.key_list()) if len(chunk) else []
+        self._begin(keys, watermarks)
+        pending = iter(watermarks)
+        watermark = next(pending, None)
+        for index, mark in enumerate(chunk.marks.tolist()):
+            while watermark is not None and watermark.mark < mark:
+                self._advance(watermark)
+                watermark = next(pending, None)
+            self._take(chunk, keys[index], index, mark)
+        while watermark is not None:
+            self._advance(watermark)
+            watermark = next(pending, None)
+        if self._late:
+            give_late(self, chunk.take(np.array(self._late, np.intp)))
+            self._late = []
+        if self.operator.emit == "update":
+            for key in dict.fromkeys(keys):
+                self.update(key, self._store.held[key])
+        results, self._results = self._results, _Results()
+        return results.chunk(self)
+
+    def finish(self) -> Chunk:
+        """Write what is kept."""
+        self._store.write({key: self.next_time(parts) for key, parts in self._store.held.items()})
+        return Chunk.empty()
+
+    def _begin(self, keys: list[bytes], watermarks: Sequence[Watermark]) -> None:
+        due = self._store.take_due(watermarks[-1].time) if watermarks else []
+        self._store.read(keys)
+        for key in due:
+            self._plan(key)
+
+    def _plan(self, key: bytes) -> None:
+        time = self.next_time(self._store.held[key])
+        if time is not None:
+            heapq.heappush(self._agenda, (time, key))
+
+    def _take(self, chunk: Chunk, key: bytes, index: int, mark: int) -> None:
+        time = int(chunk.times[index])
+        late_below = NEVER if chunk.late_below is None else int(chunk.late_below[index])
+        parts = self._store.held[key]
+        record = Part(time, time, 1, ABSENT, mark, time, late_below)
+        before = self.next_time(parts)
+        changed: list[Part] | None
+        try:
+            if chunk.retracts is not None and chunk.retracts[index]:
+                changed = self.take_back(parts, record, chunk.values[index])
+            else:
+                changed = self.take(parts, record, chunk.values[index])
+        except Exception as error:  # noqa: BLE001 - user functions raise what they like
+            self.folder.take_out(error, mark)
+            return
+        if changed is None:
+            self._late.append(index)
+            return
+        for part in changed:
+            part.mark, part.time, part.late_below = mark, time, late_below
+        if changed:
+            self.taken(key, parts)
+        if self.next_time(parts) != before:
+            self._plan(key)
+
+    def taken(self, key: bytes, parts: list[Part]) -> None:
+        """Give what a record made complete."""
+
+    def take_back(self, parts: list[Part], record: Part, value: Any) -> list[Part]:
+        """Take a record out of the part that holds its time."""
+        for part in parts:
+            if part.first <= record.time <= part.last:
+                rest = self.algebra.remove(part.accumulator, value)
+                if rest is ABSENT:
+                    parts.remove(part)
+                    return []
+                part.accumulator = rest
+                return [part]
+        return []
+
+    def _advance(self, watermark: Watermark) -> None:
+        while self._agenda and self._agenda[0][0] <= watermark.time:
+            time, key = heapq.heappop(self._agenda)
+            parts = self._store.held[key]
+            if self.next_time(parts) == time:
+                self.close(key, parts, watermark)
+                self._plan(key)
+        self.event_time = watermark.time
+
+    def fire(self, key: bytes, parts: list[Part], part: Part, mark: int) -> None:
+        """Give the result of a window that closes."""
+        if self.operator.emit == "update":
+            self.update(key, [part])
+        else:
+            content = self.content(parts, part)
+            self._results.add(key, content, self.bounds(part), (part.last, mark, part.late_below))
+
+    def update(self, key: bytes, parts: list[Part]) -> None:
+        """Give the results of parts that have changed."""
+        for part in parts:
+            if part.mark >= 0:
+                content = self.content(self._store.held[key], part)
+                cause = (part.time, part.mark, part.late_below)
+                self._results.add(key, content, self.bounds(part), cause)
+                part.mark = -1
+
+
+class _Results:
+    """Results that one run gives."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._contents: list[Any] = []
+        self._headers: list[dict[str, str] | None] = []
+        self._causes: list[tuple[int, int, int]] = []
+
+    def add(
+        self, key: bytes, content: Any, bounds: tuple[int, int], cause: tuple[int, int, int]
+    ) -> None:
+        self._keys.append(key)
+        self._contents.append(content)
+        self._headers.append(window_headers(*bounds))
+        self._causes.append(cause)
+
+    def chunk(self, processor: ByRecordProcessor[Any]) -> Chunk:
+        if not self._keys:
+            return Chunk.empty()
+        times, marks, late_below = np.array(self._causes, np.int64).T
+        try:
+            values = processor.algebra.results(self._contents)
+        except Exception as error:
+            raise processor.folder.failure(error, int(marks[-1])) from error
+        chunk = Chunk(decode_keys(self._keys), values, times, marks, self._headers)
+        if processor.operator.emit == "update" or not processor.operator.timed:
+            chunk.late_below = late_below
+        return chunk.take(np.argsort(chunk.marks, kind="stable"))

@@ -1,0 +1,55 @@
+"""Count windows: every so many records of a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.runtime.windows.by_record import ByRecordProcessor
+from headrace.topology.operators_windows import CountWindow
+
+if TYPE_CHECKING:
+    from headrace.runtime.watermarks import Watermark
+    from headrace.runtime.windows.parts import Part
+
+__all__ = ["CountProcessor"]
+
+
+class CountProcessor(ByRecordProcessor[CountWindow]):
+    """Keeps the window of each key that is not full yet."""
+
+    def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
+        """Put a record into the window that its key has open."""
+        if not parts:
+            record.number = 0
+            parts.append(record)
+        part = parts[-1]
+        part.accumulator = self.algebra.add(part.accumulator, value, record.mark)
+        part.first, part.last = min(part.first, record.time), max(part.last, record.time)
+        part.number += 1
+        return [part]
+
+    def taken(self, key: bytes, parts: list[Part]) -> None:
+        """Give a window that is full."""
+        part = parts[-1]
+        if part.number == self.operator.windows.size:
+            self.fire(key, parts, part, part.mark)
+            parts.clear()
+
+    def take_back(self, parts: list[Part], record: Part, value: Any) -> list[Part]:
+        """Take a record out of the open window; those that were full have gone."""
+        changed = super().take_back(parts, record, value)
+        for part in changed:
+            part.number -= 1
+        return changed
+
+    def next_time(self, parts: list[Part]) -> int | None:
+        """Tell that time plays no part."""
+        del parts
+        return None
+
+    def close(self, key: bytes, parts: list[Part], watermark: Watermark) -> None:
+        """Do nothing: only records close windows."""
+
+    def bounds(self, part: Part) -> tuple[int, int]:
+        """Give the lowest and the highest event time of a window."""
+        return part.first, part.last
