@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from decimal import Decimal, Inexact
 
@@ -97,3 +98,42 @@ def test_a_sum_that_cannot_be_exact_says_so() -> None:
         add_numbers(Decimal("1e9000"), Decimal("1e-9000"))
     with pytest.raises(TypeError):
         add_numbers(Decimal(1), 1.5)
+
+
+SINGLE = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary()
+)
+VALUES = st.one_of(SINGLE, st.tuples(SINGLE), st.lists(SINGLE), st.decimals(allow_nan=False))
+
+
+class Bag(Accumulator[object, object]):
+    def add(self, value: object) -> None: ...
+
+    def result(self) -> object: ...
+
+
+@given(st.dictionaries(st.text(max_size=3), VALUES))
+def test_attributes_keep_their_values_and_types(attributes: dict[str, object]) -> None:
+    bag = Bag()
+    bag.restore(attributes)
+    serde = pickle.loads(pickle.dumps(AccumulatorSerde(Bag, serdes.plain)))
+    copy = serde.deserialize(AccumulatorSerde(Bag, serdes.plain).serialize(bag))
+    kinds = {name: type(value) for name, value in copy.state().items()}
+    assert (copy.state(), kinds) == (attributes, {n: type(v) for n, v in attributes.items()})
+
+
+@pytest.mark.parametrize("value", [-(2**63) - 1, 2**64, "\ud800", -0.0, True, 2**64 - 1])
+def test_attributes_at_the_edges_of_the_short_form_come_back(value: object) -> None:
+    bag = Bag()
+    bag.restore({"held": value})
+    serde = AccumulatorSerde(Bag, serdes.plain)
+    found = serde.deserialize(serde.serialize(bag)).state()["held"]
+    assert (repr(found), type(found)) == (repr(value), type(value))
+
+
+def test_state_in_the_long_form_is_read() -> None:
+    serde = AccumulatorSerde(Bag, serdes.plain)
+    assert serde.deserialize(serdes.plain.serialize({"a": 1, "b": 2.5})).state() == {
+        "a": 1,
+        "b": 2.5,
+    }
