@@ -59,6 +59,7 @@ def run(
     partitions: Annotated[int | None, _option("partitions")] = None,
     guarantee: Annotated[str | None, _option("guarantee")] = None,
     max_records_per_batch: Annotated[int | None, _option("max_records_per_batch")] = None,
+    max_future: Annotated[str | None, _option("max_future")] = None,
     batch_interval: Annotated[str | None, _option("batch_interval")] = None,
     start: Annotated[str | None, _option("start")] = None,
     on_expired_offset: Annotated[str | None, _option("on_expired_offset")] = None,

@@ -22,6 +22,7 @@ from headrace.cli import (
     _lookup,
     _messages,
     _run,
+    _state,
     _store,
     _tables,
     _topics,
@@ -59,6 +60,7 @@ app.add_typer(_broker.app, name="broker")
 app.add_typer(_topics.app, name="topic")
 app.add_typer(_groups.app, name="group")
 app.add_typer(_jobs.app, name="job")
+app.add_typer(_state.app, name="state")
 app.add_typer(_store.app, name="store")
 
 

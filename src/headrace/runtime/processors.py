@@ -6,14 +6,16 @@ It takes a chunk and gives a chunk; nothing here knows of Spark, sockets or file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from headrace.keys import decode_key
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.edges import Edge, RecordEdge
+from headrace.runtime.state_entries import StateEntry
 from headrace.runtime.user_code import Locator, UserFunction
 from headrace.topology.operators import (
     Filter,
@@ -135,6 +137,14 @@ class Processor(Generic[OperatorT]):
     def key_of(cls, entry: bytes) -> bytes:
         """Give the record key, in canonical bytes, that an entry of its store belongs to."""
         return entry
+
+    @classmethod
+    def shown(cls, entry: bytes, value: bytes, read: Callable[[bytes], Any]) -> StateEntry | None:
+        """Give an entry of its store as people see it; None for what only the processor needs.
+
+        ``read`` turns the bytes of a value into what it says.
+        """
+        return StateEntry(decode_key(cls.key_of(entry)), read(value))
 
     def absorb(self, rows: Rows) -> None:
         """Take what a combiner made of records before they were shuffled."""

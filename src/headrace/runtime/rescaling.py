@@ -85,10 +85,7 @@ def _moved(
 def _grow(home: StateHome, store: str, partitions: int) -> None:
     """Give a state topic enough queues; those beyond a job's partitions stay, empty."""
     if len(home.queues(store)) < partitions:
-        topic = state_topic(home.job, store)
-        Admin(home.client).create_topic(
-            topic, queues=partitions, attributes={"cleanup.policy": "COMPACTION"}
-        )
+        Admin(home.client).create_topic(state_topic(home.job, store), queues=partitions)
 
 
 def _same(entry: bytes) -> bytes:

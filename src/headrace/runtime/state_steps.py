@@ -143,6 +143,28 @@ class StateStep:
             if self._moved is not None:
                 self._moved(len(keys))
 
+    def replace(self, store: str, entries: dict[bytes, bytes], key_of: KeyOf) -> None:
+        """Let a store hold these entries and no others."""
+        self._begin(store)
+        left = dict(entries)
+        for partition, block in self._blocks(store):
+            places = partitions_of([key_of(key) for key, _ in block], self._partitions).tolist()
+            stays = [
+                place == partition and left.get(key) == value
+                for place, (key, value) in zip(places, block, strict=True)
+            ]
+            kept = list(itertools.compress(block, stays))
+            self._keep(store, partition, kept)
+            for key, _ in kept:
+                del left[key]
+            gone = [key for (key, _), stay in zip(block, stays, strict=True) if not stay]
+            self._stage(store, partition, gone, [None] * len(gone))
+        rest = iter(left.items())
+        while some := list(itertools.islice(rest, _BLOCK_ENTRIES)):
+            keys = [key for key, _ in some]
+            places = partitions_of(list(map(key_of, keys)), self._partitions).tolist()
+            self._put(store, places, keys, [value for _, value in some], [True] * len(keys))
+
     def drop(self, store: str) -> None:
         """Delete every entry of a store."""
         self.move(store, store, change=_nothing)

@@ -21,6 +21,8 @@ from headrace.runtime.lease import Lease
 from headrace.runtime.local_state import restoring
 from headrace.runtime.starts import starting_offsets
 from headrace.runtime.state_checks import settled_record
+from headrace.runtime.state_home import StateHome
+from headrace.runtime.state_views import StateView
 from headrace.settings import JobSettings
 from headrace.spark.coordinator import assemble
 from headrace.spark.launch import make_connection, pickle_plan, prepare_topics
@@ -101,6 +103,7 @@ class StreamJob:
         self._epoch = 0
         self._epoch_is_over = False
         self._opened = ExitStack()
+        self._views: dict[str, StateView] = {}
 
     def start(self) -> Self:
         """Begin a new epoch and run until :meth:`stop` or a failure.
@@ -205,6 +208,26 @@ class StreamJob:
             (0, 0) if root is None else restoring(root),
             running=self._failure is None,
         )
+
+    def state(self, operator: str) -> StateView:
+        """Look into the state of an operator, as of the last commit; see :class:`StateView`.
+
+        ``get(key)``, ``range(start, stop)``, ``prefix(text)``, ``window(key, start, stop)``,
+        ``scan()``; the view ends with the job.
+
+        Raises
+        ------
+        StateError
+            The job has committed nothing, or has no state of this name.
+        """
+        connection = self._running()
+        if operator not in self._views:
+            names = connection.plan.state_topics
+            known = self.topology.operator(operator) if operator in names else None
+            # Transactions of its own: the job's are used by another thread.
+            home = StateHome.of(self.topology.name, connection.client)
+            self._views[operator] = self._opened.enter_context(StateView(home, operator, known))
+        return self._views[operator]
 
     def __enter__(self) -> Self:
         return self

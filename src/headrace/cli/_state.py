@@ -1,0 +1,172 @@
+"""``headrace state``: looks into the state of jobs, keeps it in files, and brings it back."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._security import connecting
+from headrace.cli._terminal import say
+
+if TYPE_CHECKING:
+    from headrace.runtime.state_views import StateView
+    from headrace.topology import Operator
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Look into the state of a job, as of its last commit, also while it runs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+JobName = Annotated[str, typer.Argument(help="The job's name.")]
+OperatorName = Annotated[str, typer.Argument(help="The operator's name, as describe shows it.")]
+Program = Annotated[
+    Path | None,
+    typer.Option(
+        "--program", metavar="FILE", help="The job's program: its serdes read the values."
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="The key is JSON, such as 17 or true, not text.")
+]
+
+
+@app.command()
+@connecting
+def get(
+    job: JobName,
+    operator: OperatorName,
+    key: Annotated[str, typer.Argument(help="The key.")],
+    json: AsJson = False,
+    program: Program = None,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what a job keeps for a key; exit status 1 where it keeps nothing."""
+    from headrace.runtime.state_entries import StateEntry
+    from headrace.runtime.state_files import entry_line
+
+    wanted = _key(key) if json else key
+    with _view(job, operator, program, namesrv, data_dir) as view:
+        found = view.get(wanted)
+    if found is None:
+        say(f"{operator} keeps nothing for {wanted!r}.")
+        raise typer.Exit(1)
+    typer.echo(entry_line(StateEntry(wanted, found)))
+
+
+@app.command()
+@connecting
+def scan(
+    job: JobName,
+    operator: OperatorName,
+    prefix: Annotated[
+        str | None, typer.Option(help="Only keys, being text, that begin with this.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many entries.")] = None,
+    program: Program = None,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what a job keeps, a line of JSON per entry."""
+    from itertools import islice
+
+    from headrace.runtime.state_entries import StateEntry
+    from headrace.runtime.state_files import entry_line
+
+    with _view(job, operator, program, namesrv, data_dir) as view:
+        found = (
+            view.scan()
+            if prefix is None
+            else (StateEntry(key, value) for key, value in view.prefix(prefix))
+        )
+        # What is left of the scan must not outlive the view.
+        with contextlib.closing(found) as entries:
+            for entry in islice(entries, limit):
+                typer.echo(entry_line(entry))
+
+
+@app.command("export")
+@connecting
+def export_state(
+    job: JobName,
+    operator: OperatorName,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to; else the terminal.")
+    ] = None,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write the whole state of an operator as lines that import takes."""
+    from headrace.runtime.state_files import exported
+
+    count = 0
+    with (
+        _view(job, operator, None, namesrv, data_dir) as view,
+        contextlib.nullcontext(sys.stdout) if output is None else output.open("w") as file,
+    ):
+        for line in exported(view):
+            file.write(line + "\n")
+            count += 1
+    if output is not None:
+        say(f"{count:,} entries of {operator} are in {output}.")
+
+
+@app.command("import")
+@connecting
+def import_file(
+    job: JobName,
+    operator: OperatorName,
+    file: Annotated[Path, typer.Argument(help="What export wrote.", exists=True, dir_okay=False)],
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Replace the state of an operator of a stopped job by what a file holds."""
+    from headrace.runtime.state_files import import_state
+    from headrace.runtime.state_home import StateHome
+
+    with cluster(namesrv, data_dir) as client, file.open() as lines:
+        count = import_state(StateHome.of(job, client), operator, lines)
+    say(f"{operator} of job {job} holds {count:,} entries.")
+
+
+@contextlib.contextmanager
+def _view(
+    job: str, operator: str, program: Path | None, namesrv: str | None, data_dir: Path | None
+) -> Iterator[StateView]:
+    from headrace.runtime.state_home import StateHome
+    from headrace.runtime.state_views import StateView
+
+    known = None if program is None else _operator(program, operator)
+    with (
+        cluster(namesrv, data_dir) as client,
+        StateView(StateHome.of(job, client), operator, known) as view,
+    ):
+        yield view
+
+
+def _operator(program: Path, name: str) -> Operator | None:
+    from headrace.cli.loading import load_program
+
+    topology = load_program(program).topology
+    return topology.operator(name) if name in topology.state_topics else None
+
+
+def _key(text: str) -> object:
+    import orjson
+
+    from headrace.errors import ConfigurationError
+
+    try:
+        return orjson.loads(text)
+    except ValueError as error:
+        message = f"the key {text!r} is no JSON: {error}"
+        raise ConfigurationError(message, hint="Leave --json out for text.") from None
