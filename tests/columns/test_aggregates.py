@@ -167,6 +167,43 @@ def test_aggregate_after_another_key_is_shuffled_again() -> None:
     assert len(topology.plan.stages) == 3
 
 
+@settings(deadline=None, max_examples=40)
+@given(batches=st.lists(st.lists(ORDER_STRATEGY, min_size=1, max_size=8), max_size=4))
+def test_aggregates_of_aggregates_take_old_values_back(batches: list[list[Order]]) -> None:
+    builder = StreamBuilder("job")
+    first = (
+        builder.source("orders", ORDERS).group_by("city", "shop").agg(n=count(), p=total("price"))
+    )
+    again = first.to_stream().where(col("p") > 0).group_by("shop")
+    again.agg(cities=count(), n=total("n"), p=total("p"), mean=avg("p")).to_stream().sink(
+        "out", serdes.plain
+    )
+    with TopologyTestDriver(builder.build()) as driver:
+        for orders in batches:
+            send_together(driver, "orders", ORDERS, orders)
+        out = driver.output("out", serdes.with_key(serdes.plain, of=object)).read_all()
+    latest = {record.key: record.value for record in out if record.value != b""}
+    groups = model([order for orders in batches for order in orders])
+    live = [row for row in groups.values() if row["sum_price"] is not None and row["sum_price"] > 0]
+    assert {key: row for key, row in latest.items() if row is not None} == {
+        shop: {
+            "shop": shop,
+            "cities": len(rows),
+            "n": sum(row["count"] for row in rows),
+            "p": sum(row["sum_price"] for row in rows),
+            "mean": sum(row["sum_price"] for row in rows) / len(rows),
+        }
+        for shop in {row["shop"] for row in live}
+        if (rows := [row for row in live if row["shop"] == shop])
+    }
+
+
+def test_least_of_updates_is_refused() -> None:
+    first = StreamBuilder("job").source("orders", ORDERS).group_by("city").agg(count())
+    with pytest.raises(TopologyError, match="needs every value"):
+        first.to_stream().group_by("count").agg(minimum("city"))
+
+
 def test_functions_see_the_objects_that_the_serde_makes() -> None:
     builder = StreamBuilder("job")
     dear = builder.source("orders", ORDERS).where(col("price") > 3)

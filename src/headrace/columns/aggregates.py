@@ -33,7 +33,8 @@ __all__ = [
     "sum",
 ]
 
-Kind = Literal["count", "sum", "min", "max", "avg"]
+#: ``total`` is a sum of updates, which is null again when its last value is taken back.
+Kind = Literal["count", "sum", "min", "max", "avg", "total"]
 #: Cells of each kind, by the way in which they merge.
 _CELLS: dict[str, tuple[str, ...]] = {
     "count": ("count",),
@@ -41,6 +42,7 @@ _CELLS: dict[str, tuple[str, ...]] = {
     "min": ("min",),
     "max": ("max",),
     "avg": ("sum", "count"),
+    "total": ("sum", "count"),
 }
 _MERGES = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 #: Arrow adds up decimals of so many digits.
@@ -78,10 +80,29 @@ class Measure:
 
     def result(self, cells: Sequence[Any]) -> Any:
         """Give what the cells say; null where there was no value."""
-        if self.kind != "avg":
+        if len(self.cells) == 1:
             return cells[0]
         total, number = cells
-        return None if not number or total is None else total / number
+        if not number or total is None:
+            return None
+        return total / number if self.kind == "avg" else total
+
+    def of_updates(self) -> Measure:
+        """Give one that takes values back.
+
+        Raises
+        ------
+        TypeError
+            It would need all values that were ever there.
+        """
+        if self.kind in {"min", "max"}:
+            message = (
+                f"{self} needs every value there was, once one of them is replaced; count, sum and"
+                " avg do not, and min() and max() of a keyed stream keep them"
+            )
+            raise TypeError(message)
+        kind: Kind = "total" if self.kind == "sum" else self.kind
+        return Measure(kind, self.argument, self.column)
 
 
 def _measure(kind: Kind, of: Any) -> Measure:

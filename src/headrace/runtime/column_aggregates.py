@@ -11,7 +11,6 @@ from headrace.columns import ColumnValues
 from headrace.columns.aggregates import Cells, group, merge_cells, negated, regroup
 from headrace.columns.schema import column_of
 from headrace.columns.values import python_values
-from headrace.errors import TopologyError
 from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.blocks import Rows
 from headrace.runtime.chunk import Chunk, Int64s
@@ -20,6 +19,7 @@ from headrace.runtime.columns import (
     SelectProcessor,
     WhereProcessor,
     by_columns,
+    without_gone,
 )
 from headrace.runtime.edges import CombinedEdge, Edge
 from headrace.runtime.processors import Processor, ProcessorContext
@@ -28,6 +28,7 @@ from headrace.topology import add_numbers
 from headrace.topology.operators_columns import AggregateColumns, GroupBy, Select, Where
 
 if TYPE_CHECKING:
+    from headrace.runtime.state import StateStore
     from headrace.runtime.user_code import Locator
     from headrace.topology.operators import Operator
 
@@ -60,15 +61,10 @@ class ColumnCombiner:
 
     def add(self, chunk: Chunk) -> None:
         """Take records."""
+        chunk = without_gone(chunk)
         if chunk.retracts is None or not chunk.retracts.any():
             self._add(chunk, takes_back=False)
             return
-        if not set(self._ways) <= {"count", "sum"}:
-            raise TopologyError(
-                f"operator '{self._operator.name}' (made at {self._operator.origin}) takes min or"
-                " max of records that later ones replace, which needs all that were ever there",
-                hint="aggregate the records themselves, or use count, sum and avg here",
-            )
         back, kept = chunk.split(chunk.retracts)
         self._add(kept, takes_back=False)
         self._add(back, takes_back=True)
@@ -146,6 +142,7 @@ class AggregateColumnsProcessor(Processor[AggregateColumns]):
         ways = [way for measure in operator.measures for way in measure.cells]
         self._merge = merge_cells(ways, add_numbers)
         self._partials: list[Rows] = []
+        self._retracts = context.retracts(operator)
 
     @classmethod
     def edge(cls, operator: AggregateColumns, port: int, context: ProcessorContext) -> Edge:
@@ -183,23 +180,52 @@ class AggregateColumnsProcessor(Processor[AggregateColumns]):
         places = np.sort(np.fromiter(last.values(), np.intp, len(last)))
         changed = [keys[place] for place in places.tolist()]
         store = self.context.store(self.operator)
-        for key, old in zip(changed, store.get_many(changed), strict=True):
-            if old is not None:
-                groups[key] = merge(serde.deserialize(old), groups[key])
-        news = [groups[key] for key in changed]
-        with writing(self.operator, "its state"):
-            store.put_many(changed, serde.serialize_many(news).to_pylist())
+        held = [old and serde.deserialize(old) for old in store.get_many(changed)]
+        news = [
+            groups[key] if old is None else merge(old, groups[key])
+            for key, old in zip(changed, held, strict=True)
+        ]
+        self._write(store, changed, news)
         late_below = None if rows.late_below is None else rows.late_below[places]
-        found = decode_keys(changed)
-        values: Any = ColumnValues(self._results(found, news))
-        return Chunk(found, values, rows.times[places], rows.marks[places], late_below=late_below)
+        chunk = Chunk(
+            decode_keys(changed), [], rows.times[places], rows.marks[places], late_below=late_below
+        )
+        return self._told(chunk, held, news)
+
+    def _write(self, store: StateStore, keys: list[bytes], news: list[tuple[Any, ...]]) -> None:
+        with writing(self.operator, "its state"):
+            encoded: list[bytes | None] = self.operator.state_serde.serialize_many(news).to_pylist()
+        if self.operator.of_updates:
+            encoded = [
+                data if cells[-1] else None for data, cells in zip(encoded, news, strict=True)
+            ]
+        store.put_many(keys, encoded)
+
+    def _told(self, chunk: Chunk, held: list[Any], news: list[tuple[Any, ...]]) -> Chunk:
+        """Give the results of groups, and before them what they replace, where that is needed."""
+        keys = chunk.key_list()
+        values: Any = ColumnValues(self._results(keys, news))
+        if self.operator.of_updates and not all(cells[-1] for cells in news):
+            rows = zip(values, news, strict=True)
+            values = [value if cells[-1] else None for value, cells in rows]
+        told = chunk.with_values(values)
+        had = [place for place, cells in enumerate(held) if cells is not None]
+        if not self._retracts or not had:
+            return told
+        old: Any = ColumnValues(
+            self._results([keys[place] for place in had], [held[place] for place in had])
+        )
+        nothing: list[Any] = [None] * len(keys)
+        before = chunk.with_values(nothing).take(np.array(had, np.intp)).with_values(old)
+        before.retracts = np.ones(len(before), np.bool_)
+        return Chunk.merge([before, told])
 
     def _results(self, keys: list[Any], news: list[tuple[Any, ...]]) -> pa.RecordBatch:
         operator = self.operator
         lists = [keys] if len(operator.keys) == 1 else list(map(list, zip(*keys, strict=True)))
         cells = list(zip(*news, strict=True))
         at = 0
-        for measure in operator.measures:
+        for measure in operator.shown:
             own = cells[at : at + len(measure.cells)]
             at += len(measure.cells)
             results = own[0] if len(own) == 1 else map(measure.result, zip(*own, strict=True))

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from headrace.runtime.user_code import Locator
     from headrace.topology.operators import Operator
 
-__all__ = ["GroupByProcessor", "SelectProcessor", "WhereProcessor", "batch_of", "by_columns"]
+__all__ = [
+    "GroupByProcessor",
+    "SelectProcessor",
+    "WhereProcessor",
+    "batch_of",
+    "by_columns",
+    "without_gone",
+]
 
 
 def batch_of(values: list[Any], schema: Schema) -> pa.RecordBatch:
@@ -29,6 +36,14 @@ def batch_of(values: list[Any], schema: Schema) -> pa.RecordBatch:
     if isinstance(values, ColumnValues):
         return values.batch
     return schema.batch(values)
+
+
+def without_gone(chunk: Chunk) -> Chunk:
+    """Leave out updates to None: the key of such a one has no value any more."""
+    if isinstance(chunk.values, ColumnValues) or None not in chunk.values:
+        return chunk
+    live = [index for index, value in enumerate(chunk.values) if value is not None]
+    return chunk.take(np.array(live, np.intp))
 
 
 def by_columns(
@@ -79,6 +94,7 @@ class SelectProcessor(Processor[Select]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Compute the columns."""
+        chunk = without_gone(chunk)
         columns = self.operator.columns
         batch, rows = by_columns(
             self.operator,
@@ -103,6 +119,7 @@ class WhereProcessor(Processor[Where]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Keep what fits."""
+        chunk = without_gone(chunk)
         kept = by_columns(
             self.operator,
             self.operator.schema,
@@ -120,6 +137,7 @@ class GroupByProcessor(Processor[GroupBy]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Set the keys."""
+        chunk = without_gone(chunk)
         columns = self.operator.columns
         arrays = by_columns(
             self.operator,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace import serdes
 from headrace.columns import Expression, Measure, Schema, col
-from headrace.columns.aggregates import group
+from headrace.columns.aggregates import count, group
 from headrace.columns.cells import CellsSerde
 from headrace.columns.evaluation import Explosion, evaluate, filtered, types_of
 from headrace.columns.expressions import Node, node_of
@@ -18,6 +18,7 @@ from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name
 from headrace.topology import Source
 from headrace.topology.operators_columns import AggregateColumns, GroupBy, Select, Where
+from headrace.topology.updates import gives_updates
 
 if TYPE_CHECKING:
     from headrace.streams._flow import Flow, Step
@@ -202,16 +203,20 @@ class ColumnGroups:
         types = _tried(step, "agg", lambda: tuple(_measured(one, schema) for one in chosen))
         results = Schema(self._keys.columns + types)
         _check_names(step, "agg", results.names)
+        updates = gives_updates(self._flow.builder.operators, self._flow.operator)
+        if updates:
+            chosen = _tried(step, "agg", lambda: tuple(one.of_updates() for one in chosen))
         packs = all(any(test(kind) for test in _PACKED) for _, kind in types)
         operator = AggregateColumns(
             **step.fields,
             schema=schema,
             keys=tuple(self._keys.names),
-            measures=chosen,
+            measures=(*chosen, count()) if updates else chosen,
             results=results,
             key_serde=serdes.key,
             state_serde=CellsSerde(packs=packs),
             value_serde=self._flow.value.serde_or_plain(),
+            of_updates=updates,
         )
         known = replace(step.known(dict), columns=results)
         return Table(step.add(operator, value=known))

@@ -69,6 +69,7 @@ class AggregateColumns(Operator):
 
     label: ClassVar[str] = "aggregate columns"
     stateful: ClassVar[bool] = True
+    takes_back: ClassVar[bool] = True
 
     #: Of the records that come in.
     schema: Schema
@@ -82,6 +83,13 @@ class AggregateColumns(Operator):
     state_serde: Serde[Any]
     #: Of records that travel uncombined.
     value_serde: Serde[Any]
+    #: The last measure counts the records of a group, which is gone when none is left.
+    of_updates: bool = False
+
+    @property
+    def updates(self) -> bool:
+        """Whether a result replaces the one before of the same key."""
+        return True
 
     def input_serde(self, port: int) -> Serde[Any]:
         """Give the serde of the records that parent number ``port`` sends through a shuffle."""
@@ -90,4 +98,9 @@ class AggregateColumns(Operator):
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        return [", ".join(f"{one.column} = {one}" for one in self.measures), "emit update"]
+        return [", ".join(f"{one.column} = {one}" for one in self.shown), "emit update"]
+
+    @property
+    def shown(self) -> tuple[Measure, ...]:
+        """The measures that results have a column for."""
+        return self.measures[:-1] if self.of_updates else self.measures
