@@ -112,7 +112,8 @@ def test_merged_averages_weigh_by_number() -> None:
     assert one(lambda k: k.avg(), [1, 3, 5], 1) == 3.0
 
 
-def test_sums_of_decimals_keep_every_digit() -> None:
+def test_sums_are_exact() -> None:
+    """Defect 15: integers overflowed, and decimals could not be added."""
     assert one(lambda k: k.sum(), [Decimal("1e30"), Decimal("1e-30"), Decimal("-1e30")], 2) == (
         Decimal("1e-30")
     )
@@ -200,6 +201,38 @@ def test_entries_that_are_cut_off_are_refused() -> None:
     assert serde.serialize_many([[(7, "abc"), (-1, "")]])[0].as_py() == written
     with pytest.raises(ValueError, match="cut off"):
         serde.deserialize(written[:14])
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda k: k.filter(lambda v: v > 0), lambda k: k.map_values(abs), lambda k: k.peek(str)],
+)
+def test_operators_between_the_key_and_the_aggregate_keep_the_shuffle(
+    between: Callable[[KeyedStream[str, Any]], KeyedStream[str, Any]],
+) -> None:
+    """Defect 2: an operator behind key_by lost the shuffle, and the count its state."""
+    records = [("a", 1), ("b", 2), ("a", 3)]
+    assert dict(results(lambda k: between(k).count(), records, {1}, queues=2)) == {"a": 2, "b": 1}
+
+
+def test_two_aggregates_in_one_job_do_not_share_state() -> None:
+    """Defect 3: both kept their state under the record's key alone."""
+    builder = StreamBuilder("two")
+    numbers = builder.source("in", serdes.int).key_by(lambda number: "k")
+    numbers.count().to_stream().sink("counts", serdes.int)
+    numbers.sum().to_stream().sink("sums", serdes.int)
+    with TopologyTestDriver(builder.build()) as driver:
+        for number in (5, 6):
+            driver.input("in", serdes.int).send(number)
+        assert [r.value for r in driver.output("counts", serdes.int).read_all()] == [1, 2]
+        assert [r.value for r in driver.output("sums", serdes.int).read_all()] == [5, 11]
+
+
+def test_count_takes_no_selector_that_it_would_not_use() -> None:
+    """Defect 21: count(selector) never called the selector."""
+    keyed = StreamBuilder("job").source("in", serdes.string).key_by(str)
+    with pytest.raises(TypeError, match="positional argument"):
+        keyed.count(len)  # type: ignore[call-arg, arg-type]
 
 
 GATHERS: dict[str, Gather] = {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +16,7 @@ from headrace.errors import TopologyError, UserCodeError
 from headrace.runtime import TopologyTestDriver
 from headrace.streams import KeyedStream, Stream, StreamBuilder, Table
 from headrace.topology import Accumulator, Aggregate, Topology
+from headrace.topology.windows import tumbling
 
 Gather = Callable[[KeyedStream[str, Any]], Table[str, Any]]
 
@@ -205,23 +205,17 @@ def test_aggregates_that_cannot_take_back_are_refused_when_they_are_built() -> N
             by_letter(gather)
 
 
-def test_what_goes_by_the_time_of_records_refuses_updates() -> None:
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class ByTime(Aggregate):
-        refuses_updates: ClassVar[bool] = True
-
+def test_windows_refuse_updates() -> None:
     builder = StreamBuilder("timed")
     keyed = counts(builder).key_by(lambda pair: pair[0])
-    keyed.count(name="late")
-    topology = builder.build()
-    last = topology.operators[-1]
-    assert isinstance(last, Aggregate)
-    timed = ByTime(
-        name="by_time",
-        parents=last.parents,
-        aggregation=last.aggregation,
-        key_serde=last.key_serde,
-        origin=last.origin,
-    )
+    keyed.window(tumbling(timedelta(minutes=1))).count().to_stream().sink("out", serdes.json)
     with pytest.raises(TopologyError, match=r"goes by the time(.|\n)*'words'(.|\n)*emit=\"each\""):
-        Topology("timed", (*topology.operators, timed))
+        builder.build()
+
+
+def test_windows_take_results_that_are_given_once_per_record() -> None:
+    builder = StreamBuilder("timed")
+    words = builder.source("words", serdes.string).key_by(lambda word: word)
+    each = words.count(name="words", emit="each").to_stream().key_by(lambda count: "all")
+    each.window(tumbling(timedelta(minutes=1))).count().to_stream().sink("out", serdes.json)
+    assert next(o.name for o in builder.build().stateful) == "words"

@@ -75,6 +75,7 @@ class TimedJoin(SidesJoin):
     """Joins by time, so what it keeps goes when its time is up."""
 
     timed: ClassVar[bool] = True
+    refuses_updates: ClassVar[bool] = True
 
     #: How much longer late records are waited for, ms.
     grace: int = 0

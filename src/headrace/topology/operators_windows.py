@@ -43,6 +43,7 @@ class WindowAggregate(Operator):
 
     label: ClassVar[str] = "window"
     stateful: ClassVar[bool] = True
+    refuses_updates: ClassVar[bool] = True
 
     aggregation: Aggregation
     #: Of the records that travel one by one.
