@@ -76,11 +76,11 @@ class JobPlan:
         return self.topology.state_topics
 
     def forwards_headers(self, source: Source) -> bool:
-        """Tell whether records of a source reach a sink as they are, headers included."""
+        """Tell whether records of a source reach what asks for their headers, such as a sink."""
         pending = [source.name]
         while pending:
             for child in self.stages.children(pending.pop()):
-                if isinstance(child, Sink):
+                if isinstance(child, Sink) or child.reads_headers:
                     return True
                 if not child.stateful:
                     pending.append(child.name)

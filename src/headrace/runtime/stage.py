@@ -12,6 +12,7 @@ from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.column_aggregates import COLUMNS
 from headrace.runtime.flow import FLOW
 from headrace.runtime.joins import JOINS
+from headrace.runtime.low_level import PROCESSES
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
 from headrace.runtime.timestamps import SelectTimestampProcessor
@@ -33,6 +34,7 @@ __all__ = ["PROCESSORS", "StageContext", "StageRunner"]
 PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     **STATELESS,
     **FLOW,
+    **PROCESSES,
     **JOINS,
     SelectTimestamp: SelectTimestampProcessor,
     Aggregate: AggregateProcessor,

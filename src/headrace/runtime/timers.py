@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.runtime.state import StateStore
-
-__all__ = ["Timers"]
+__all__ = ["Entries", "Timers"]
 
 _TIME = struct.Struct(">Q")
 #: Times before 1970 come first, too.
 _BIAS = 1 << 63
+
+
+class Entries(Protocol):
+    """What timers ask of a store."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one entry."""
+
+    def delete(self, key: bytes) -> None:
+        """Delete one entry."""
+
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries with keys from ``start`` to before ``stop``, in order."""
 
 
 class Timers:
@@ -37,7 +48,7 @@ class Timers:
     ([(10, b'a'), (20, b'b')], [])
     """
 
-    def __init__(self, store: StateStore, family: bytes) -> None:
+    def __init__(self, store: Entries, family: bytes) -> None:
         self._store = store
         self._family = family
 

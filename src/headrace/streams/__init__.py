@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.streams.builder import StreamBuilder
 from headrace.streams.keyed import KeyedStream, Table
 from headrace.streams.outputs import End
+from headrace.streams.processed import ProcessedStream
 from headrace.streams.stream import Stream
 from headrace.streams.windowed import WindowedStream, WindowedTable
 from headrace.topology import Accumulator
@@ -13,6 +14,7 @@ __all__ = [
     "Accumulator",
     "End",
     "KeyedStream",
+    "ProcessedStream",
     "Stream",
     "StreamBuilder",
     "Table",

@@ -10,6 +10,7 @@ from headrace.serdes.inference import result_hint
 from headrace.streams._joining import Joins
 from headrace.streams.columns import Columns
 from headrace.streams.outputs import Outputs
+from headrace.streams.processing import Processing
 from headrace.streams.routing import Routing
 from headrace.streams.times import Times
 from headrace.topology import KeyBy
@@ -25,7 +26,9 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 
 
-class Stream(Joins[K, V], Routing[K, V], Times[K, V], Columns[K, V], Outputs[K, V]):
+class Stream(
+    Joins[K, V], Routing[K, V], Processing[K, V], Times[K, V], Columns[K, V], Outputs[K, V]
+):
     """Records with keys of type ``K`` and values of type ``V``.
 
     Made by :meth:`StreamBuilder.source` and by the operators.  A stream can be used more than

@@ -45,7 +45,7 @@ def _detail(operator: Operator, plan: StagePlan) -> str:
 
 
 def _way(operator: Operator) -> str:
-    return "by key" if operator.gathers else "moved"
+    return "by key" if operator.gathers or operator.stateful else "moved"
 
 
 def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:

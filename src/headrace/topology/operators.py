@@ -86,6 +86,8 @@ class Operator:
     carries_back: ClassVar[bool] = True
     #: It goes by the time of each record, so updates make no sense to it.
     refuses_updates: ClassVar[bool] = False
+    #: It looks at the messages' own properties.
+    reads_headers: ClassVar[bool] = False
 
     name: str
     #: Names of the operators that feed this one, in order.

@@ -1,0 +1,158 @@
+"""Entries of one operator's store, by record key and declared state; each may have an end.
+
+=========  =======================================================================
+family     what lies there
+=========  =======================================================================
+``s``      states: length of the record key (u32), record key, length of the name
+           (u8), name, then what the kind of state adds
+``x``      ends of entries with a time to live: time (u64), key of the entry
+``e``      timers of event time: time (u64), then as ``s``
+``w``      timers of the wall clock: the same
+=========  =======================================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from headrace.runtime.chunk import NEVER
+from headrace.runtime.timers import Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.runtime.state import StateStore
+
+__all__ = ["EVENT", "WALL", "Cells", "key_of_entry", "state_prefix"]
+
+EVENT, WALL = b"e", b"w"
+_STATE, _EXPIRY = b"s", b"x"
+_LENGTH = struct.Struct(">I")
+_END = struct.Struct(">q")
+_TIME_BYTES = 8
+
+
+def state_prefix(key: bytes, name: str) -> bytes:
+    r"""Give what the entries of a state of one record key begin with, but for the family.
+
+    >>> state_prefix(b"k", "last")
+    b'\\x00\\x00\\x00\\x01k\\x04last'
+    """
+    return _LENGTH.pack(len(key)) + key + bytes([len(name)]) + name.encode()
+
+
+def key_of_entry(entry: bytes) -> bytes:
+    """Give the record key that an entry belongs to.
+
+    >>> key_of_entry(b"s" + state_prefix(b"k", "last") + b"more")
+    b'k'
+    """
+    family = entry[:1]
+    at = 1 if family == _STATE else 1 + _TIME_BYTES
+    if family == _EXPIRY:
+        at += 1
+    (length,) = _LENGTH.unpack_from(entry, at)
+    return entry[at + _LENGTH.size : at + _LENGTH.size + length]
+
+
+class Cells:
+    """Reads and writes entries of states; remembers what one record changed.
+
+    Parameters
+    ----------
+    store
+        The operator's store.
+    undoable
+        Whether :meth:`undo` may be called.
+    """
+
+    def __init__(self, store: StateStore, *, undoable: bool) -> None:
+        self.store = store
+        self._undoable = undoable
+        self._before: dict[bytes, bytes | None] = {}
+        self._ends = Timers(self, _EXPIRY)
+        #: Event time as the entries see it, ms: those that end at or before it are gone.
+        self.now = NEVER
+
+    def prefetch(self, entries: list[bytes]) -> None:
+        """Look many entries up at once."""
+        self.store.get_many([_STATE + entry for entry in entries])
+
+    def get(self, entry: bytes, *, ends: bool) -> bytes | None:
+        """Give what lies in an entry."""
+        found = self.store.get(_STATE + entry)
+        return self._living(found) if ends and found is not None else found
+
+    def set(self, entry: bytes, value: bytes, end: int | None) -> None:
+        """Fill an entry; ``end`` is when it is gone, None for an entry that stays."""
+        if end is None:
+            self.put(_STATE + entry, value)
+            return
+        old = self._end(entry)
+        if old != end:
+            if old is not None:
+                self._ends.clear(old, _STATE + entry)
+            self._ends.set(end, _STATE + entry)
+        self.put(_STATE + entry, _END.pack(end) + value)
+
+    def end(self, entry: bytes) -> int | None:
+        """Tell when an entry ends that is there."""
+        return self._end(entry)
+
+    def drop(self, entry: bytes, *, ends: bool) -> None:
+        """Empty an entry."""
+        old = self._end(entry) if ends else None
+        if old is not None:
+            self._ends.clear(old, _STATE + entry)
+        self.delete(_STATE + entry)
+
+    def within(self, start: bytes, stop: bytes, *, ends: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries from ``start`` to before ``stop``, in order of their keys."""
+        for key, found in list(self.range(_STATE + start, _STATE + stop)):
+            value = self._living(found) if ends else found
+            if value is not None:
+                yield key[len(_STATE) :], value
+
+    def expire(self, time: int) -> None:
+        """Empty the entries that end up to a time."""
+        for _, key in self._ends.due(time):
+            self.delete(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set an entry of any family."""
+        self._note(key)
+        self.store.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Delete an entry of any family."""
+        self._note(key)
+        self.store.delete(key)
+
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give entries of one family."""
+        return self.store.range(start, stop)
+
+    def keep(self) -> None:
+        """Make what was changed since the last call final."""
+        self._before.clear()
+
+    def undo(self) -> None:
+        """Take back what was changed since :meth:`keep`."""
+        for key, value in self._before.items():
+            if value is None:
+                self.store.delete(key)
+            else:
+                self.store.put(key, value)
+        self._before.clear()
+
+    def _note(self, key: bytes) -> None:
+        if self._undoable and key not in self._before:
+            self._before[key] = self.store.get(key)
+
+    def _end(self, entry: bytes) -> int | None:
+        found = self.store.get(_STATE + entry)
+        return None if found is None else int(_END.unpack_from(found)[0])
+
+    def _living(self, found: bytes) -> bytes | None:
+        return found[_END.size :] if _END.unpack_from(found)[0] > self.now else None

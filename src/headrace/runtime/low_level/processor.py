@@ -1,0 +1,324 @@
+"""Running users' processors: records and timers in, what they forward out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import TopologyError
+from headrace.keys import decode_key, encode_keys
+from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.low_level.alarms import Alarms, KeyTimer
+from headrace.runtime.low_level.cells import EVENT, WALL, Cells, key_of_entry
+from headrace.runtime.low_level.states import KINDS, Scope, State
+from headrace.runtime.low_level.times import datetime_of, milliseconds
+from headrace.runtime.processors import Processor, ProcessorContext, TimedProcessor
+from headrace.runtime.user_code import UserFunction
+from headrace.runtime.writing import writing
+from headrace.topology.low_level import Fired, Record
+from headrace.topology.operators_process import KeyedProcess, Process, step_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from headrace.runtime.watermarks import Watermark
+    from headrace.topology.operators import Operator
+
+__all__ = ["PROCESSES"]
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class _Given:
+    """What a processor forwarded to one child."""
+
+    records: list[Record[Any, Any]] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    late_below: list[int] = field(default_factory=list)
+
+    def chunk(self) -> Chunk:
+        headers = [dict(record.headers) or None for record in self.records]
+        return Chunk(
+            [record.key for record in self.records],
+            [record.value for record in self.records],
+            np.array([milliseconds(record.time) for record in self.records], np.int64),
+            np.array(self.marks, np.int64),
+            headers if any(headers) else None,
+            np.array(self.late_below, np.int64),
+        )
+
+
+class _Context:
+    """The context of one user's processor in one task."""
+
+    def __init__(self, operator: Process, context: ProcessorContext) -> None:
+        self._operator = operator
+        self._context = context
+        self._states: dict[str, State] = {}
+        self._timers: dict[str, KeyTimer] = {}
+        self.given: dict[str, _Given] = defaultdict(_Given)
+        #: Of what is handled.
+        self.mark = 0
+        self.late_below = NEVER
+        self.now = NEVER
+
+    def declare(self, states: dict[str, State], timers: dict[str, KeyTimer]) -> None:
+        """Take what the operator declares."""
+        self._states, self._timers = states, timers
+
+    @property
+    def partition(self) -> int:
+        return self._context.partition
+
+    @property
+    def event_time(self) -> datetime | None:
+        return None if self.now == NEVER else datetime_of(self.now)
+
+    @property
+    def wall_clock(self) -> datetime:
+        return datetime_of(self._context.wall_clock)
+
+    def value(self, name: str) -> Any:
+        return self._state(name, "value")
+
+    def map(self, name: str) -> Any:
+        return self._state(name, "map")
+
+    def list(self, name: str) -> Any:
+        return self._state(name, "list")
+
+    def window(self, name: str) -> Any:
+        return self._state(name, "window")
+
+    def timer(self, name: str) -> KeyTimer:
+        if name not in self._timers:
+            raise self._undeclared(f"timer '{name}'", "timers", "event_timer")
+        return self._timers[name]
+
+    def forward(self, record: Record[Any, Any], child: str = "") -> None:
+        if child and child not in self._operator.outputs:
+            known = ", ".join(self._operator.outputs) or "none"
+            raise TopologyError(
+                f"operator '{self._operator.name}' forwards to child '{child}', but has {known}",
+                hint=f"declare it: process(..., outputs=[{child!r}])",
+            )
+        given = self.given[child]
+        given.records.append(record)
+        given.marks.append(self.mark)
+        given.late_below.append(self.late_below)
+
+    def _state(self, name: str, kind: str) -> State:
+        found = self._states.get(name)
+        if found is None or type(found) is not KINDS[kind]:
+            raise self._undeclared(f"{kind} '{name}'", "states", f"{kind}_state")
+        return found
+
+    def _undeclared(self, what: str, parameter: str, function: str) -> TopologyError:
+        return TopologyError(
+            f"operator '{self._operator.name}' asks for {what}, which it does not declare",
+            hint=f'for example process(..., {parameter}=[{function}("...")])',
+        )
+
+    def rewound(self, counts: Mapping[str, int]) -> None:
+        """Take back what was forwarded behind some counts."""
+        for child, given in self.given.items():
+            count = counts.get(child, 0)
+            del given.records[count:], given.marks[count:], given.late_below[count:]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much was forwarded to each child."""
+        return {child: len(given.records) for child, given in self.given.items()}
+
+
+class _Host:
+    """One user's processor in one task: begun at its first record or timer."""
+
+    def __init__(self, operator: Process, context: ProcessorContext) -> None:
+        self.calls = UserFunction(operator, operator.factory, context.locator)
+        self.context = _Context(operator, context)
+        self._operator = operator
+        self._processor: Any = None
+
+    def user(self, mark: int) -> Any:
+        """Give the user's processor, begun."""
+        if self._processor is None:
+            try:
+                self._processor = self._operator.factory()
+                self._processor.init(self.context)
+            except Exception as error:
+                raise self.calls.failure(error, mark) from error
+        return self._processor
+
+    def taken(self, processor: Processor[Any]) -> Chunk:
+        """Take what was forwarded; what has a child's name goes out by the side."""
+        given = {child: each.chunk() for child, each in self.context.given.items()}
+        self.context.given.clear()
+        main = given.pop("", Chunk.empty())
+        for child, chunk in given.items():
+            processor.give(child, chunk)
+        return main
+
+    def close(self) -> None:
+        """End the user's processor."""
+        if self._processor is None:
+            return
+        processor, self._processor = self._processor, None
+        try:
+            processor.close()
+        except Exception as error:
+            raise self.calls.failure(error, self.context.mark) from error
+
+
+def _records(chunk: Chunk) -> list[Record[Any, Any]]:
+    headers = chunk.headers or [None] * len(chunk)
+    return [
+        Record(key, value, datetime_of(time), MappingProxyType(own) if own else _NO_HEADERS)
+        for key, value, time, own in zip(
+            chunk.key_list(), chunk.values, chunk.times.tolist(), headers, strict=True
+        )
+    ]
+
+
+class ProcessProcessor(Processor[Process]):
+    """Runs a processor without state."""
+
+    def __init__(self, operator: Process, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._host = _Host(operator, context)
+
+    def process(self, chunk: Chunk) -> Chunk:
+        host, context = self._host, self._host.context
+        user = host.user(int(chunk.marks[0]))
+        late = [NEVER] * len(chunk) if chunk.late_below is None else chunk.late_below.tolist()
+        for record, mark, below in zip(_records(chunk), chunk.marks.tolist(), late, strict=True):
+            context.mark, context.late_below = mark, below
+            before = context.counts
+            try:
+                user.process(record)
+            except Exception as error:  # noqa: BLE001 - users' code raises what it likes
+                host.calls.take_out(error, mark)
+                context.rewound(before)
+        return host.taken(self)
+
+    def finish(self) -> Chunk:
+        self._host.close()
+        return self._host.taken(self)
+
+
+class KeyedProcessProcessor(TimedProcessor[KeyedProcess]):
+    """Runs a processor with state and timers of each key."""
+
+    def __init__(self, operator: KeyedProcess, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._host = _Host(operator, context)
+        self._skips = operator.on_error != "fail"
+        self._opened: tuple[Cells, Scope] | None = None
+        self._alarms: dict[str, Alarms] = {}
+        self._states: dict[str, State] = {}
+        self._clocks = {timer.clock for timer in operator.timers}
+
+    @classmethod
+    def key_of(cls, entry: bytes) -> bytes:
+        """Give the record key that an entry belongs to."""
+        return key_of_entry(entry)
+
+    def process(self, chunk: Chunk) -> Chunk:
+        cells, scope = self._open()
+        host, context = self._host, self._host.context
+        with writing(self.operator, "a key"):
+            keys = encode_keys(chunk.key_list())
+        self._prefetch(cells, keys)
+        user = host.user(int(chunk.marks[0]))
+        cells.now = context.now = self.event_time
+        late = [NEVER] * len(chunk) if chunk.late_below is None else chunk.late_below.tolist()
+        columns = (_records(chunk), keys, chunk.times.tolist(), chunk.marks.tolist(), late)
+        for record, key, time, mark, below in zip(*columns, strict=True):
+            scope.key, scope.time = key, time
+            context.mark, context.late_below = mark, below
+            before = context.counts if self._skips else {}
+            try:
+                user.process(record)
+            except Exception as error:  # noqa: BLE001 - users' code raises what it likes
+                host.calls.take_out(error, mark)
+                cells.undo()
+                context.rewound(before)
+            cells.keep()
+        return host.taken(self)
+
+    def advance(self, watermark: Watermark) -> Chunk:
+        cells, _ = self._open()
+        if "event" in self._clocks:
+            self._fire("event", watermark.time, watermark.mark)
+        cells.expire(watermark.time)
+        return self._host.taken(self)
+
+    def finish(self) -> Chunk:
+        if "wall" in self._clocks:
+            self._open()
+            self._fire("wall", self.context.wall_clock, self._host.context.mark)
+            self.due = self._alarms["wall"].next()
+        self._host.close()
+        return self._host.taken(self)
+
+    def _fire(self, clock: str, limit: int, mark: int) -> None:
+        cells, scope = self._open()
+        host, context = self._host, self._host.context
+        context.mark, context.late_below = mark, NEVER
+        for time, key, name in self._alarms[clock].due(limit):
+            user = host.user(mark)
+            cells.now = context.now = (
+                max(self.event_time, time) if clock == "event" else self.event_time
+            )
+            scope.key, scope.time = key, time if clock == "event" else self._now()
+            try:
+                user.fire(Fired(name, decode_key(key), datetime_of(time)))
+            except Exception as error:
+                raise host.calls.failure(error, mark) from error
+            cells.keep()
+
+    def _now(self) -> int:
+        """Event time of what a timer of the wall clock writes."""
+        return self.context.wall_clock if self.event_time == NEVER else self.event_time
+
+    def _open(self) -> tuple[Cells, Scope]:
+        if self._opened is None:
+            operator = self.operator
+            cells = Cells(self.context.store(operator), undoable=self._skips)
+            scope = Scope(cells)
+            self._alarms = {"event": Alarms(cells, EVENT), "wall": Alarms(cells, WALL)}
+            self._states = {spec.name: KINDS[spec.kind](spec, scope) for spec in operator.states}
+            self._host.context.declare(self._states, self._key_timers(scope))
+            self._opened = cells, scope
+        return self._opened
+
+    def _key_timers(self, scope: Scope) -> dict[str, KeyTimer]:
+        return {
+            spec.name: KeyTimer(
+                spec.name,
+                self._alarms[spec.clock],
+                scope,
+                step_of(spec.step) if spec.clock == "event" else 1,
+            )
+            for spec in self.operator.timers
+        }
+
+    def _prefetch(self, cells: Cells, keys: list[bytes]) -> None:
+        distinct = list(dict.fromkeys(keys))
+        for spec in self.operator.states:
+            if spec.kind in ("value", "list"):
+                state = self._states[spec.name]
+                cells.prefetch([state.entry(key) for key in distinct])
+
+
+#: Operator to processor.
+PROCESSES: Mapping[type[Operator], type[Processor[Any]]] = {
+    KeyedProcess: KeyedProcessProcessor,
+    Process: ProcessProcessor,
+}

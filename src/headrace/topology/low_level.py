@@ -1,0 +1,291 @@
+"""The low level: processors that users write, and the state and timers that they declare."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from headrace.serdes import Serde, plain
+
+__all__ = [
+    "Context",
+    "Fired",
+    "ListState",
+    "MapState",
+    "Processor",
+    "Record",
+    "StateSpec",
+    "Timer",
+    "TimerSpec",
+    "ValueState",
+    "WindowState",
+    "event_timer",
+    "list_state",
+    "map_state",
+    "value_state",
+    "wall_timer",
+    "window_state",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+
+_SECOND = timedelta(seconds=1)
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Generic[K, V]):
+    """A record as a processor takes and gives it: nothing of it can be changed.
+
+    Examples
+    --------
+    >>> from datetime import UTC
+    >>> record = Record("sensor", 21.5, datetime(2025, 1, 1, tzinfo=UTC))
+    >>> record.with_value(22.0).value, record.value
+    (22.0, 21.5)
+    """
+
+    key: K
+    value: V
+    #: Its event time.
+    time: datetime
+    headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
+
+    def with_key(self, key: K2) -> Record[K2, V]:
+        """Give the same record under another key."""
+        return Record(key, self.value, self.time, self.headers)
+
+    def with_value(self, value: V2) -> Record[K, V2]:
+        """Give the same record with another value."""
+        return Record(self.key, value, self.time, self.headers)
+
+    def with_time(self, time: datetime) -> Record[K, V]:
+        """Give the same record at another time."""
+        return replace(self, time=time)
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """Declares one piece of state, kept for each key."""
+
+    name: str
+    kind: Literal["value", "map", "list", "window"]
+    serde: Serde[Any]
+    #: An entry is gone when event time is so much past the record that wrote it last.
+    ttl: timedelta | None = None
+
+    def __str__(self) -> str:
+        kept = "" if self.ttl is None else f" for {self.ttl}"
+        return f"{self.kind} {self.name} ({self.serde!r}){kept}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSpec:
+    """Declares a timer, set for each key."""
+
+    name: str
+    clock: Literal["event", "wall"]
+    #: A timer of event time fires at the next multiple of this.
+    step: timedelta = _SECOND
+
+    def __str__(self) -> str:
+        return f"{self.clock} timer {self.name}"
+
+
+def value_state(name: str, serde: Serde[Any] = plain, *, ttl: timedelta | None = None) -> StateSpec:
+    """Declare one value per key."""
+    return StateSpec(name, "value", serde, ttl)
+
+
+def map_state(name: str, serde: Serde[Any] = plain, *, ttl: timedelta | None = None) -> StateSpec:
+    """Declare a map per key: its own keys are plain data, the serde writes its values."""
+    return StateSpec(name, "map", serde, ttl)
+
+
+def list_state(name: str, serde: Serde[Any] = plain, *, ttl: timedelta | None = None) -> StateSpec:
+    """Declare a list per key, in the order of appending."""
+    return StateSpec(name, "list", serde, ttl)
+
+
+def window_state(
+    name: str, serde: Serde[Any] = plain, *, ttl: timedelta | None = None
+) -> StateSpec:
+    """Declare values by time per key, in the order of their times."""
+    return StateSpec(name, "window", serde, ttl)
+
+
+def event_timer(name: str, *, step: timedelta = _SECOND) -> TimerSpec:
+    """Declare a timer that fires when event time gets there.
+
+    A small ``step`` makes it more exact and costs more: watermarks travel once per step.
+    """
+    return TimerSpec(name, "event", step)
+
+
+def wall_timer(name: str) -> TimerSpec:
+    """Declare a timer that fires by the wall clock, in a batch of its own if need be."""
+    return TimerSpec(name, "wall")
+
+
+class ValueState(Protocol[V]):
+    """One value of the key that is handled."""
+
+    def get(self) -> V | None:
+        """Give the value, None where there is none."""
+
+    def put(self, value: V) -> None:
+        """Set the value."""
+
+    def delete(self) -> None:
+        """Delete the value."""
+
+
+class MapState(Protocol[K, V]):
+    """A map of the key that is handled."""
+
+    def get(self, key: K) -> V | None:
+        """Give the value of one of its keys, None where there is none."""
+
+    def put(self, key: K, value: V) -> None:
+        """Set one of its values."""
+
+    def delete(self, key: K) -> None:
+        """Delete one of its keys."""
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Give all keys with their values."""
+
+    def clear(self) -> None:
+        """Delete all keys."""
+
+
+class ListState(Protocol[V]):
+    """A list of the key that is handled."""
+
+    def append(self, value: V) -> None:
+        """Add a value at the end."""
+
+    def __iter__(self) -> Iterator[V]:
+        """Give the values in the order of appending."""
+
+    def clear(self) -> None:
+        """Delete all values."""
+
+
+class WindowState(Protocol[V]):
+    """Values by time of the key that is handled."""
+
+    def get(self, time: datetime) -> V | None:
+        """Give the value of a time, None where there is none."""
+
+    def put(self, time: datetime, value: V) -> None:
+        """Set the value of a time."""
+
+    def delete(self, time: datetime) -> None:
+        """Delete the value of a time."""
+
+    def between(self, start: datetime, stop: datetime) -> Iterator[tuple[datetime, V]]:
+        """Give the values from a time to before another, oldest first."""
+
+    def before(self, time: datetime) -> Iterator[tuple[datetime, V]]:
+        """Give the values before a time, oldest first: those that a watermark has passed."""
+
+    def clear(self) -> None:
+        """Delete the values of all times."""
+
+
+class Timer(Protocol):
+    """A timer of the key that is handled; it may be set for several times."""
+
+    def set(self, time: datetime) -> None:
+        """Have it fire at a time; a time that is past fires as soon as it can."""
+
+    def clear(self, time: datetime) -> None:
+        """Take a time back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fired(Generic[K]):
+    """A timer that fires."""
+
+    name: str
+    key: K
+    #: For when it was set.
+    time: datetime
+
+
+class Context(Protocol):
+    """What a processor may do besides computing."""
+
+    @property
+    def partition(self) -> int:
+        """Number of the task."""
+
+    @property
+    def event_time(self) -> datetime | None:
+        """How far event time has come, None before its first step."""
+
+    @property
+    def wall_clock(self) -> datetime:
+        """The wall clock of the batch: the same for all that is done in it."""
+
+    def value(self, name: str) -> ValueState[Any]:
+        """Give a declared value."""
+
+    def map(self, name: str) -> MapState[Any, Any]:
+        """Give a declared map."""
+
+    def list(self, name: str) -> ListState[Any]:
+        """Give a declared list."""
+
+    def window(self, name: str) -> WindowState[Any]:
+        """Give declared values by time."""
+
+    def timer(self, name: str) -> Timer:
+        """Give a declared timer."""
+
+    def forward(self, record: Record[Any, Any], child: str = "") -> None:
+        """Give a record to what follows, or to the child with a name."""
+
+
+class Processor(ABC, Generic[K, V, K2, V2]):
+    """Handles records one by one, with state and timers: what ``process`` takes.
+
+    State and timers belong to the key of the record that is handled; what the object itself holds
+    is gone after the batch.  The methods run in Spark's workers, again for a batch that is
+    repeated after a failure.
+
+    Examples
+    --------
+    >>> class Changes(Processor[str, float, str, float]):
+    ...     def init(self, context: Context) -> None:
+    ...         self.context, self.last = context, context.value("last")
+    ...
+    ...     def process(self, record: Record[str, float]) -> None:
+    ...         if record.value != self.last.get():
+    ...             self.last.put(record.value)
+    ...             self.context.forward(record)
+    """
+
+    def init(self, context: Context) -> None:
+        """Begin: called in each task before its first record or timer."""
+
+    @abstractmethod
+    def process(self, record: Record[K, V]) -> None:
+        """Handle one record."""
+
+    def fire(self, timer: Fired[K]) -> None:
+        """Handle a timer of which the time has come."""
+        raise NotImplementedError(
+            f"{type(self).__name__} sets timer '{timer.name}' and has no fire()"
+        )
+
+    def close(self) -> None:
+        """End: called in each task after its last record or timer, unless it failed."""
