@@ -233,9 +233,9 @@ def test_timer_of_the_wall_clock_fires_without_a_record() -> None:
 
     with driver_of(handle, timers=(wall_timer("poll"),), fire=fire) as driver:
         send(driver, 1)
-        driver.advance(59 * SECOND)
+        driver.advance_wall_clock(59 * SECOND)
         assert results(driver) == []
-        driver.advance(SECOND)
+        driver.advance_wall_clock(SECOND)
         assert results(driver) == [("k", "polled")]
         assert entries(driver) == 0
 
