@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import (
@@ -218,6 +218,7 @@ EVENTS = st.lists(
 CUTS = st.lists(st.integers(0, 40), max_size=8)
 
 
+@settings(deadline=None)
 @given(
     EVENTS,
     CUTS,
@@ -252,6 +253,7 @@ def test_windows_hold_what_a_look_at_the_whole_input_finds(
     assert sorted(outcome.late) == sorted(watched.late)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(-(10**13), 10**13), max_size=20), st.integers(1, 50), st.integers(1, 50)
 )
@@ -291,6 +293,7 @@ def test_days_of_a_calendar_follow_its_clock_changes() -> None:
     ]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(-10 * 365 * 24 * 4, 65 * 365 * 24 * 4), max_size=5),
     st.sampled_from(["Europe/Berlin", "America/Sao_Paulo", "Pacific/Apia", "Asia/Kathmandu"]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import (
@@ -108,6 +108,7 @@ def test_time_that_jumps_ahead_makes_nothing_else_late() -> None:
     assert (outcome.results, outcome.late) == ([Fired("a", 3, 1_000, 1_011, 1_006)], [])
 
 
+@settings(deadline=None)
 @given(EVENTS, CUTS, st.sampled_from([1, 5, 20]), st.sampled_from([0, 15]), st.sampled_from([0, 7]))
 def test_sessions_hold_what_a_look_at_the_whole_input_finds(
     events: list[Event], cuts: list[int], gap: int, lateness: int, grace: int
@@ -137,6 +138,7 @@ def looks_back(watched: Watched, size: int, grace: int) -> list[Fired]:
     )
 
 
+@settings(deadline=None)
 @given(EVENTS, CUTS, st.sampled_from([1, 5, 20]), st.sampled_from([0, 15]), st.sampled_from([0, 7]))
 def test_sliding_windows_hold_what_a_look_at_the_whole_input_finds(
     events: list[Event], cuts: list[int], size: int, lateness: int, grace: int
@@ -152,6 +154,7 @@ def test_sliding_windows_hold_what_a_look_at_the_whole_input_finds(
     assert sorted(outcome.late) == sorted(watched.late)
 
 
+@settings(deadline=None)
 @given(EVENTS, CUTS, st.integers(1, 4))
 def test_count_windows_take_every_so_many_records_in_order(
     events: list[Event], cuts: list[int], size: int
@@ -177,6 +180,7 @@ def test_count_windows_take_every_so_many_records_in_order(
     assert outcome.late == []
 
 
+@settings(deadline=None)
 @given(EVENTS, CUTS, st.sampled_from(["session", "sliding", "count"]))
 def test_last_updates_are_the_results_at_the_close(
     events: list[Event], cuts: list[int], kind: str

@@ -125,6 +125,8 @@ class StateStore:
         self._before: dict[bytes, bytes | None] = {}
         #: Changed keys in order, of those first bytes that ranges were asked of.
         self._ordered: dict[int, SortedSet[bytes]] = {}
+        #: Keys that changed since, and that the next range puts in order.
+        self._unordered: list[bytes] = []
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Look keys up, changes of this batch first."""
@@ -146,20 +148,19 @@ class StateStore:
         """Set entries; None deletes."""
         self._changes.update(zip(keys, values, strict=True))
         if self._ordered:
-            for key in keys:
-                self._note(key)
+            self._unordered.extend(keys)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one entry."""
         self._changes[key] = value
         if self._ordered:
-            self._note(key)
+            self._unordered.append(key)
 
     def delete(self, key: bytes) -> None:
         """Delete one entry; deleting what is not there is harmless."""
         self._changes[key] = None
         if self._ordered:
-            self._note(key)
+            self._unordered.append(key)
 
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Give the entries with keys from ``start`` to before ``stop``, changes included, in order.
@@ -177,6 +178,7 @@ class StateStore:
         family = start[0]
         if family not in self._ordered:
             self._ordered[family] = SortedSet(k for k in self._changes if k and k[0] == family)
+        self._order()
         changed = list(self._ordered[family].irange(start, stop, (True, False)))
         changes = self._changes
         fresh = [(key, changes[key]) for key in changed]
@@ -184,10 +186,11 @@ class StateStore:
             if value is not None:
                 yield key, value
 
-    def _note(self, key: bytes) -> None:
-        ordered = self._ordered.get(key[0]) if key else None
-        if ordered is not None:
-            ordered.add(key)
+    def _order(self) -> None:
+        unordered, self._unordered = self._unordered, []
+        for family, keys in self._ordered.items():
+            first = bytes((family,))
+            keys.update([key for key in unordered if key.startswith(first)])
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Give all entries, changes included, in the order of their keys."""

@@ -58,6 +58,11 @@ class WindowAggregate(Operator):
         return self.value_serde
 
     @property
+    def updates(self) -> bool:
+        """Whether what it gives replaces what it gave before."""
+        return self.emit == "update"
+
+    @property
     def state_serde(self) -> Serde[Any]:
         """Serde of the accumulators."""
         return self.aggregation.state_serde
@@ -66,15 +71,6 @@ class WindowAggregate(Operator):
     def shape(self) -> Windows:
         """How its windows lie."""
         raise NotImplementedError
-
-    @property
-    def state_shape(self) -> dict[str, str]:
-        """What the entries of its state store depend on."""
-        return {
-            "kind": self.aggregation.kind,
-            "state": repr(self.aggregation.state_serde),
-            "windows": str(self.shape),
-        }
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""

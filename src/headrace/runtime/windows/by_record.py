@@ -41,6 +41,7 @@ class ByRecordProcessor(Processor[WindowT]):
         self._agenda: list[tuple[int, bytes]] = []
         self._late: list[int] = []
         self._results = _Results()
+        self._retracts = context.retracts(operator)
 
     @abstractmethod
     def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
@@ -66,6 +67,11 @@ class ByRecordProcessor(Processor[WindowT]):
         """Give the accumulator of a part's window."""
         del parts
         return part.accumulator
+
+    @classmethod
+    def key_of(cls, entry: bytes) -> bytes:
+        """Give the record key, in canonical bytes, that an entry of its store belongs to."""
+        return PartStore.key_of(entry)
 
     def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
         """Handle records and the rise of event time in the order of their marks."""
@@ -93,7 +99,7 @@ class ByRecordProcessor(Processor[WindowT]):
             for key in dict.fromkeys(keys):
                 self.update(key, self._store.held[key])
         results, self._results = self._results, _Results()
-        return results.chunk(self)
+        return results.chunk(of_records=self.operator.updates or not self.operator.timed)
 
     def finish(self) -> Chunk:
         """Write what is kept."""
@@ -103,8 +109,17 @@ class ByRecordProcessor(Processor[WindowT]):
     def _begin(self, keys: list[bytes], watermarks: Sequence[Watermark]) -> None:
         due = self._store.take_due(watermarks[-1].time) if watermarks else []
         self._store.read(keys)
+        if self._retracts:
+            self._note_given()
         for key in due:
             self._plan(key)
+
+    def _note_given(self) -> None:
+        """Note what was given in earlier batches of what was read, to take it back."""
+        for key in self._store.take_fresh():
+            parts = self._store.held[key]
+            for part in parts:
+                part.given = [(self.bounds(part), self._result(parts, part, -1))]
 
     def _plan(self, key: bytes) -> None:
         time = self.next_time(self._store.held[key])
@@ -117,12 +132,8 @@ class ByRecordProcessor(Processor[WindowT]):
         parts = self._store.held[key]
         record = Part(time, time, 1, ABSENT, mark, time, late_below)
         before = self.next_time(parts)
-        changed: list[Part] | None
         try:
-            if chunk.retracts is not None and chunk.retracts[index]:
-                changed = self.take_back(parts, record, chunk.values[index])
-            else:
-                changed = self.take(parts, record, chunk.values[index])
+            changed = self.take(parts, record, chunk.values[index])
         except Exception as error:  # noqa: BLE001 - user functions raise what they like
             self.folder.take_out(error, mark)
             return
@@ -139,18 +150,6 @@ class ByRecordProcessor(Processor[WindowT]):
     def taken(self, key: bytes, parts: list[Part]) -> None:
         """Give what a record made complete."""
 
-    def take_back(self, parts: list[Part], record: Part, value: Any) -> list[Part]:
-        """Take a record out of the part that holds its time."""
-        for part in parts:
-            if part.first <= record.time <= part.last:
-                rest = self.algebra.remove(part.accumulator, value)
-                if rest is ABSENT:
-                    parts.remove(part)
-                    return []
-                part.accumulator = rest
-                return [part]
-        return []
-
     def _advance(self, watermark: Watermark) -> None:
         while self._agenda and self._agenda[0][0] <= watermark.time:
             time, key = heapq.heappop(self._agenda)
@@ -165,17 +164,28 @@ class ByRecordProcessor(Processor[WindowT]):
         if self.operator.emit == "update":
             self.update(key, [part])
         else:
-            content = self.content(parts, part)
-            self._results.add(key, content, self.bounds(part), (part.last, mark, part.late_below))
+            value = self._result(parts, part, mark)
+            self._results.add(key, value, self.bounds(part), (part.last, mark, part.late_below))
 
     def update(self, key: bytes, parts: list[Part]) -> None:
         """Give the results of parts that have changed."""
         for part in parts:
-            if part.mark >= 0:
-                content = self.content(self._store.held[key], part)
-                cause = (part.time, part.mark, part.late_below)
-                self._results.add(key, content, self.bounds(part), cause)
-                part.mark = -1
+            if part.mark < 0:
+                continue
+            cause = (part.time, part.mark, part.late_below)
+            for bounds, old in part.given:
+                self._results.add(key, old, bounds, cause, taken_back=True)
+            value = self._result(self._store.held[key], part, part.mark)
+            bounds = self.bounds(part)
+            self._results.add(key, value, bounds, cause)
+            part.given = [(bounds, value)] if self._retracts else []
+            part.mark = -1
+
+    def _result(self, parts: list[Part], part: Part, mark: int) -> Any:
+        try:
+            return self.algebra.result(self.content(parts, part))
+        except Exception as error:
+            raise self.folder.failure(error, mark) from error
 
 
 class _Results:
@@ -183,27 +193,34 @@ class _Results:
 
     def __init__(self) -> None:
         self._keys: list[bytes] = []
-        self._contents: list[Any] = []
+        self._values: list[Any] = []
         self._headers: list[dict[str, str] | None] = []
         self._causes: list[tuple[int, int, int]] = []
+        self._retracts: list[bool] = []
 
     def add(
-        self, key: bytes, content: Any, bounds: tuple[int, int], cause: tuple[int, int, int]
+        self,
+        key: bytes,
+        value: Any,
+        bounds: tuple[int, int],
+        cause: tuple[int, int, int],
+        *,
+        taken_back: bool = False,
     ) -> None:
         self._keys.append(key)
-        self._contents.append(content)
+        self._values.append(value)
         self._headers.append(window_headers(*bounds))
         self._causes.append(cause)
+        self._retracts.append(taken_back)
 
-    def chunk(self, processor: ByRecordProcessor[Any]) -> Chunk:
+    def chunk(self, *, of_records: bool) -> Chunk:
+        """Make a chunk; ``of_records`` when records made the results, and not the time."""
         if not self._keys:
             return Chunk.empty()
         times, marks, late_below = np.array(self._causes, np.int64).T
-        try:
-            values = processor.algebra.results(self._contents)
-        except Exception as error:
-            raise processor.folder.failure(error, int(marks[-1])) from error
-        chunk = Chunk(decode_keys(self._keys), values, times, marks, self._headers)
-        if processor.operator.emit == "update" or not processor.operator.timed:
+        chunk = Chunk(decode_keys(self._keys), self._values, times, marks, self._headers)
+        if of_records:
             chunk.late_below = late_below
+        if any(self._retracts):
+            chunk.retracts = np.array(self._retracts)
         return chunk.take(np.argsort(chunk.marks, kind="stable"))

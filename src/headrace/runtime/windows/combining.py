@@ -62,9 +62,6 @@ class WindowEdge:
     def add(self, chunk: Chunk) -> None:
         """Take records of the operator that sends."""
         chunk = skip_keyless(chunk, self._context.counters)
-        if chunk.retracts is not None and chunk.retracts.any():
-            self._records.add(chunk)
-            return
         doubtful = chunk.late(self._operator.grace)
         doubtful |= first_ends(self._operator.windows, chunk.times) <= self._fired
         apart, chunk = chunk.split(doubtful)

@@ -35,13 +35,6 @@ class CountProcessor(ByRecordProcessor[CountWindow]):
             self.fire(key, parts, part, part.mark)
             parts.clear()
 
-    def take_back(self, parts: list[Part], record: Part, value: Any) -> list[Part]:
-        """Take a record out of the open window; those that were full have gone."""
-        changed = super().take_back(parts, record, value)
-        for part in changed:
-            part.number -= 1
-        return changed
-
     def next_time(self, parts: list[Part]) -> int | None:
         """Tell that time plays no part."""
         del parts

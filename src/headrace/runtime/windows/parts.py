@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -43,6 +43,8 @@ class Part:
     mark: int = -1
     time: int = NEVER
     late_below: int = NEVER
+    #: Windows and results that were given and are to be taken back with the next.  Not stored.
+    given: list[tuple[tuple[int, int], Any]] = field(default_factory=list)
 
 
 class PartStore:
@@ -69,6 +71,17 @@ class PartStore:
         self.held: dict[bytes, list[Part]] = {}
         #: Timers of held keys, as they are set in the store.
         self._set: dict[bytes, int | None] = {}
+        self._fresh: list[bytes] = []
+
+    @staticmethod
+    def key_of(entry: bytes) -> bytes:
+        """Give the record key, in canonical bytes, of a key of the store."""
+        return entry[1 + _TIME.size :] if entry.startswith(_TIMERS) else entry[1:]
+
+    def take_fresh(self) -> list[bytes]:
+        """Give the keys that were read since the last time."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
 
     def take_due(self, time: int) -> list[bytes]:
         """Give the keys whose timers are due, and read their parts."""
@@ -83,6 +96,7 @@ class PartStore:
         """Read the parts of keys."""
         missing = [key for key in dict.fromkeys(keys) if key not in self.held]
         store = self._context.store(self._operator)
+        self._fresh += missing
         found = store.get_many([_PARTS + key for key in missing])
         accumulators: list[bytes] = []
         parts: list[Part] = []

@@ -33,6 +33,7 @@ class SessionProcessor(ByRecordProcessor[SessionWindow]):
         for other in met[1:]:
             session.accumulator = self.algebra.merge(session.accumulator, other.accumulator)
             session.last = other.last
+            session.given += other.given
             parts.remove(other)
         session.first, session.last = min(session.first, time), max(session.last, time)
         return [session]

@@ -21,6 +21,7 @@ from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.windows.assigning import Assigned, assign
+from headrace.runtime.windows.changing import with_olds
 from headrace.runtime.windows.combining import WindowEdge, split_pane_keys
 from headrace.runtime.windows.lateness import count_late, event_times, give_late
 from headrace.runtime.writing import writing
@@ -60,6 +61,9 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         #: Those that the store's entry is part of.
         self._read: set[bytes] = set()
         self._headers: dict[bytes, dict[str, str]] = {}
+        self._retracts = context.retracts(operator)
+        #: The last result that was given of windows, where it is taken back with the next.
+        self._given: dict[bytes, Any] = {}
 
     @classmethod
     def edge(cls, operator: TimeWindow, port: int, context: ProcessorContext) -> Edge:
@@ -97,9 +101,12 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         store = self.context.store(self.operator)
         if keys:
             store.put_many(keys, values)
-        emptied = [key for key in self._read if key not in self._accumulators]
-        store.put_many(emptied, [None] * len(emptied))
         return Chunk.empty()
+
+    @classmethod
+    def key_of(cls, entry: bytes) -> bytes:
+        """Give the record key, in canonical bytes, that an entry of its store belongs to."""
+        return entry[_PREFIX:]
 
     def _merge(self, rows: Rows, changes: _Changes) -> None:
         panes, keys = split_pane_keys(rows.keys.to_pylist())
@@ -152,33 +159,11 @@ class TimeWindowProcessor(Processor[TimeWindow]):
             keys = encode_keys(chunk.key_list())
         places = self._places(assigned, keys)
         wide = chunk.take(assigned.indices)
-        taken_back = wide.retracts is not None and bool(wide.retracts.any())
-        if self._reads_first or taken_back:
+        if self._reads_first:
             self._read_olds(list(dict.fromkeys(places)))
-        if taken_back:
-            self._fold_both_ways(places, wide)
-        else:
-            self._folder.fold(self._accumulators, places, wide)
+        self._folder.fold(self._accumulators, places, wide)
         self._note(places, wide.times)
         changes.add(places, wide.times, wide.marks, wide.late_below)
-
-    def _fold_both_ways(self, places: list[bytes], chunk: Chunk) -> None:
-        assert chunk.retracts is not None
-        held = self._accumulators
-        columns = (chunk.values, chunk.marks.tolist(), chunk.retracts.tolist())
-        for place, value, mark, taken_back in zip(places, *columns, strict=True):
-            before = held.get(place, ABSENT)
-            try:
-                if taken_back:
-                    after = ABSENT if before is ABSENT else self._algebra.remove(before, value)
-                else:
-                    after = self._algebra.add(before, value, mark)
-            except Exception as error:
-                raise self._folder.failure(error, mark) from error
-            if after is ABSENT:
-                held.pop(place, None)
-            else:
-                held[place] = after
 
     def _places(self, assigned: Assigned, keys: list[bytes]) -> list[bytes]:
         """Give the state's key of each window of each record."""
@@ -219,6 +204,11 @@ class TimeWindowProcessor(Processor[TimeWindow]):
             [place for place, _ in entries],
             np.array([_TIME.unpack_from(old)[0] for _, old in entries], np.int64),
         )
+        if self._retracts:
+            results = self._algebra.results(olds)
+            self._given.update(
+                (place, old) for (place, _), old in zip(entries, results, strict=True)
+            )
         for (place, _), old in zip(entries, olds, strict=True):
             new = held.get(place, ABSENT)
             held[place] = old if new is ABSENT else merge(old, new)
@@ -257,6 +247,10 @@ class TimeWindowProcessor(Processor[TimeWindow]):
             marks[which],
         )
         chunk.late_below = None if late_below is None else late_below[which]
+        if self._retracts:
+            olds = [self._given.get(place, ABSENT) for place in places]
+            self._given.update(zip(places, chunk.values, strict=True))
+            chunk = with_olds(chunk, olds)
         return chunk.take(np.argsort(chunk.marks, kind="stable"))
 
     def _results(
