@@ -76,7 +76,7 @@ def time_at(
     return batch_time(origins, last, unread, clock, began)
 
 
-SEEN = {f"in|{A}": 1_000, f"in|{B}": 7_000}
+SEEN = {f"in/{A}": 1_000, f"in/{B}": 7_000}
 
 
 @pytest.mark.parametrize(
@@ -94,28 +94,28 @@ def test_a_queue_is_idle_after_its_timeout_unless_it_has_messages(
     clock: int, unread: tuple[str, ...], idle: list[str]
 ) -> None:
     found = time_at(clock, record(seen=SEEN), unread)
-    assert found.idle == [f"in|{queue}" for queue in idle]
+    assert found.idle == [f"in/{queue}" for queue in idle]
     assert found.seen == SEEN
 
 
 def test_a_queue_never_seen_counts_from_the_first_plan() -> None:
     assert time_at(14_999, record(), began=5_000).idle == []
-    assert time_at(15_000, record(), began=5_000).idle == [f"in|{A}", f"in|{B}"]
-    assert time_at(14_999, record(), began=5_000).seen == {f"in|{A}": 5_000, f"in|{B}": 5_000}
+    assert time_at(15_000, record(), began=5_000).idle == [f"in/{A}", f"in/{B}"]
+    assert time_at(14_999, record(), began=5_000).seen == {f"in/{A}": 5_000, f"in/{B}": 5_000}
 
 
 def test_without_a_timeout_a_queue_is_waited_for_for_ever() -> None:
     assert time_at(10**9, record(), idle_timeout=None).idle == []
     assert time_at(1_500, record(), idle_timeout=timedelta(seconds=1)).idle == [
-        f"in|{A}",
-        f"in|{B}",
+        f"in/{A}",
+        f"in/{B}",
     ]
 
 
 def test_the_wall_clock_goes_on_without_records_and_is_never_idle() -> None:
-    found = time_at(50_000, record(watermarks={f"in|{A}": 60_000}), timestamp="wall")
+    found = time_at(50_000, record(watermarks={f"in/{A}": 60_000}), timestamp="wall")
     assert found.idle == []
-    assert found.watermarks == {f"in|{A}": 60_000, f"in|{B}": 48_000}
+    assert found.watermarks == {f"in/{A}": 60_000, f"in/{B}": 48_000}
 
 
 def select(stage_one: bool) -> Topology:
@@ -128,22 +128,22 @@ def select(stage_one: bool) -> Topology:
 
 def test_a_clock_of_an_operator_is_per_queue_and_behind_a_shuffle_per_partition() -> None:
     before = {origin.name for origin in origins_of(select(stage_one=False).plan, BOTH, 2)}
-    assert before == {f"in|{A}", f"in|{B}", f"select|{A}", f"select|{B}"}
+    assert before == {f"in/{A}", f"in/{B}", f"select/{A}", f"select/{B}"}
     behind = {origin.name for origin in origins_of(select(stage_one=True).plan, BOTH, 2)}
-    assert behind == {f"in|{A}", f"in|{B}", "select|0", "select|1"}
+    assert behind == {f"in/{A}", f"in/{B}", "select/0", "select/1"}
 
 
 def test_behind_a_shuffle_silence_is_known_up_to_what_was_read() -> None:
     origins = list(origins_of(select(stage_one=True).plan, BOTH, 2))
-    seen = {"select|0": 1_000, "select|1": 1_000}
+    seen = {"select/0": 1_000, "select/1": 1_000}
     last = record(seen=seen, clock=5_000)
-    assert "select|0" not in batch_time(origins, last, (A,), 11_000, 0).idle
-    assert "select|0" in batch_time(origins, last, (), 11_000, 0).idle
+    assert "select/0" not in batch_time(origins, last, (A,), 11_000, 0).idle
+    assert "select/0" in batch_time(origins, last, (), 11_000, 0).idle
     later = record(seen=seen, clock=11_000)
-    assert "select|0" in batch_time(origins, later, (A,), 11_100, 0).idle
+    assert "select/0" in batch_time(origins, later, (A,), 11_100, 0).idle
 
 
-WATERMARKS = {f"in|{A}": 100, f"in|{B}": 40}
+WATERMARKS = {f"in/{A}": 100, f"in/{B}": 40}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_batch_without_data_is_due_when_a_silent_queue_lets_time_go_on(
     clock: int, held: int, progress: int, due: bool
 ) -> None:
     last = record(
-        seen={f"in|{A}": 10_000, f"in|{B}": 0},
+        seen={f"in/{A}": 10_000, f"in/{B}": 0},
         watermarks=WATERMARKS,
         progress={"window": progress},
         states=holding(held),
@@ -196,17 +196,17 @@ def summary(**fields: Any) -> Summary:
 
 def test_the_commit_keeps_what_the_next_batch_must_know_of_time() -> None:
     last = record(
-        watermarks={"in|a": 7, "in|b": 9}, progress={"window": 5}, seen={"gone": 1}, due=3
+        watermarks={"in/a": 7, "in/b": 9}, progress={"window": 5}, seen={"gone": 1}, due=3
     )
     done = committed_time(
         last,
         [
-            summary(seen={"in|a": 1_000, "in|b": 2_000}, watermarks={"in|a": 8}),
+            summary(seen={"in/a": 1_000, "in/b": 2_000}, watermarks={"in/a": 8}),
             summary(progress={"window": 6}, due=70),
             summary(progress={"window": 6}, due=60),
         ],
     )
-    assert done.seen == {"in|a": 9_000, "in|b": 2_000}
-    assert done.watermarks == {"in|a": 8, "in|b": 9}
+    assert done.seen == {"in/a": 9_000, "in/b": 2_000}
+    assert done.watermarks == {"in/a": 8, "in/b": 9}
     assert (done.progress, done.clock, done.due) == ({"window": 6}, 9_000, 60)
     assert committed_time(last, [summary(seen={})]).due is None

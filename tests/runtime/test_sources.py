@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace import StreamBuilder, serdes
 from headrace.errors import DeserializationError, TopicNotFoundError, TopologyError, UserCodeError
@@ -113,6 +116,23 @@ def test_a_quiet_queue_holds_nobody_up_after_its_timeout() -> None:
         assert results(driver) == []
         send(driver, [("e", 60)], queue=1)
         assert sorted(results(driver)) == [("b", 1), ("c", 1)]
+
+
+def test_a_queue_does_not_fire_the_windows_of_another() -> None:
+    # Defect 9: there each queue's watermark fired the windows of all.
+    with TopologyTestDriver(windows(), start=START, queues={"events": 2}) as driver:
+        send(driver, [("a", 1)], queue=1)
+        send(driver, [("b", 2), ("b", 60)])
+        assert results(driver) == []
+        send(driver, [("a", 3)], queue=1)
+        send(driver, [("c", 61)], queue=1)
+        assert sorted(results(driver)) == [("a", 2), ("b", 1)]
+
+
+def test_operators_with_any_name_have_times() -> None:
+    with TopologyTestDriver(windows(name="in|of%it"), start=START) as driver:
+        send(driver, [("a", 1), ("b", 12)])
+        assert results(driver) == [("a", 1)]
 
 
 def test_a_queue_never_seen_is_silent_from_the_start_of_the_job() -> None:
@@ -279,3 +299,28 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 def test_topics_are_named_once(topics: list[str]) -> None:
     with pytest.raises(TopologyError, match="name at least one topic, and each once"):
         StreamBuilder("job").source(topics, serdes.json)
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(0, 1)), max_size=30
+)
+
+
+def outcome(topology: Topology, events: list[tuple[str, int, int]], cuts: set[int]) -> object:
+    """Send events to their queues, with a batch ending at each cut; give what came of them."""
+    with TopologyTestDriver(topology, start=START, queues={"events": 2}) as driver:
+        for first, last in pairwise(sorted({0, len(events), *cuts})):
+            with driver.batch():
+                for key, seconds, queue in events[first:last]:
+                    send(driver, [(key, seconds)], queue=queue)
+        return sorted(results(driver)), driver.state("window").all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(events=EVENTS, cuts=st.sets(st.integers(0, 30)), select=st.booleans())
+def test_times_do_not_depend_on_how_batches_are_cut(
+    events: list[tuple[str, int, int]], cuts: set[int], select: bool
+) -> None:
+    topology = selected() if select else windows(allowed_lateness=5 * SECOND)
+    cuts = {cut for cut in cuts if cut <= len(events)}
+    assert outcome(topology, events, cuts) == outcome(topology, events, set())

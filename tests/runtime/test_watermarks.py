@@ -40,7 +40,7 @@ def test_watermark_is_the_highest_time_less_the_lateness_and_never_falls() -> No
     # RIP-58, "Completeness": width 2, times 5, 7, 6, 3 give watermarks 3, 5, 5, 5.
     clock = SourceWatermarks("s", 2_000, {}, step=1_000)
     assert observe(clock, [5_000, 7_000, 6_000, 3_000]) == [(0, 3_000), (1, 5_000)]
-    assert clock.current == {"s|t@b@0": 5_000}
+    assert clock.current == {"s/t@b@0": 5_000}
 
 
 def test_a_record_is_late_below_the_watermark_of_its_queue_before_it() -> None:
@@ -52,7 +52,7 @@ def test_a_record_is_late_below_the_watermark_of_its_queue_before_it() -> None:
 
 
 def test_watermark_goes_on_from_the_last_commit() -> None:
-    clock = SourceWatermarks("s", 0, {"s|t@b@0": 9_000}, step=1_000)
+    clock = SourceWatermarks("s", 0, {"s/t@b@0": 9_000}, step=1_000)
     assert observe(clock, [4_000]) == []
     assert observe(clock, [12_500], first_mark=1) == [(1, 12_500)]
 
@@ -60,12 +60,12 @@ def test_watermark_goes_on_from_the_last_commit() -> None:
 def test_watermark_within_a_step_is_kept_but_not_passed_on() -> None:
     clock = SourceWatermarks("s", 0, {}, step=1_000)
     assert observe(clock, [1_000, 1_100, 1_200, 2_000, 2_300]) == [(0, 1_000), (3, 2_000)]
-    assert clock.current == {"s|t@b@0": 2_300}
+    assert clock.current == {"s/t@b@0": 2_300}
     assert observe(clock, [2_900, 3_000], first_mark=5) == [(6, 3_000)]
 
 
 def test_a_queue_that_was_silent_counts_from_its_next_record() -> None:
-    clock = SourceWatermarks("s", 0, {"s|t@b@0": 9_000}, step=1_000, idle=["s|t@b@0"])
+    clock = SourceWatermarks("s", 0, {"s/t@b@0": 9_000}, step=1_000, idle=["s/t@b@0"])
     assert observe(clock, [4_000, 5_000]) == [(0, 9_000)]
     assert observe(clock, [6_000], first_mark=2) == []
 
@@ -76,28 +76,28 @@ def rises_of(operator: OperatorWatermark, *reports: tuple[int, str, int]) -> lis
 
 
 def test_operator_has_the_lowest_watermark_of_its_queues() -> None:
-    operator = OperatorWatermark({"s|a": 0, "s|b": 0}, {})
-    reports = [(1, "s|a", 10), (2, "s|b", 4), (3, "other|c", 99), (4, "s|b", 20)]
+    operator = OperatorWatermark({"s/a": 0, "s/b": 0}, {})
+    reports = [(1, "s/a", 10), (2, "s/b", 4), (3, "other/c", 99), (4, "s/b", 20)]
     assert rises_of(operator, *reports) == [(2, 4), (4, 10)]
 
 
 def test_operator_goes_by_the_grid_and_by_what_delays_its_records() -> None:
-    operator = OperatorWatermark({"s|a": 5}, {}, step=5)
-    assert rises_of(operator, (1, "s|a", 12), (2, "s|a", 14), (3, "s|a", 15)) == [(1, 5), (3, 10)]
+    operator = OperatorWatermark({"s/a": 5}, {}, step=5)
+    assert rises_of(operator, (1, "s/a", 12), (2, "s/a", 14), (3, "s/a", 15)) == [(1, 5), (3, 10)]
 
 
 def test_a_silent_queue_holds_nothing_back_until_it_moves_and_time_never_falls() -> None:
-    before = {"s|a": 50, "s|b": 10}
-    operator = OperatorWatermark({"s|a": 0, "s|b": 0}, before, idle=["s|b"], floor=10)
+    before = {"s/a": 50, "s/b": 10}
+    operator = OperatorWatermark({"s/a": 0, "s/b": 0}, before, idle=["s/b"], floor=10)
     assert [(rise.mark, rise.time) for rise in operator.begin()] == [(BEFORE_ALL, 50)]
     assert operator.begin() == []
-    assert rises_of(operator, (1, "s|b", 20), (2, "s|a", 60), (3, "s|b", 55)) == [(3, 55)]
+    assert rises_of(operator, (1, "s/b", 20), (2, "s/a", 60), (3, "s/b", 55)) == [(3, 55)]
 
 
 def test_a_queue_never_seen_holds_everything_back() -> None:
-    operator = OperatorWatermark({"s|a": 0, "s|b": 0}, {"s|a": 50})
+    operator = OperatorWatermark({"s/a": 0, "s/b": 0}, {"s/a": 50})
     assert operator.begin() == []
-    assert OperatorWatermark({"s|a": 0}, {"s|a": 50}, idle=["s|a"]).begin() == []
+    assert OperatorWatermark({"s/a": 0}, {"s/a": 50}, idle=["s/a"]).begin() == []
 
 
 def windows() -> Topology:

@@ -60,18 +60,18 @@ def origin_name(source: str, queue: QueueName) -> str:
     """Name one queue as one source reads it; two sources may read a queue by different clocks.
 
     >>> origin_name("source-lines", "lines@broker-a@0")
-    'source-lines|lines@broker-a@0'
+    'source-lines/lines@broker-a@0'
     """
-    return f"{source}|{queue}"
+    return f"{source}/{queue}"
 
 
 def source_of(origin: str) -> str:
     """Name the source of an origin.
 
-    >>> source_of("source-lines|lines@broker-a@0")
+    >>> source_of("source-lines/lines@broker-a@0")
     'source-lines'
     """
-    return origin.partition("|")[0]
+    return origin.partition("/")[0]
 
 
 @dataclass(slots=True)
