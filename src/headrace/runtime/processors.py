@@ -67,6 +67,10 @@ class ProcessorContext(Protocol):
         """Wall clock of the batch, ms since 1970."""
 
     @property
+    def max_future(self) -> int | None:
+        """How far ahead a record may move watermarks where its operator does not say, ms."""
+
+    @property
     def source_queues(self) -> Sequence[QueueName]:
         """Queues that the task reads, as the numbers in chunks of the first stage count them."""
 

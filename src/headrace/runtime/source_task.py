@@ -10,12 +10,10 @@ import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.runtime.messages import SourceReader, joined, original_at, ranged
-from headrace.runtime.silence import milliseconds
-from headrace.runtime.timestamps import observe
+from headrace.runtime.timestamps import newest_times, observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from datetime import timedelta
 
     import numpy.typing as npt
 
@@ -47,7 +45,6 @@ def run_source(
         task,
         job.plan.topology.sources,
         queues,
-        max_future=job.plan.settings.max_future,
         forwards_headers=job.plan.forwards_headers,
     )
     try:
@@ -81,9 +78,6 @@ class SourceFeed:
         All sources of the topology.
     queues
         The queues that the task reads.
-    max_future
-        How far ahead of its store time a record may move watermarks, where the source does not
-        say; None: any.
     forwards_headers
         Tells whether some sink passes a source's message properties on.
     """
@@ -94,11 +88,9 @@ class SourceFeed:
         sources: Iterable[Source],
         queues: list[QueueName],
         *,
-        max_future: timedelta | None,
         forwards_headers: Callable[[Source], bool],
     ) -> None:
         self._task = task
-        self._max_future = max_future
         task.context.source_queues = queues
         self._readers = [
             SourceReader(source, task, forwards_headers=forwards_headers(source))
@@ -126,9 +118,11 @@ class SourceFeed:
             return
         places = np.searchsorted(run.columns.position, chunk.marks)
         chunk.queues = run.numbers[places]
-        ahead = self._max_future if source.max_future is None else source.max_future
-        newest = None if ahead is None else run.columns.stored[places] + milliseconds(ahead)
-        observe(self._task.context, clock, self._task.context.source_queues, chunk, newest)
+        context = self._task.context
+        # The wall clock runs ahead of every message, and of an old one by any time.
+        by_wall = source.timestamp == "wall"
+        newest = None if by_wall else newest_times(source, context, run.columns.stored[places])
+        observe(context, clock, context.source_queues, chunk, newest)
 
 
 def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[Run]:

@@ -69,6 +69,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     idle: list[str] = []
     #: How far event time had come for each timed operator.
     progress: dict[str, int] = {}
+    #: How far ahead of its store time a record may move watermarks, where its source does not
+    #: say, ms; None: any.
+    max_future: int | None = None
     #: Since when each origin has been silent, ms since 1970; for the first stage only.
     seen: dict[str, int] = {}
 
@@ -188,6 +191,11 @@ class TaskContext:
     def wall_clock(self) -> int:
         """Wall clock of the batch, ms since 1970."""
         return self.control.clock
+
+    @property
+    def max_future(self) -> int | None:
+        """How far ahead a record may move watermarks where its operator does not say, ms."""
+        return self.control.max_future
 
     def event_clock(self, operator: Operator, lateness: timedelta) -> SourceWatermarks | None:
         """Make the clock of an operator that gives records their times; None if nobody asks."""

@@ -15,10 +15,9 @@ from headrace.runtime.user_code import UserFunction
 from headrace.topology.times import SelectTimestamp
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from headrace.runtime.chunk import Chunk, Int64s
     from headrace.runtime.watermarks import SourceWatermarks
+    from headrace.topology.operators import Source
 
 __all__ = ["SelectTimestampProcessor", "checked_time", "checked_times", "observe"]
 
@@ -91,6 +90,15 @@ def observe(
     context.tell_time(found, clock.current)
 
 
+def newest_times(
+    operator: Source | SelectTimestamp, context: ProcessorContext, stored: Int64s
+) -> Int64s | None:
+    """Give the highest time at which each record moves watermarks; None where all do."""
+    own = operator.max_future
+    ahead = context.max_future if own is None else milliseconds(own)
+    return None if ahead is None else stored + ahead
+
+
 class SelectTimestampProcessor(Processor[SelectTimestamp]):
     """Gives records other times; its clock is per source queue, behind a shuffle per partition."""
 
@@ -112,14 +120,10 @@ class SelectTimestampProcessor(Processor[SelectTimestamp]):
         if queues is None:
             chunk.queues = np.zeros(len(chunk), np.intp)
             names = [str(self.context.partition)]
-        observe(self.context, clock, names, chunk, self._newest(len(chunk)))
+        now = np.full(len(chunk), self.context.wall_clock, np.int64)
+        newest = newest_times(self.operator, self.context, now)
+        observe(self.context, clock, names, chunk, newest)
         chunk.queues = queues
-
-    def _newest(self, count: int) -> Int64s | None:
-        ahead: timedelta | None = self.operator.max_future
-        if ahead is None:
-            return None
-        return np.full(count, self.context.wall_clock + milliseconds(ahead), np.int64)
 
     def _checked(self, chunk: Chunk, times: list[Any]) -> Int64s:
         try:

@@ -19,6 +19,7 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.failures import describe_failure
 from headrace.runtime.planning import PlannedBatch, Split, make_splits, plan_batch
+from headrace.runtime.silence import milliseconds
 from headrace.runtime.source_task import run_source
 from headrace.runtime.task import Control, control_blocks, guarded
 from headrace.spark.rows import ROW_SCHEMA, rows_of
@@ -173,6 +174,7 @@ class JobReader(DataSourceStreamReader):
             idle=time.idle,
             seen=time.seen,
             progress=record.progress,
+            max_future=milliseconds(job.plan.settings.max_future),
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

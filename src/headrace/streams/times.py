@@ -55,7 +55,8 @@ class Times(Generic[K, V]):
             So long a queue or partition may be silent before event time goes on without it; None:
             the others wait for ever.
         max_future
-            Records so far ahead of the wall clock are counted and move no watermark; None: all do.
+            Records so far ahead of the wall clock are counted, as ``future``, and move no
+            watermark; by default as ``JobSettings.max_future`` says.
 
         Raises
         ------

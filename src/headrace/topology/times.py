@@ -23,5 +23,5 @@ class SelectTimestamp(Operator):
     allowed_lateness: timedelta = timedelta(seconds=2)
     #: So long a queue, or partition, may be silent before the others go on; None: for ever.
     idle_timeout: timedelta | None = timedelta(seconds=10)
-    #: Records so far ahead of the wall clock move no watermark; None: all do.
+    #: Records so far ahead of the wall clock move no watermark; None: as the job's settings say.
     max_future: timedelta | None = None

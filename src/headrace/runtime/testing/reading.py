@@ -60,9 +60,7 @@ class SourceQueues:
     def feed(self, task: Task, sent: list[Sent], clock: int) -> None:
         """Run messages through the first stage, stored at this time of the clock."""
         names = self.names
-        feed = SourceFeed(
-            task, self._sources, names, max_future=None, forwards_headers=lambda _: True
-        )
+        feed = SourceFeed(task, self._sources, names, forwards_headers=lambda _: True)
         marks = np.arange(len(sent), dtype=np.int64) + self._position
         self._position += len(sent)
         for topic in dict.fromkeys(message.topic for message in sent):
