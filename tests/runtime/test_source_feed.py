@@ -24,12 +24,12 @@ DAY = 86_400_000
 class _Task:
     """What a feed sees of a task: its context, and where records go."""
 
-    source_queues: list[str] = []
     wall_clock = 100 * DAY
     max_future = DAY
 
     def __init__(self) -> None:
         self.context = self
+        self.source_queues: list[str] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.moved: dict[str, int] = {}
         self.chunks: dict[str, Chunk] = {}
