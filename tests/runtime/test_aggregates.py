@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from datetime import timedelta
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +18,12 @@ from headrace.errors import TopologyError
 from headrace.runtime import TopologyTestDriver
 from headrace.runtime.hyperloglog import STANDARD_ERROR, HyperLogLog
 from headrace.streams import KeyedStream, StreamBuilder, Table
+from headrace.streams.windowed import WindowedStream
 from headrace.topology import Accumulator, EntriesSerde
+from headrace.topology.windows import session, tumbling
+
+SECOND = timedelta(seconds=1)
+START = datetime(2024, 1, 1, tzinfo=UTC)
 
 Gather = Callable[[KeyedStream[str, Any]], Table[str, Any]]
 
@@ -290,3 +296,36 @@ def test_the_last_value_of_each_key_does_not_depend_on_batches_or_queues(
     last = dict(results(GATHERS[name], numbered, cuts, queues))
     by_key = {key: [v for k, v in numbered if k == key] for key in dict(numbered)}
     assert last == {key: expected(name, values) for key, values in by_key.items()}
+
+
+WINDOWED: dict[str, tuple[Callable[[WindowedStream[str, Any]], Any], Any]] = {
+    "count_distinct": (lambda w: w.count_distinct(), [2, 1]),
+    "estimate": (lambda w: w.count_distinct(approximate=True), [2, 1]),
+    "avg": (lambda w: w.avg(), [7 / 3, 9.0]),
+    "min": (lambda w: w.min(), [1, 9]),
+    "max": (lambda w: w.max(lambda v: -v), [1, 9]),
+    "top": (lambda w: w.top(2), [[3, 3], [9]]),
+    "collect": (lambda w: w.collect(), [[3, 1, 3], [9]]),
+    "distinct": (lambda w: w.collect(distinct=True, limit=2), [[3, 1], [9]]),
+}
+
+
+@pytest.mark.parametrize("windows", [tumbling(10 * SECOND), session(4 * SECOND)], ids=repr)
+@pytest.mark.parametrize("one_batch", [True, False])
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_gather_what_keyed_streams_do(name: str, one_batch: bool, windows: Any) -> None:
+    gather, expected = WINDOWED[name]
+    builder = StreamBuilder("windows")
+    numbers = builder.source("in", serdes.int, allowed_lateness=5 * SECOND).key_by(
+        lambda number: "k"
+    )
+    gather(numbers.window(windows)).to_stream().sink("out", serdes.plain)
+    sent = [(3, 0), (1, 5), (3, 2), (9, 12), (0, 100)]
+    with TopologyTestDriver(builder.build()) as driver:
+        source = driver.input("in", serdes.int)
+        with driver.batch() if one_batch else nullcontext():
+            for number, seconds in sent:
+                # In a session, 0 and 5 meet only by what came at 2.
+                source.send(number, time=START + seconds * SECOND)
+        found = [r.value for r in driver.output("out", serdes.plain).read_all()]
+    assert found == expected

@@ -11,6 +11,7 @@ from headrace.errors import TopologyError
 from headrace.serdes import serde_for
 from headrace.streams.keyed import KeyedStream, Number, Table
 from headrace.streams.stream import Stream
+from headrace.streams.windowed_gathered import WindowedGathered
 from headrace.topology import (
     CountWindow,
     CountWindows,
@@ -52,7 +53,7 @@ _OPERATORS: dict[type[Windows], type[Any]] = {
 }
 
 
-class WindowedStream(Generic[K, V]):
+class WindowedStream(WindowedGathered[K, V]):
     """Records of each key in windows; made by :meth:`KeyedStream.window`.
 
     Every aggregate of a keyed stream is here too, and gives a :class:`WindowedTable`.
