@@ -51,8 +51,8 @@ def get(
     data_dir: DataDir = None,
 ) -> None:
     """Show what a job keeps for a key; exit status 1 where it keeps nothing."""
-    from headrace.runtime.state_entries import StateEntry
     from headrace.runtime.state_files import entry_line
+    from headrace.runtime.state_layouts import StateEntry
 
     wanted = _key(key) if json else key
     with _view(job, operator, program, namesrv, data_dir) as view:
@@ -79,8 +79,8 @@ def scan(
     """Show what a job keeps, a line of JSON per entry."""
     from itertools import islice
 
-    from headrace.runtime.state_entries import StateEntry
     from headrace.runtime.state_files import entry_line
+    from headrace.runtime.state_layouts import StateEntry
 
     with _view(job, operator, program, namesrv, data_dir) as view:
         found = (

@@ -20,6 +20,7 @@ from headrace.runtime.edges import CombinedEdge, Edge, RecordEdge
 from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.state_layouts import PlainLayout
 from headrace.runtime.user_code import without_bad
 from headrace.runtime.writing import writing
 from headrace.topology.operators import Aggregate
@@ -127,6 +128,8 @@ class AggregateProcessor(Processor[Aggregate]):
     ``emit="update"`` gives the latest value of every key that changed, once per batch;
     ``emit="each"`` gives one result per record.
     """
+
+    layout = PlainLayout()
 
     def __init__(self, operator: Aggregate, context: ProcessorContext) -> None:
         super().__init__(operator, context)

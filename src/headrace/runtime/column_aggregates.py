@@ -23,6 +23,7 @@ from headrace.runtime.columns import (
 )
 from headrace.runtime.edges import CombinedEdge, Edge
 from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.state_layouts import PlainLayout
 from headrace.runtime.writing import writing
 from headrace.topology import add_numbers
 from headrace.topology.operators_columns import AggregateColumns, GroupBy, Select, Where
@@ -135,6 +136,8 @@ def _keys_of(columns: list[pa.Array]) -> list[Any]:
 
 class AggregateColumnsProcessor(Processor[AggregateColumns]):
     """Merges combined rows into the state of one partition, and gives what changed per batch."""
+
+    layout = PlainLayout()
 
     def __init__(self, operator: AggregateColumns, context: ProcessorContext) -> None:
         super().__init__(operator, context)

@@ -6,16 +6,14 @@ It takes a chunk and gives a chunk; nothing here knows of Spark, sockets or file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from headrace.keys import decode_key
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.edges import Edge, RecordEdge
-from headrace.runtime.state_entries import StateEntry
 from headrace.runtime.user_code import Locator, UserFunction
 from headrace.topology.operators import (
     Filter,
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.blocks import Rows
     from headrace.runtime.state import StateStore
+    from headrace.runtime.state_layouts import StateLayout
     from headrace.runtime.watermarks import (
         OperatorWatermark,
         QueueWatermark,
@@ -101,6 +100,9 @@ class Processor(Generic[OperatorT]):
         Where state and places of records come from.
     """
 
+    #: How it lays out its store, so that others can read it and move it.
+    layout: ClassVar[StateLayout | None] = None
+
     def __init__(self, operator: OperatorT, context: ProcessorContext) -> None:
         self.operator = operator
         self.context = context
@@ -136,19 +138,6 @@ class Processor(Generic[OperatorT]):
         The context is that of the task that sends.
         """
         return RecordEdge(operator, port, context.locator)
-
-    @classmethod
-    def key_of(cls, entry: bytes) -> bytes:
-        """Give the record key, in canonical bytes, that an entry of its store belongs to."""
-        return entry
-
-    @classmethod
-    def shown(cls, entry: bytes, value: bytes, read: Callable[[bytes], Any]) -> StateEntry | None:
-        """Give an entry of its store as people see it; None for what only the processor needs.
-
-        ``read`` turns the bytes of a value into what it says.
-        """
-        return StateEntry(decode_key(cls.key_of(entry)), read(value))
 
     def absorb(self, rows: Rows) -> None:
         """Take what a combiner made of records before they were shuffled."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin
-from headrace.errors import ConfigurationError
+from headrace.errors import ConfigurationError, StateError
 from headrace.runtime.lease import Lease
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state_steps import StateStep
@@ -17,8 +17,9 @@ from headrace.topology.names import commit_topic, state_topic
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.state_home import StateHome
+    from headrace.runtime.state_layouts import StateLayout
 
-__all__ = ["rescale"]
+__all__ = ["layout_of", "rescale"]
 
 
 def rescale(
@@ -48,6 +49,8 @@ def rescale(
     if partitions < 1:
         raise ConfigurationError(f"a job cannot have {partitions} partitions")
     last = home.record()
+    for store in _stores(last):
+        layout_of(last, store)
     owner = f"rescale@{socket.gethostname()}:{os.getpid()}"
     lease = Lease(home.client, home.job, commit_topic(home.job), owner)
     lease.require()
@@ -62,7 +65,7 @@ def _moved(
 ) -> CommitRecord:
     record = home.transactions.open(owner).record
     home.transactions.publish(record)
-    stores = sorted({state.store for state in record.states} | set(record.stores))
+    stores = _stores(record)
     for store in stores:
         _grow(home, store, max(partitions, record.partitions))
     total = sum(state.count for state in record.states)
@@ -75,11 +78,14 @@ def _moved(
             progress(done, total)
 
     step = StateStep(home, record, partitions, moved)
-    kinds = {kind.__name__: processor for kind, processor in PROCESSORS.items()}
     for store in stores:
-        kind = kinds.get(record.shapes.get(store, {}).get("operator", ""))
-        step.move(store, store, key_of=_same if kind is None else kind.key_of)
+        step.move(store, store, key_of=layout_of(record, store).key_of)
     return step.commit(record)
+
+
+def _stores(record: CommitRecord) -> list[str]:
+    """Name the stores that hold something, or will."""
+    return sorted({state.store for state in record.states if state.count} | set(record.stores))
 
 
 def _grow(home: StateHome, store: str, partitions: int) -> None:
@@ -88,5 +94,21 @@ def _grow(home: StateHome, store: str, partitions: int) -> None:
         Admin(home.client).create_topic(state_topic(home.job, store), queues=partitions)
 
 
-def _same(entry: bytes) -> bytes:
-    return entry
+def layout_of(record: CommitRecord, store: str) -> StateLayout:
+    """Tell how a store is laid out.
+
+    Raises
+    ------
+    StateError
+        Nothing says which key an entry of the store belongs to.
+    """
+    kinds = {kind.__name__: processor for kind, processor in PROCESSORS.items()}
+    name = record.shapes.get(store, {}).get("operator", "")
+    layout = kinds[name].layout if name in kinds else None
+    if layout is None:
+        raise StateError(
+            f"the state of '{store}' of job '{record.job}' cannot be moved: its operator"
+            f" ({name or 'of unknown kind'}) does not say which keys its entries belong to",
+            hint="start the job once with this release, if its last start was by an older one",
+        )
+    return layout

@@ -11,15 +11,15 @@ import orjson
 
 from headrace.errors import StateError
 from headrace.runtime.lease import Lease
-from headrace.runtime.stage import PROCESSORS
+from headrace.runtime.rescaling import layout_of
 from headrace.runtime.state_steps import StateStep
 from headrace.topology.names import commit_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headrace.runtime.state_entries import StateEntry
     from headrace.runtime.state_home import StateHome
+    from headrace.runtime.state_layouts import StateEntry
     from headrace.runtime.state_views import StateView
 
 __all__ = ["entry_line", "exported", "import_state"]
@@ -28,7 +28,7 @@ __all__ = ["entry_line", "exported", "import_state"]
 def entry_line(entry: StateEntry) -> str:
     """Write an entry for people: key, window and value as JSON, or as text where JSON has no form.
 
-    >>> from headrace.runtime.state_entries import StateEntry
+    >>> from headrace.runtime.state_layouts import StateEntry
     >>> entry_line(StateEntry("k", 3))
     '{"key":"k","value":3}'
     """
@@ -71,10 +71,8 @@ def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
     try:
         record = home.transactions.open(owner).record
         home.transactions.publish(record)
-        kinds = {kind.__name__: processor for kind, processor in PROCESSORS.items()}
-        kind = kinds.get(record.shapes.get(operator, {}).get("operator", ""))
         step = StateStep(home, record, record.partitions)
-        step.replace(operator, entries, (lambda key: key) if kind is None else kind.key_of)
+        step.replace(operator, entries, layout_of(record, operator).key_of)
         step.commit(record)
     finally:
         lease.release()

@@ -12,8 +12,8 @@ from headrace import serdes
 from headrace.errors import DeserializationError, StateError
 from headrace.keys import encode_key, partition_of
 from headrace.runtime.algebras import algebra_of
-from headrace.runtime.processors import Processor
 from headrace.runtime.stage import PROCESSORS
+from headrace.runtime.state_layouts import PlainLayout
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.local_state import LocalCopies
     from headrace.runtime.state import StateBase
-    from headrace.runtime.state_entries import StateEntry
     from headrace.runtime.state_home import StateHome
+    from headrace.runtime.state_layouts import StateEntry
     from headrace.topology import Operator
 
 __all__ = ["StateView"]
 
-Read = Callable[[bytes], Any]
+Read = Callable[[bytes, str], Any]
 
 #: Keys whose canonical bytes are in the order of the keys.
 _ORDERED = (str, bytes)
@@ -73,7 +73,8 @@ class StateView:
             )
         shape = record.shapes.get(operator, {})
         kinds = {kind.__name__: processor for kind, processor in PROCESSORS.items()}
-        self._kind = kinds.get(shape.get("operator", ""), Processor)
+        kind = kinds.get(shape.get("operator", ""))
+        self._layout = (None if kind is None else kind.layout) or PlainLayout()
         self._read = _reader(known, shape.get("state", ""))
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-view-")
         self._copies: LocalCopies = home.copies([operator], Path(self._folder.name))
@@ -135,9 +136,7 @@ class StateView:
         """Give every entry, partition by partition."""
         with closing(self.raw()) as raw:
             for key, value in raw:
-                entry = self._shown(key, value)
-                if entry is not None:
-                    yield entry
+                yield from self._layout.shown(key, value, self._read)
 
     def raw(self) -> Generator[tuple[bytes, bytes], None, None]:
         """Give every entry as its bytes, also those that only the operator needs."""
@@ -164,9 +163,6 @@ class StateView:
     ) -> None:
         self.close()
 
-    def _shown(self, key: bytes, value: bytes) -> StateEntry | None:
-        return self._kind.shown(key, value, self._read)
-
     def _of(self, key: object) -> Iterator[StateEntry]:
         encoded = encode_key(key)
         with self._bases(encoded) as bases:
@@ -174,25 +170,17 @@ class StateView:
                 yield from self._entries_of(base, encoded)
 
     def _entries_of(self, base: StateBase, key: bytes) -> Iterator[StateEntry]:
-        if self._plain:
+        if self._layout.plain:
             (value,) = base.get_many([key])
             found = [(key, value)] if value is not None else []
         else:
-            found = [(entry, value) for entry, value in base.scan() if self._belongs(entry, key)]
-        shown = (self._shown(entry, value) for entry, value in found)
-        yield from (entry for entry in shown if entry is not None)
-
-    def _belongs(self, entry: bytes, key: bytes) -> bool:
-        return self._kind.key_of(entry) == key
-
-    @property
-    def _plain(self) -> bool:
-        """Whether state keys are the record keys."""
-        return self._kind.key_of.__func__ is Processor.key_of.__func__  # type: ignore[attr-defined]
+            found = [pair for pair in base.scan() if self._layout.key_of(pair[0]) == key]
+        for entry, value in found:
+            yield from self._layout.shown(entry, value, self._read)
 
     def _between(self, start: object, stop: object) -> Iterator[StateEntry]:
         bound = start if start is not None else stop
-        if not self._plain or not isinstance(bound, _ORDERED):
+        if not self._layout.plain or not isinstance(bound, _ORDERED):
             yield from self.scan()
             return
         # The tag of the type is the first byte: the next one ends what can be of this type.
@@ -204,9 +192,7 @@ class StateView:
         with self._bases() as bases:
             for base in bases:
                 for key, value in base.range(first, last):
-                    entry = self._shown(key, value)
-                    if entry is not None:
-                        yield entry
+                    yield from self._layout.shown(key, value, self._read)
 
     @contextmanager
     def _bases(self, key: bytes | None = None) -> Iterator[list[StateBase]]:
@@ -235,21 +221,20 @@ def _reader(known: Operator | None, state: str) -> Read:
     if aggregation is not None:
         algebra = algebra_of(aggregation)
         serde = aggregation.state_serde
-        return lambda value: algebra.result(serde.deserialize(value))
-    own = getattr(known, "state_serde", None)
-    if own is not None:
-        read: Read = own.deserialize
-        return read
+        return lambda value, part: algebra.result(serde.deserialize(value))  # noqa: ARG005
     guess = _KNOWN.get(state, serdes.bytes)
 
-    def read_or_leave(value: bytes) -> Any:
+    def read(value: bytes, part: str) -> Any:
+        own = getattr(known, f"{part or 'state'}_serde", None)
+        if own is not None:
+            return own.deserialize(value)
         # A serde may be shown by the name of the one inside it.
         try:
             return guess.deserialize(value)
         except DeserializationError:
             return value
 
-    return read_or_leave
+    return read
 
 
 def _order(pair: tuple[Any, Any]) -> Any:

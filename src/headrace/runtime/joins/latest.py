@@ -12,6 +12,7 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Arrivals, Meetings, merged_sides
 from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
+from headrace.runtime.state_layouts import LatestLayout
 from headrace.runtime.writing import writing
 from headrace.topology.joins import LatestJoin
 
@@ -28,6 +29,8 @@ class LatestJoinProcessor(Processor[LatestJoin]):
 
     The time of a pair is that of the later record.
     """
+
+    layout = LatestLayout()
 
     def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
         """Handle what came from each side in the order of the marks."""

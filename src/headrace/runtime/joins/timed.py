@@ -11,6 +11,7 @@ from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.joins.sides import LEFT, RIGHT, Meetings, merged_sides
 from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
+from headrace.runtime.state_layouts import BucketLayout
 from headrace.topology.joins import TimedJoin
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ JoinT = TypeVar("JoinT", bound=TimedJoin)
 
 class TimedJoinProcessor(Processor[JoinT]):
     """Handles the records of both sides and the rise of event time in the order of the marks."""
+
+    layout = BucketLayout()
 
     def __init__(self, operator: JoinT, context: ProcessorContext) -> None:
         super().__init__(operator, context)

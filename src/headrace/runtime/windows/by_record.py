@@ -15,6 +15,7 @@ from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.state_layouts import PartLayout
 from headrace.runtime.windows.lateness import give_late
 from headrace.runtime.windows.parts import Part, PartStore
 from headrace.runtime.writing import writing
@@ -31,6 +32,8 @@ WindowT = TypeVar("WindowT", bound=WindowAggregate)
 
 class ByRecordProcessor(Processor[WindowT]):
     """Keeps parts by key, and acts on each when event time has come far enough."""
+
+    layout = PartLayout()
 
     def __init__(self, operator: WindowT, context: ProcessorContext) -> None:
         super().__init__(operator, context)

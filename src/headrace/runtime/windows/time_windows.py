@@ -20,6 +20,7 @@ from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.state_layouts import TimeWindowLayout
 from headrace.runtime.windows.assigning import Assigned, assign
 from headrace.runtime.windows.changing import with_olds
 from headrace.runtime.windows.combining import WindowEdge, split_pane_keys
@@ -48,6 +49,8 @@ _TIME = struct.Struct(">q")
 
 class TimeWindowProcessor(Processor[TimeWindow]):
     """Keeps the accumulators of one partition by key and window."""
+
+    layout = TimeWindowLayout()
 
     def __init__(self, operator: TimeWindow, context: ProcessorContext) -> None:
         super().__init__(operator, context)

@@ -1,0 +1,152 @@
+"""How operators lay out their stores: which record key an entry belongs to, and what it says.
+
+Rescaling moves entries by the key that they belong to; views show people what lies in them.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.keys import decode_key
+
+__all__ = [
+    "BucketLayout",
+    "LatestLayout",
+    "PartLayout",
+    "PlainLayout",
+    "StateEntry",
+    "StateLayout",
+    "TimeWindowLayout",
+]
+
+_BIAS = 1 << 63
+
+Read = Callable[[bytes, str], Any]
+"""Turns the bytes of a value into what it says; the text names the part of the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """One thing that a state store keeps."""
+
+    #: The record key that it belongs to.
+    key: Any
+    value: Any
+    #: Bounds of its window, ms since 1970; None where there is none.
+    start: int | None = None
+    end: int | None = None
+    #: Which part of the operator's state it is, where there are several.
+    part: str = ""
+
+
+class StateLayout(ABC):
+    """What must be known of a store to read it without its operator."""
+
+    #: State keys are the record keys.
+    plain = False
+
+    @abstractmethod
+    def key_of(self, entry: bytes) -> bytes:
+        """Give the canonical bytes of the record key that an entry belongs to, by its state key."""
+
+    @abstractmethod
+    def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
+        """Give what an entry says; nothing for those that only the operator needs."""
+
+
+class PlainLayout(StateLayout):
+    """State keys are the record keys."""
+
+    plain = True
+
+    def key_of(self, entry: bytes) -> bytes:
+        """Give the state key itself."""
+        return entry
+
+    def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
+        """Give the key's value."""
+        return [StateEntry(decode_key(entry), read(value, ""))]
+
+
+class TimeWindowLayout(StateLayout):
+    """A family byte, end and start of the window, the key; the value behind a time."""
+
+    _head = struct.Struct(">xQQ")
+    _time = 8
+
+    def key_of(self, entry: bytes) -> bytes:
+        """Give what stands behind the bounds."""
+        return entry[self._head.size :]
+
+    def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
+        """Give the window's value."""
+        end, start = self._head.unpack_from(entry)
+        key = decode_key(self.key_of(entry))
+        return [StateEntry(key, read(value[self._time :], ""), start - _BIAS, end - _BIAS)]
+
+
+class PartLayout(StateLayout):
+    """All parts of a key in one entry (``p``, key), and its timer (``t``, time, key)."""
+
+    _part = struct.Struct(">qqqI")
+    _time = 8
+
+    def key_of(self, entry: bytes) -> bytes:
+        """Give what stands behind the family, and behind the time of a timer."""
+        return entry[1:] if entry[:1] == b"p" else entry[1 + self._time :]
+
+    def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
+        """Give the parts, each with its first and last time."""
+        if entry[:1] != b"p":
+            return []
+        key, at, found = decode_key(entry[1:]), self._time, []
+        while at < len(value):
+            first, last, _, size = self._part.unpack_from(value, at)
+            at += self._part.size + size
+            found.append(StateEntry(key, read(value[at - size : at], ""), first, last))
+        return found
+
+
+class LatestLayout(StateLayout):
+    """The latest value of each side: ``l`` or ``r``, the key; the value behind its time."""
+
+    _time = 8
+
+    def key_of(self, entry: bytes) -> bytes:
+        """Give what stands behind the side."""
+        return entry[1:]
+
+    def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
+        """Give the side's value."""
+        side = _SIDES.get(entry[:1], "")
+        return [StateEntry(decode_key(entry[1:]), read(value[self._time :], side), part=side)]
+
+
+class BucketLayout(StateLayout):
+    """Records that wait for others: side, stretch of time, key; timers: ``t``, time, side, key."""
+
+    _head = 9
+    _record = struct.Struct("<q?I")
+
+    def key_of(self, entry: bytes) -> bytes:
+        """Give what stands behind the stretch, and behind the side of a timer."""
+        return entry[self._head + (entry[:1] == b"t") :]
+
+    def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
+        """Give the records, each with its time."""
+        side, at, found = _SIDES.get(entry[:1]), 0, []
+        if side is None:
+            return []
+        key = decode_key(self.key_of(entry))
+        while at < len(value):
+            time, _, size = self._record.unpack_from(value, at)
+            at += self._record.size + size
+            found.append(StateEntry(key, read(value[at - size : at], side), time, time, side))
+        return found
+
+
+_SIDES = {b"l": "left", b"r": "right"}
