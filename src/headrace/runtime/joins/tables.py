@@ -1,0 +1,149 @@
+"""Tables: kept, changed row by row, and joined with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.joins.latest import LatestValues
+from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
+from headrace.runtime.keyless import NULL_KEYS
+from headrace.runtime.processors import Processor
+from headrace.runtime.user_code import UserFunction
+from headrace.topology.tables import FilterTable, KeepTable, MapTable, TableJoin
+
+if TYPE_CHECKING:
+    from headrace.runtime.processors import ProcessorContext
+    from headrace.runtime.watermarks import Watermark
+    from headrace.topology.joins import JoinKind
+
+__all__ = [
+    "FilterTableProcessor",
+    "KeepTableProcessor",
+    "MapTableProcessor",
+    "TableJoinProcessor",
+    "over_present",
+]
+
+
+class KeepTableProcessor(Processor[KeepTable]):
+    """Keeps the last value of each key; a delete of what is not there goes no further."""
+
+    def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
+        """Handle changes in the order of the marks."""
+        del watermarks
+        arrivals = merged_sides(inputs, self.operator)
+        if not len(arrivals):
+            return Chunk.empty()
+        rows = LatestValues(self, (self.operator.value_serde,))
+        rows.load(arrivals.keys)
+        changed: list[int] = []
+        for i, (key, value) in enumerate(zip(arrivals.keys, arrivals.values, strict=True)):
+            if key == NO_KEY:
+                self.context.counters[NULL_KEYS] += 1
+            elif value is not None:
+                rows.put(0, key, (arrivals.times[i], value))
+                changed.append(i)
+            elif rows.get(0, key) is not None:
+                rows.put(0, key, None)
+                changed.append(i)
+        rows.save()
+        return arrivals.chunk.take(np.array(changed, np.intp))
+
+
+class MapTableProcessor(Processor[MapTable]):
+    """Calls the function for every row that is there."""
+
+    def __init__(self, operator: MapTable, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._function = UserFunction(operator, operator.function, context.locator)
+
+    def process(self, chunk: Chunk) -> Chunk:
+        """Replace values; deletes pass."""
+        return over_present(chunk, self._function)
+
+
+class FilterTableProcessor(Processor[FilterTable]):
+    """Makes deletes of the rows that are not wanted."""
+
+    def __init__(self, operator: FilterTable, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._function = UserFunction(operator, operator.function, context.locator)
+
+    def process(self, chunk: Chunk) -> Chunk:
+        """Keep rows; deletes pass, and rows that are not wanted become deletes."""
+        verdicts = over_present(chunk.with_values(list(chunk.values)), self._function)
+        if len(verdicts) < len(chunk):
+            chunk = chunk.take(np.flatnonzero(np.isin(chunk.marks, verdicts.marks)))
+        pairs = zip(chunk.values, verdicts.values, strict=True)
+        return chunk.with_values([value if wanted else None for value, wanted in pairs])
+
+
+def over_present(chunk: Chunk, function: UserFunction, *columns: Sequence[Any]) -> Chunk:
+    """Call a function for the values of a chunk that are not None, or for columns beside them."""
+    present = np.array([value is not None for value in chunk.values], np.bool_)
+    rows, gone = chunk.split(present)
+    picks = np.flatnonzero(present).tolist()
+    arguments = [[column[i] for i in picks] for column in columns] or [rows.values]
+    kept, results = function.each(rows, *arguments)
+    return Chunk.merge([kept.with_values(results), gone])
+
+
+class TableJoinProcessor(Processor[TableJoin]):
+    """Gives the joined row of a key whenever one side's changes, and a delete when it ends."""
+
+    def __init__(self, operator: TableJoin, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._function = UserFunction(operator, operator.function, context.locator)
+
+    def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
+        """Handle changes of both sides in the order of the marks."""
+        del watermarks
+        arrivals = merged_sides(inputs, self.operator)
+        if not len(arrivals):
+            return Chunk.empty()
+        rows = LatestValues(self, (self.operator.left_serde, self.operator.right_serde))
+        rows.load(arrivals.keys)
+        changes = self._changes(arrivals, rows)
+        rows.save()
+        chunk = arrivals.chunk.take(np.array([i for i, _, _ in changes], np.intp))
+        chunk.times = np.array([time for _, _, time in changes], np.int64)
+        pairs = [pair for _, pair, _ in changes]
+        columns = [[pair and pair[0] for pair in pairs], [pair and pair[1] for pair in pairs]]
+        if self.operator.takes_key:
+            columns.insert(0, chunk.key_list())
+        return over_present(chunk.with_values(pairs), self._function, *columns)
+
+    def _changes(
+        self, arrivals: Arrivals, rows: LatestValues
+    ) -> list[tuple[int, tuple[Any, Any] | None, int]]:
+        """Give the place of each change, the pair of rows that it makes or None, and its time."""
+        found: list[tuple[int, tuple[Any, Any] | None, int]] = []
+        kind = self.operator.kind
+        for i, (port, key, value) in enumerate(
+            zip(arrivals.ports, arrivals.keys, arrivals.values, strict=True)
+        ):
+            if key == NO_KEY:
+                self.context.counters[NULL_KEYS] += 1
+                continue
+            time = arrivals.times[i]
+            was = _joined(kind, rows.get(0, key), rows.get(1, key))
+            rows.put(port, key, None if value is None else (time, value))
+            sides = rows.get(0, key), rows.get(1, key)
+            if _joined(kind, *sides):
+                present = [side for side in sides if side is not None]
+                pair = sides[0] and sides[0][1], sides[1] and sides[1][1]
+                found.append((i, pair, max(time, *(at for at, _ in present))))
+            elif was:
+                found.append((i, None, time))
+        return found
+
+
+def _joined(kind: JoinKind, left: object, right: object) -> bool:
+    """Tell whether a kind of join has a row for what both sides have."""
+    if kind == "inner":
+        return left is not None and right is not None
+    return left is not None or (kind == "outer" and right is not None)
