@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.settings import JobSettings
     from headrace.spark import JobStatistics, StreamJob, assert_same_on_spark
     from headrace.streams import (
+        GlobalTable,
         KeyedStream,
         Stream,
         StreamBuilder,
@@ -45,6 +46,7 @@ __all__ = [
     "Accumulator",
     "Context",
     "Fired",
+    "GlobalTable",
     "HeadraceError",
     "JobSettings",
     "JobStatistics",
@@ -94,6 +96,7 @@ _HOMES = {
     "wall_timer": "headrace.topology",
     "window_state": "headrace.topology",
     "Accumulator": "headrace.topology",
+    "GlobalTable": "headrace.streams",
     "HeadraceError": "headrace.errors",
     "JobSettings": "headrace.settings",
     "JobStatistics": "headrace.spark",

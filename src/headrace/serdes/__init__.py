@@ -24,6 +24,13 @@ from headrace.serdes._documents import (
     TypedJsonSerde,
     json_of,
 )
+from headrace.serdes._missing import (
+    NullableSerde,
+    OptionalSerde,
+    TableDeserializer,
+    nullable,
+    optional,
+)
 from headrace.serdes._protobuf import ProtobufSerde, protobuf
 from headrace.serdes._scalars import (
     BytesSerde,
@@ -61,6 +68,8 @@ __all__ = [
     "KeySerde",
     "Keyed",
     "NothingSerde",
+    "NullableSerde",
+    "OptionalSerde",
     "PickleSerde",
     "PlainSerde",
     "PropertyColumns",
@@ -72,6 +81,7 @@ __all__ = [
     "Serde",
     "Serializer",
     "StringSerde",
+    "TableDeserializer",
     "TypedJsonSerde",
     "as_deserializer",
     "as_serializer",
@@ -83,6 +93,8 @@ __all__ = [
     "json_of",
     "key",
     "nothing",
+    "nullable",
+    "optional",
     "pack_int64",
     "pickle",
     "plain",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from headrace.streams.builder import StreamBuilder
-from headrace.streams.keyed import KeyedStream, Table
+from headrace.streams.keyed import KeyedStream
 from headrace.streams.outputs import End
 from headrace.streams.processed import ProcessedStream
 from headrace.streams.stream import Stream
+from headrace.streams.tables import GlobalTable, Table
 from headrace.streams.windowed import WindowedStream, WindowedTable
 from headrace.topology import Accumulator
 
 __all__ = [
     "Accumulator",
     "End",
+    "GlobalTable",
     "KeyedStream",
     "ProcessedStream",
     "Stream",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from headrace.streams._records import Records
 from headrace.streams.joins import StreamJoin
+from headrace.streams.table_joins import TableLookup, check_no_span
+from headrace.streams.tables import GlobalTable, Table, kept_table
 
 if TYPE_CHECKING:
-    from headrace.serdes import Serde
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.stream import Stream
-    from headrace.topology import JoinKind
+    from headrace.topology import JoinKind, LookupKind
 
 __all__ = ["Joins"]
 
@@ -22,8 +22,6 @@ V = TypeVar("V")
 V2 = TypeVar("V2")
 Out = TypeVar("Out")
 
-Interval = timedelta | tuple[timedelta, timedelta]
-
 
 class Joins(Records[K, V]):
     """A place in the graph, and what it can be joined with."""
@@ -31,20 +29,16 @@ class Joins(Records[K, V]):
     @overload
     def join(self, right: Stream[Any, V2]) -> StreamJoin[K, V, V2, V, V2]: ...
     @overload
+    def join(self, right: Table[Any, V2] | GlobalTable[Any, V2]) -> TableLookup[K, V, V2]: ...
+    @overload
     def join(
         self,
-        right: Stream[Any, V2],
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
         joiner: Callable[[V, V2], Out] | Callable[[Any, V, V2], Out],
-        *,
-        where: Callable[[V], Any] | None = None,
-        equal_to: Callable[[V2], Any] | None = None,
-        within: Interval | None = None,
-        grace: timedelta = ...,
-        name: str | None = None,
-        serde: Serde[Out] | None = None,
+        **options: Any,
     ) -> KeyedStream[Any, Out]: ...
     def join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
-        """Pair records of two streams that have the same key.
+        """Pair records that have the same key; or look records up in a table.
 
         With nothing but ``right`` it begins a chain (``.where(...).equal_to(...)`` and so on) that
         :meth:`StreamJoin.apply` ends; with a joiner it is the whole join.
@@ -52,26 +46,23 @@ class Joins(Records[K, V]):
         Parameters
         ----------
         right
-            The other stream; it may be this one.
+            The other stream, which may be this one; a table, whose row of that moment a record of
+            this stream meets; or a global table, where ``where`` may give any key.
         joiner
             Takes left and right value, or key and both.
-        where, equal_to
-            Give the left and the right side's key; without them the records' own keys meet.
-        within
-            How far apart the times may be: one length, or how much earlier and how much later than
-            the left record the right one may be.  Without it the last value of each side and key
-            meets, whenever one of them comes.
-        grace
-            How much longer to wait for late records.
-        name
-            Name of the operator that keeps the sides, and of its state store.
-        serde
-            Writes the results.
+        options
+            ``where`` and ``equal_to`` give the left and the right side's key; without them the
+            records' own keys meet.  ``within``, a length or a pair, says how much earlier, and how
+            much later, than the left record the right one may be; ``window`` says which windows
+            they share (see :func:`headrace.tumbling`); without both the last value of each side
+            meets, whenever one of them comes.  ``grace`` says how much longer to wait for late
+            records.  ``name`` is that of the operator that keeps state, ``serde`` writes the
+            results, ``on_error`` says what becomes of records on which the joiner raises.
 
         Raises
         ------
         TopologyError
-            See :meth:`StreamJoin.apply`.
+            See :meth:`StreamJoin.apply` and :meth:`TableLookup.apply`.
 
         Examples
         --------
@@ -81,6 +72,9 @@ class Joins(Records[K, V]):
         >>> prices = builder.source("prices", serdes.with_key(serdes.float))
         >>> orders.join(prices, lambda order, price: order["amount"] * price)
         <keyed stream 'joined-orders-prices'>
+        >>> countries = builder.global_table("countries", serdes.string)
+        >>> orders.join(countries).where(lambda order: order["country"])
+        <inner join of 'source-orders' and 'source-countries'>
         """
         return self._join("inner", right, joiner, **options)
 
@@ -88,31 +82,28 @@ class Joins(Records[K, V]):
     def left_join(self, right: Stream[Any, V2]) -> StreamJoin[K, V, V2, V, V2 | None]: ...
     @overload
     def left_join(
+        self, right: Table[Any, V2] | GlobalTable[Any, V2]
+    ) -> TableLookup[K, V, V2 | None]: ...
+    @overload
+    def left_join(
         self,
-        right: Stream[Any, V2],
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
         joiner: Callable[[V, V2 | None], Out] | Callable[[Any, V, V2 | None], Out],
-        *,
-        where: Callable[[V], Any] | None = None,
-        equal_to: Callable[[V2], Any] | None = None,
-        within: Interval | None = None,
-        grace: timedelta = ...,
-        name: str | None = None,
-        serde: Serde[Out] | None = None,
+        **options: Any,
     ) -> KeyedStream[Any, Out]: ...
     def left_join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
-        """Pair records of two streams, and give a left record alone where nothing meets it.
+        """Pair records as :meth:`join` does, and give a left one alone where nothing meets it.
 
-        By time, that happens once, when its time is up; without a window, at once.  See
-        :meth:`join`.
+        By time that happens once, when its time is up; without a window, and with a table, at once.
 
         Examples
         --------
         >>> from headrace import StreamBuilder, serdes
         >>> builder = StreamBuilder("job")
         >>> orders = builder.source("orders", serdes.with_key(serdes.json))
-        >>> prices = builder.source("prices", serdes.with_key(serdes.float))
+        >>> prices = builder.table("prices", serdes.float)
         >>> orders.left_join(prices, lambda order, price: (order, price or 0.0))
-        <keyed stream 'joined-orders-prices'>
+        <keyed stream 'join-orders-prices'>
         """
         return self._join("left", right, joiner, **options)
 
@@ -123,18 +114,12 @@ class Joins(Records[K, V]):
         self,
         right: Stream[Any, V2],
         joiner: Callable[[V | None, V2 | None], Out] | Callable[[Any, V | None, V2 | None], Out],
-        *,
-        where: Callable[[V], Any] | None = None,
-        equal_to: Callable[[V2], Any] | None = None,
-        within: Interval | None = None,
-        grace: timedelta = ...,
-        name: str | None = None,
-        serde: Serde[Out] | None = None,
+        **options: Any,
     ) -> KeyedStream[Any, Out]: ...
     def outer_join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
-        """Pair records of two streams, and give a record of either alone where nothing meets it.
+        """Pair records of two streams, and give one of either side alone where nothing meets it.
 
-        See :meth:`left_join`.
+        See :meth:`join` and :meth:`left_join`.
 
         Examples
         --------
@@ -147,33 +132,45 @@ class Joins(Records[K, V]):
         """
         return self._join("outer", right, joiner, **options)
 
+    def to_table(self, *, name: str | None = None) -> Table[K, V]:
+        """Keep the last value of each key; None deletes the key.
+
+        Parameters
+        ----------
+        name
+            Name of the table and of its state store.
+
+        Raises
+        ------
+        TopologyError
+            The records have no keys, or their values no serde.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> people = StreamBuilder("job").source("people", serdes.json)
+        >>> people.key_by(lambda person: person["name"]).to_table()
+        <table 'table-people'>
+        """
+        return kept_table(self._flow, name)
+
     def _join(
+        self, kind: JoinKind, right: Any, joiner: Callable[..., Any] | None, **options: Any
+    ) -> Any:
+        final = {o: options.pop(o) for o in ("name", "serde", "on_error") if o in options}
+        if isinstance(right, Table | GlobalTable):
+            made: Any = self._lookup(kind, right, options)
+        else:
+            made = StreamJoin(self._flow, right._flow, kind).described(**options)  # noqa: SLF001 - a side of the same join
+        return made if joiner is None else made.apply(joiner, **final)
+
+    def _lookup(
         self,
         kind: JoinKind,
-        right: Stream[Any, Any],
-        joiner: Callable[..., Any] | None,
-        *,
-        name: str | None = None,
-        serde: Serde[Any] | None = None,
-        **how: Any,
-    ) -> Any:
-        made: StreamJoin[Any, Any, Any, Any, Any] = StreamJoin(self._flow, right._flow, kind)  # noqa: SLF001 - a side of the same join
-        made = _described(made, **how)
-        return made if joiner is None else made.apply(joiner, name=name, serde=serde)
-
-
-def _described(
-    made: StreamJoin[Any, Any, Any, Any, Any],
-    *,
-    where: Callable[[Any], Any] | None = None,
-    equal_to: Callable[[Any], Any] | None = None,
-    within: Interval | None = None,
-    grace: timedelta = timedelta(0),
-) -> StreamJoin[Any, Any, Any, Any, Any]:
-    if where is not None:
-        made = made.where(where)
-    if equal_to is not None:
-        made = made.equal_to(equal_to)
-    if within is not None:
-        made = made.within(*within) if isinstance(within, tuple) else made.within(within)
-    return made.grace(grace)
+        table: Table[Any, Any] | GlobalTable[Any, Any],
+        options: dict[str, Any],
+    ) -> TableLookup[Any, Any, Any]:
+        check_no_span(kind, options)
+        side: LookupKind = "left" if kind == "left" else "inner"
+        made: TableLookup[Any, Any, Any] = TableLookup(self._flow, table, side)
+        return made.where(options["where"]) if options.get("where") is not None else made

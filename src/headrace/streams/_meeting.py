@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from headrace.streams._flow import Flow
     from headrace.topology import Origin
 
-__all__ = ["check_joiner", "check_key_types", "keyed_side", "may_be_equal", "same_function"]
+__all__ = [
+    "check_joiner",
+    "check_key_types",
+    "check_one_builder",
+    "keyed_side",
+    "may_be_equal",
+    "same_function",
+]
 
 
 def check_joiner(label: str, joiner: object, origin: Origin) -> bool:
@@ -78,6 +85,22 @@ def check_key_types(left: Flow, right: Flow, origin: Origin) -> None:
         )
 
 
+def check_one_builder(left: Flow, right: Flow, origin: Origin) -> None:
+    """Refuse sides that no job could have together.
+
+    Raises
+    ------
+    TopologyError
+        They belong to different builders.
+    """
+    if left.builder is not right.builder:
+        raise TopologyError(
+            f"the join at {origin} takes sides of two builders, '{left.builder.name}' and"
+            f" '{right.builder.name}'",
+            hint="a job reads all its topics through one StreamBuilder",
+        )
+
+
 def may_be_equal(left: Any, right: Any) -> bool:
     """Tell whether keys of two types can be the same key.
 
@@ -107,7 +130,7 @@ def _members(hint: Any) -> list[Any]:
 
 def _same_kind(left: Any, right: Any) -> bool:
     kinds = typing.get_origin(left) or left, typing.get_origin(right) or right
-    if any(not isinstance(kind, type) or kind is object for kind in kinds):
+    if any(not isinstance(kind, type) or kind in (Any, object) for kind in kinds):
         return True
     if kinds[0] is not kinds[1]:
         return False

@@ -11,6 +11,7 @@ from headrace.streams._calls import caller
 from headrace.streams._flow import Flow, Known
 from headrace.streams.sources import SourceOptions, Topics, make_source, place_of
 from headrace.streams.stream import Stream
+from headrace.streams.table_sources import TableSources
 from headrace.topology import ErrorPolicy, Operator, Topology, check_pickling
 from headrace.topology.names import check_job_name
 
@@ -23,7 +24,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class StreamBuilder:
+class StreamBuilder(TableSources):
     """Builds the topology of one job.
 
     Parameters

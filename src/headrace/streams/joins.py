@@ -11,14 +11,29 @@ from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.serdes.inference import result_hint
 from headrace.streams._calls import caller
-from headrace.streams._meeting import check_joiner, check_key_types, keyed_side
-from headrace.topology import ALONE, IntervalJoin, Joined, LatestJoin, SidesJoin
+from headrace.streams._meeting import (
+    check_joiner,
+    check_key_types,
+    check_one_builder,
+    keyed_side,
+)
+from headrace.topology import (
+    ALONE,
+    IntervalJoin,
+    Joined,
+    LatestJoin,
+    SessionJoin,
+    SidesJoin,
+    WindowJoin,
+)
+from headrace.topology.windows import SessionWindows, TimeWindows
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Step
     from headrace.streams.keyed import KeyedStream
-    from headrace.topology import JoinKind
+    from headrace.topology import ErrorPolicy, JoinKind
+    from headrace.topology.windows import Windows
 
 __all__ = ["StreamJoin"]
 
@@ -36,7 +51,7 @@ class _Span:
     """Which records meet: a kind of operator and its bounds."""
 
     operator: type[SidesJoin] = LatestJoin
-    bounds: tuple[tuple[str, int], ...] = ()
+    bounds: tuple[tuple[str, Any], ...] = ()
 
 
 class StreamJoin(Generic[K, V, V2, L, R]):
@@ -118,6 +133,32 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         made._span = _Span(IntervalJoin, (("before", early), ("after", late)))
         return made
 
+    def window(self, windows: Windows) -> StreamJoin[K, V, V2, L, R]:
+        """Join records that share a window, once for each window that they share.
+
+        Parameters
+        ----------
+        windows
+            Tumbling or hopping windows, or sessions: records of both sides make them together.
+
+        Raises
+        ------
+        TopologyError
+            The windows are of another kind.
+        """
+        if isinstance(windows, TimeWindows):
+            span = _Span(WindowJoin, (("windows", windows),))
+        elif isinstance(windows, SessionWindows):
+            span = _Span(SessionJoin, (("gap", windows.gap),))
+        else:
+            raise TopologyError(
+                f"window at {caller().origin}: a join has no windows of the kind '{windows}'",
+                hint="use tumbling(...), hopping(...) or session(...), or within(before, after)",
+            )
+        made: StreamJoin[K, V, V2, L, R] = self._copy()
+        made._span = span
+        return made
+
     def grace(self, grace: timedelta) -> StreamJoin[K, V, V2, L, R]:
         """Wait longer for late records, and for what meets nothing.
 
@@ -137,6 +178,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         *,
         name: str | None = None,
         serde: Serde[Out] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, Out]: ...
     @overload
     def apply(
@@ -145,9 +187,15 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         *,
         name: str | None = None,
         serde: Serde[Out] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, Out]: ...
     def apply(
-        self, joiner: Callable[..., Any], *, name: str | None = None, serde: Any = None
+        self,
+        joiner: Callable[..., Any],
+        *,
+        name: str | None = None,
+        serde: Any = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, Any]:
         """Make the join.
 
@@ -159,6 +207,8 @@ class StreamJoin(Generic[K, V, V2, L, R]):
             Name of the operator that keeps the sides, and of its state store.
         serde
             Writes the results.
+        on_error
+            What becomes of a record on which the joiner raises; see :meth:`Stream.map`.
 
         Raises
         ------
@@ -192,8 +242,34 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         flow = replace(place, operator=kept)
         step = flow.begin("joined", None if name is None else f"{name}-joined", made_by)
         known = step.known(result_hint(joiner, made_by.names), serde)
-        operator = Joined(**step.fields, kind=self._kind, function=joiner, takes_key=takes_key)
+        operator = Joined(
+            **{**step.fields, "on_error": on_error},
+            kind=self._kind,
+            function=joiner,
+            takes_key=takes_key,
+        )
         return KeyedStream(step.add(operator, value=known))
+
+    def described(
+        self,
+        *,
+        where: Callable[[Any], Any] | None = None,
+        equal_to: Callable[[Any], Any] | None = None,
+        within: timedelta | tuple[timedelta, timedelta] | None = None,
+        window: Windows | None = None,
+        grace: timedelta = timedelta(0),
+    ) -> StreamJoin[Any, V, V2, L, R]:
+        """Take what the short form of a join says at once."""
+        made: StreamJoin[Any, V, V2, L, R] = self._copy()
+        if where is not None:
+            made = made.where(where)
+        if equal_to is not None:
+            made = made.equal_to(equal_to)
+        if within is not None:
+            made = made.within(*within) if isinstance(within, tuple) else made.within(within)
+        if window is not None:
+            made = made.window(window)
+        return made.grace(grace)
 
     def _copy(self) -> StreamJoin[Any, V, V2, L, R]:
         made: StreamJoin[Any, V, V2, L, R] = StreamJoin(self._left, self._right, self._kind)
@@ -203,12 +279,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
 
     def _keyed_sides(self) -> tuple[Flow, Flow]:
         made_by = caller()
-        if self._left.builder is not self._right.builder:
-            raise TopologyError(
-                f"the join at {made_by.origin} takes streams of two builders,"
-                f" '{self._left.builder.name}' and '{self._right.builder.name}'",
-                hint="a job reads all its topics through one StreamBuilder",
-            )
+        check_one_builder(self._left, self._right, made_by.origin)
         if (self._where is None) != (self._equal_to is None):
             given, missing = "where(...)", "equal_to(...)"
             if self._where is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
@@ -18,13 +18,13 @@ from headrace.streams.gathering import (
     gather_sum,
     of_updates,
 )
-from headrace.streams.stream import Stream
-from headrace.topology import Accumulator, Aggregate, Emit, ErrorPolicy, ToStream
+from headrace.streams.tables import Table
+from headrace.topology import Accumulator, Aggregate, Emit, ErrorPolicy
 from headrace.topology.updates import gives_updates
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._flow import Flow, Known, Step
+    from headrace.streams._flow import Known, Step
     from headrace.streams.windowed import WindowedStream
     from headrace.topology.windows import Windows
 
@@ -322,31 +322,3 @@ class KeyedStream(Gathered[K, V]):
     def _table(self, step: Step, operator: Aggregate, value: Known) -> Table[K, Any]:
         """Add an aggregate that is described in full; windows gather in another way."""
         return Table(step.add(operator, value=value))
-
-
-class Table(Generic[K, V]):
-    """The latest result of each key."""
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-
-    def __repr__(self) -> str:
-        return f"<table '{self._flow.operator}'>"
-
-    @property
-    def name(self) -> str:
-        """Name of the operator that keeps this table, and of its state store."""
-        return self._flow.operator
-
-    def to_stream(self, *, name: str | None = None) -> Stream[K, V]:
-        """Give the updates of the table as a stream.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> words = StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
-        >>> words.count().to_stream()
-        <stream 'to_stream-words'>
-        """
-        step = self._flow.begin("to_stream", name)
-        return Stream(step.add(ToStream(**step.fields)))

@@ -69,6 +69,18 @@ from headrace.topology.operators_windows import (
 from headrace.topology.pickling import check_pickling
 from headrace.topology.shapes import shape_changes, state_shape
 from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
+from headrace.topology.tables import (
+    FilterTable,
+    ForeignKeyJoin,
+    ForeignKeyRequests,
+    GlobalTableJoin,
+    KeepTable,
+    Lookup,
+    LookupKind,
+    MapTable,
+    StreamTableJoin,
+    TableJoin,
+)
 from headrace.topology.times import SelectTimestamp
 from headrace.topology.windowed import Windowed, WindowedSerde, WithWindow
 from headrace.topology.windows import (
@@ -98,19 +110,27 @@ __all__ = [
     "EntriesSerde",
     "ErrorPolicy",
     "Filter",
+    "FilterTable",
     "Fired",
     "FlatMap",
     "FlatMapValues",
+    "ForeignKeyJoin",
+    "ForeignKeyRequests",
+    "GlobalTableJoin",
     "IntervalJoin",
     "JoinKind",
     "Joined",
+    "KeepTable",
     "KeyBy",
     "KeyedProcess",
     "LatestJoin",
     "ListState",
+    "Lookup",
+    "LookupKind",
     "Map",
     "MapAsync",
     "MapState",
+    "MapTable",
     "MapValues",
     "Merge",
     "Operator",
@@ -136,6 +156,8 @@ __all__ = [
     "StagePlan",
     "Start",
     "StateSpec",
+    "StreamTableJoin",
+    "TableJoin",
     "TimeWindow",
     "TimeWindows",
     "TimedJoin",

@@ -16,6 +16,7 @@ from headrace.topology.operators import Operator
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
+    from headrace.topology.windows import TimeWindows
 
 __all__ = [
     "ALONE",
@@ -122,26 +123,23 @@ class IntervalJoin(TimedJoin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowJoin(TimedJoin):
-    """Joins records that share a window of ``size`` ms; a window begins every ``slide`` ms."""
+    """Joins records that share a window, once for each."""
 
-    size: int
-    slide: int
-    offset: int = 0
+    windows: TimeWindows
 
     @property
     def delay(self) -> int:
         """How much older than its watermark its results may be, ms."""
-        return self.grace + (self.size if self.alone else 0)
+        return self.grace + (self.windows.longest if self.alone else 0)
 
     @property
     def time_step(self) -> int:
         """Grid of the times at which it acts, ms."""
-        return math.gcd(self.size, self.slide, self.offset, self.grace)
+        return math.gcd(self.windows.step, self.grace)
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        slide = [] if self.slide == self.size else [f"every {self.slide} ms"]
-        return [f"windows of {self.size} ms", *slide, *_grace(self.grace), *SidesJoin.facts(self)]
+        return [str(self.windows), *_grace(self.grace), *SidesJoin.facts(self)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

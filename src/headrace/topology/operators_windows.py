@@ -31,11 +31,6 @@ __all__ = [
 
 WindowEmit = Literal["close", "update"]
 
-#: Offsets of time zones are multiples of this, ms.
-_ZONE_STEP = 900_000
-#: A calendar day may be longer than 24 hours by so much, ms.
-_LONGEST_SHIFT = 3 * 3_600_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowAggregate(Operator):
@@ -95,15 +90,12 @@ class TimeWindow(WindowAggregate):
     @property
     def delay(self) -> int:
         """How much older than its watermark its results may be, ms."""
-        longer = 0 if self.windows.zone is None else _LONGEST_SHIFT
-        return self.windows.size + longer + self.grace
+        return self.windows.longest + self.grace
 
     @property
     def time_step(self) -> int:
         """Grid of the times at which it acts, ms."""
-        windows = self.windows
-        zone = 0 if windows.zone is None else _ZONE_STEP
-        return gcd(windows.size, windows.slide, windows.offset, self.grace, zone)
+        return gcd(self.windows.step, self.grace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from headrace.topology.joins import JoinKind
 from headrace.topology.operators import Operator
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
+    from headrace.topology.joins import JoinKind
 
 __all__ = [
     "FilterTable",
@@ -18,6 +18,7 @@ __all__ = [
     "ForeignKeyRequests",
     "GlobalTableJoin",
     "KeepTable",
+    "Lookup",
     "LookupKind",
     "MapTable",
     "StreamTableJoin",
@@ -84,10 +85,15 @@ class _TwoSided(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTableJoin(_TwoSided):
-    """Looks up each record of a stream in a table with the same keys."""
+class Lookup(_TwoSided):
+    """Looks up each record of a stream in a table."""
 
     kind: LookupKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTableJoin(Lookup):
+    """Looks up each record of a stream in a table with the same keys."""
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
@@ -95,10 +101,9 @@ class StreamTableJoin(_TwoSided):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalTableJoin(_TwoSided):
+class GlobalTableJoin(Lookup):
     """Looks up each record of a stream, by any key, in a table that every partition has whole."""
 
-    kind: LookupKind
     selector: Callable[..., Any]
     #: Whether the selector takes (key, value).
     selects_by_key: bool = False

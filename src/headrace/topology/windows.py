@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from math import gcd
 from zoneinfo import ZoneInfo
 
 from headrace.errors import TopologyError
@@ -24,6 +25,10 @@ __all__ = [
 ]
 
 _DAY = timedelta(days=1)
+#: Offsets of time zones are multiples of this, ms.
+_ZONE_STEP = 900_000
+#: A calendar day may be longer than 24 hours by so much, ms.
+_LONGEST_SHIFT = 3 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,16 @@ class TimeWindows:
     offset: int = 0
     #: Sizes and offset are counted by this zone's clock and calendar.
     zone: str | None = None
+
+    @property
+    def longest(self) -> int:
+        """The longest that a window can be, ms."""
+        return self.size + (0 if self.zone is None else _LONGEST_SHIFT)
+
+    @property
+    def step(self) -> int:
+        """Grid of the times at which windows begin and end, ms."""
+        return gcd(self.size, self.slide, self.offset, 0 if self.zone is None else _ZONE_STEP)
 
     def __str__(self) -> str:
         kind = f"tumbling {told(self.size)}"

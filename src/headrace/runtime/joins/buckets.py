@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.topology.operators import Operator
 
-__all__ = ["Buckets", "Kept", "decoded", "raw_values"]
+__all__ = ["Buckets", "Kept", "decoded", "packed", "raw_values"]
 
 _NUMBER = struct.Struct(">Q")
 _BIAS = 1 << 63
 _RECORD = struct.Struct("<q?I")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Kept:
     """A record that waits for others."""
 
@@ -136,7 +136,7 @@ class Buckets:
         with writing(self._operator, f"its state (serde {self._serde!r})"):
             raw_values([record for records in entries for record in records], self._serde)
         self._store.put_many(
-            [self._prefix(number) + key for number, key in places], list(map(_packed, entries))
+            [self._prefix(number) + key for number, key in places], list(map(packed, entries))
         )
 
     def _prefix(self, number: int) -> bytes:
@@ -156,7 +156,8 @@ def raw_values(records: list[Kept], serde: Serde[Any]) -> None:
             record.raw = raw
 
 
-def _packed(records: list[Kept]) -> bytes:
+def packed(records: list[Kept]) -> bytes:
+    """Write the records of an entry, whose values have been written."""
     parts: list[bytes] = []
     for record in records:
         raw = record.raw

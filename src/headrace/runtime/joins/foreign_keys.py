@@ -44,11 +44,9 @@ class ForeignKeyRequestsProcessor(Processor[ForeignKeyRequests]):
         chunk = Chunk.merge(list(inputs.values()))
         if not len(chunk):
             return chunk
-        selected = over_present(chunk, self._selector, chunk.values)
-        if len(selected) < len(chunk):
-            chunk = chunk.take(np.flatnonzero(np.isin(chunk.marks, selected.marks)))
+        chunk, selected = over_present(chunk, self._selector)
         with writing(self.operator, "a key"):
-            keys, others = encode_keys(chunk.key_list()), encode_keys(selected.values)
+            keys, others = encode_keys(chunk.key_list()), encode_keys(selected)
         with writing(self.operator, f"a row (serde {self.operator.value_serde!r})"):
             rows = self.operator.value_serde.serialize_many(chunk.values).to_pylist()
         store = self.context.store(self.operator)
@@ -106,11 +104,10 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
         columns = [[pair and pair[0] for pair in pairs], [pair and pair[1] for pair in pairs]]
         if self.operator.takes_key:
             columns.insert(0, chunk.key_list())
-        return over_present(chunk, self._function, *columns)
+        kept, results = over_present(chunk, self._function, *columns)
+        return kept.with_values(results)
 
-    def _request(
-        self, arrivals: Arrivals, i: int
-    ) -> list[tuple[bytes, tuple[Any, Any] | None]]:
+    def _request(self, arrivals: Arrivals, i: int) -> list[tuple[bytes, tuple[Any, Any] | None]]:
         owner, row, gone = arrivals.values[i]
         key, store = arrivals.keys[i], self.context.store(self.operator)
         place = _place(key) + owner
@@ -148,5 +145,3 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
 def _place(key: bytes) -> bytes:
     """Begin the places of all rows that refer to a key; no other key's places lie between them."""
     return b"s" + _LENGTH.pack(len(key)) + key + b"\x00"
-
-

@@ -29,10 +29,11 @@ class JoinedProcessor(Processor[Joined]):
     def process(self, chunk: Chunk) -> Chunk:
         """Pick the meetings and make results of them."""
         given = self._given
-        kept = [i for i, found in enumerate(chunk.values) if found[0] in given]
-        if len(kept) < len(chunk):
-            chunk = chunk.take(np.array(kept, np.intp))
-        lefts = [found[1] for found in chunk.values]
-        rights = [found[2] for found in chunk.values]
-        keys = [chunk.key_list()] if self.operator.takes_key else []
-        return chunk.with_values(self._function.over(chunk.marks, *keys, lefts, rights))
+        picks = [i for i, found in enumerate(chunk.values) if found[0] in given]
+        if len(picks) < len(chunk):
+            chunk = chunk.take(np.array(picks, np.intp))
+        columns = [[found[1] for found in chunk.values], [found[2] for found in chunk.values]]
+        if self.operator.takes_key:
+            columns.insert(0, chunk.key_list())
+        kept, results = self._function.each(chunk, *columns)
+        return kept.with_values(results)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from headrace.keys import encode_keys
-from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.edges import RecordEdge
 from headrace.runtime.joins.latest import LatestValues
@@ -17,16 +16,17 @@ from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
 from headrace.runtime.user_code import UserFunction
 from headrace.runtime.writing import writing
-from headrace.topology.tables import GlobalTableJoin, StreamTableJoin
+from headrace.topology.tables import GlobalTableJoin, Lookup, StreamTableJoin
 
 if TYPE_CHECKING:
+    from headrace.runtime.blocks import BlockKind, Rows
     from headrace.runtime.edges import Edge
     from headrace.runtime.processors import ProcessorContext
     from headrace.runtime.watermarks import Watermark
 
 __all__ = ["BroadcastEdge", "GlobalTableJoinProcessor", "StreamTableJoinProcessor"]
 
-LookupT = TypeVar("LookupT", StreamTableJoin, GlobalTableJoin)
+LookupT = TypeVar("LookupT", bound=Lookup)
 
 
 class _Lookup(Processor[LookupT]):

@@ -63,7 +63,8 @@ class MapTableProcessor(Processor[MapTable]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Replace values; deletes pass."""
-        return over_present(chunk, self._function)
+        kept, results = over_present(chunk, self._function)
+        return kept.with_values(results)
 
 
 class FilterTableProcessor(Processor[FilterTable]):
@@ -75,21 +76,28 @@ class FilterTableProcessor(Processor[FilterTable]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Keep rows; deletes pass, and rows that are not wanted become deletes."""
-        verdicts = over_present(chunk.with_values(list(chunk.values)), self._function)
-        if len(verdicts) < len(chunk):
-            chunk = chunk.take(np.flatnonzero(np.isin(chunk.marks, verdicts.marks)))
-        pairs = zip(chunk.values, verdicts.values, strict=True)
-        return chunk.with_values([value if wanted else None for value, wanted in pairs])
+        kept, wanted = over_present(chunk, self._function)
+        pairs = zip(kept.values, wanted, strict=True)
+        return kept.with_values([value if keep else None for value, keep in pairs])
 
 
-def over_present(chunk: Chunk, function: UserFunction, *columns: Sequence[Any]) -> Chunk:
-    """Call a function for the values of a chunk that are not None, or for columns beside them."""
-    present = np.array([value is not None for value in chunk.values], np.bool_)
-    rows, gone = chunk.split(present)
-    picks = np.flatnonzero(present).tolist()
+def over_present(
+    chunk: Chunk, function: UserFunction, *columns: Sequence[Any]
+) -> tuple[Chunk, list[Any]]:
+    """Call a function for each record whose value is not None, with its value or with columns.
+
+    Gives the records that are left, and for each the result, or None where there was no value.
+    """
+    picks = [i for i, value in enumerate(chunk.values) if value is not None]
+    rows = chunk.take(np.array(picks, np.intp))
     arguments = [[column[i] for i in picks] for column in columns] or [rows.values]
-    kept, results = function.each(rows, *arguments)
-    return Chunk.merge([kept.with_values(results), gone])
+    # The places stand in for the values, so that what was skipped is known.
+    kept, results = function.each(rows.with_values(picks), *arguments)
+    if len(kept) == len(rows) == len(chunk):
+        return chunk, results
+    found = dict(zip(kept.values, results, strict=True))
+    left = [i for i, value in enumerate(chunk.values) if value is None or i in found]
+    return chunk.take(np.array(left, np.intp)), [found.get(i) for i in left]
 
 
 class TableJoinProcessor(Processor[TableJoin]):
@@ -115,7 +123,8 @@ class TableJoinProcessor(Processor[TableJoin]):
         columns = [[pair and pair[0] for pair in pairs], [pair and pair[1] for pair in pairs]]
         if self.operator.takes_key:
             columns.insert(0, chunk.key_list())
-        return over_present(chunk.with_values(pairs), self._function, *columns)
+        kept, results = over_present(chunk.with_values(pairs), self._function, *columns)
+        return kept.with_values(results)
 
     def _changes(
         self, arrivals: Arrivals, rows: LatestValues

@@ -10,6 +10,7 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Buckets, Kept
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
 from headrace.runtime.joins.timed import TimedJoinProcessor
+from headrace.runtime.windows.assigning import assign
 from headrace.topology.joins import WindowJoin
 
 if TYPE_CHECKING:
@@ -26,16 +27,18 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
     """
 
     _buckets: tuple[Buckets, Buckets] | None = None
+    #: Ends of the windows of each record, the last one first.
+    _ends: list[list[int]] = []  # noqa: RUF012 - replaced, never changed
 
     def prepare(self, arrivals: Arrivals) -> None:
         """Read every window that the records fall into, of both sides."""
-        places = [
-            (end, key)
-            for time, key in zip(arrivals.times, arrivals.keys, strict=True)
-            for end in self._ends(time)
-        ]
+        found = assign(self.operator.windows, arrivals.chunk.times)
+        self._ends = [[] for _ in arrivals.keys]
+        places = list(zip(found.indices.tolist(), found.ends.tolist(), strict=True))
+        for i, end in places:
+            self._ends[i].append(end)
         for buckets in self._sides():
-            buckets.load(places)
+            buckets.load((end, arrivals.keys[i]) for i, end in places)
 
     def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
         """Handle records in order; give the places of those whose windows have all fired."""
@@ -43,16 +46,15 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
         fired = self.event_time - self.operator.grace
         for i in places:
             time, key, port = arrivals.times[i], arrivals.keys[i], arrivals.ports[i]
-            ends = self._ends(time)
-            if ends and ends[-1] <= fired:
+            ends = self._ends[i]
+            if max(ends, default=fired) <= fired:
                 late.append(i)
                 continue
             if key == NO_KEY:
-                if ends:
-                    self.give_alone(arrivals, i, meetings)
+                self.give_alone(arrivals, i, meetings)
                 continue
             name, value, mark = arrivals.names[i], arrivals.values[i], arrivals.marks[i]
-            for end in ends:
+            for end in sorted(ends):
                 if end <= fired:
                     continue
                 for record in sides[1 - port].get(end, key) or ():
@@ -60,14 +62,6 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
                     meetings.add(name, pair, max(time, record.time), mark)
                 sides[port].add(end, key, Kept(time, value))
         return late
-
-    def _ends(self, time: int) -> range:
-        """Give the ends of the windows that a time lies in, the earliest first."""
-        size, slide, offset = self.operator.size, self.operator.slide, self.operator.offset
-        # The first window that ends after the time; the last one that begins by it.
-        last_end = (time - offset) // slide * slide + offset + size
-        behind = (last_end - time - 1) // slide
-        return range(last_end - behind * slide, last_end + 1, slide)
 
     def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:
         """Fire the windows that have ended."""
