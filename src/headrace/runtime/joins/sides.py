@@ -79,6 +79,8 @@ class Meetings:
     values: list[tuple[int, Any, Any]] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
+    #: The window of each, where the join has windows.
+    headers: list[dict[str, str] | None] = field(default_factory=list)
 
     def add(self, key: Any, value: tuple[int, Any, Any], time: int, mark: int) -> None:
         """Add one."""
@@ -94,5 +96,6 @@ class Meetings:
             self.values,
             np.array(self.times, np.int64),
             np.array(self.marks, np.int64),
+            self.headers or None,
             late_below=late_below,
         )

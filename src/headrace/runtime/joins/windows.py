@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Buckets, Kept
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
 from headrace.runtime.joins.timed import TimedJoinProcessor
-from headrace.runtime.windows.assigning import assign
+from headrace.runtime.windows.assigning import Assigned, assign
 from headrace.topology.joins import WindowJoin
+from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
     from headrace.runtime.joins.sides import Arrivals
+    from headrace.runtime.processors import ProcessorContext
     from headrace.runtime.watermarks import Watermark
 
 __all__ = ["WindowJoinProcessor"]
@@ -27,16 +31,24 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
     """
 
     _buckets: tuple[Buckets, Buckets] | None = None
-    #: Ends of the windows of each record, the last one first.
-    _ends: list[list[int]] = []  # noqa: RUF012 - replaced, never changed
+    #: Ends of the windows of each record.
+    _ends: Sequence[list[int]] = ()
+    #: What results say of a window, by its end.
+    _told: dict[int, dict[str, str]]
+
+    def __init__(self, operator: WindowJoin, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._told = {}
 
     def prepare(self, arrivals: Arrivals) -> None:
         """Read every window that the records fall into, of both sides."""
         found = assign(self.operator.windows, arrivals.chunk.times)
-        self._ends = [[] for _ in arrivals.keys]
+        ends: list[list[int]] = [[] for _ in arrivals.keys]
         places = list(zip(found.indices.tolist(), found.ends.tolist(), strict=True))
         for i, end in places:
-            self._ends[i].append(end)
+            ends[i].append(end)
+        self._ends = ends
+        self._tell(found)
         for buckets in self._sides():
             buckets.load((end, arrivals.keys[i]) for i, end in places)
 
@@ -51,7 +63,9 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
                 late.append(i)
                 continue
             if key == NO_KEY:
+                before = len(meetings.keys)
                 self.give_alone(arrivals, i, meetings)
+                meetings.headers += [None] * (len(meetings.keys) - before)
                 continue
             name, value, mark = arrivals.names[i], arrivals.values[i], arrivals.marks[i]
             for end in sorted(ends):
@@ -60,6 +74,7 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
                 for record in sides[1 - port].get(end, key) or ():
                     pair = (PAIR, record.value, value) if port else (PAIR, value, record.value)
                     meetings.add(name, pair, max(time, record.time), mark)
+                    meetings.headers.append(self._told[end])
                 sides[port].add(end, key, Kept(time, value))
         return late
 
@@ -79,9 +94,16 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
             if (end, key) not in met
             for at, record in enumerate(records)
         )
-        for _, time, port, key, _, value in lonely:
+        self._tell(assign(self.operator.windows, np.array([e[1] for e in lonely], np.int64)))
+        for end, time, port, key, _, value in lonely:
             found = (RIGHT, None, value) if port else (LEFT, value, None)
             meetings.add(decode_key(key), found, time, watermark.mark)
+            meetings.headers.append(self._told[end])
+
+    def _tell(self, found: Assigned) -> None:
+        for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
+            if end not in self._told:
+                self._told[end] = {WINDOW_START: str(start), WINDOW_END: str(end)}
 
     def finish(self) -> Chunk:
         """Write what is kept."""
