@@ -266,6 +266,17 @@ def test_a_selector_that_gives_no_time_is_named_with_the_users_line() -> None:
             source.send({"key": "a"})
 
 
+def test_records_without_a_selected_time_are_skipped_where_the_operator_says_so() -> None:
+    with TopologyTestDriver(selected(on_error="skip"), start=START) as driver:
+        source = driver.input("events", serdes.json)
+        with driver.batch():
+            for value in (event("a", 1), {"key": "a"}, {"key": "a", "at": "noon"}, event("a", 2)):
+                source.send(value)
+        source.send(event("b", 12))
+        assert results(driver) == [("a", 2)]
+        assert driver.counters["skipped"] == 2
+
+
 def test_a_selected_time_has_a_zone() -> None:
     builder = StreamBuilder("naive")
     events = builder.source("events", serdes.json)

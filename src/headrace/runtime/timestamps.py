@@ -109,8 +109,9 @@ class SelectTimestampProcessor(Processor[SelectTimestamp]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Set times, and tell how late records are by them."""
-        times = self.function.over(chunk.marks, chunk.values)
-        chunk = replace(chunk, times=self._checked(chunk, times), late_below=None)
+        chunk, selected = self.function.each(chunk, chunk.values)
+        chunk, times = self._checked(chunk, selected)
+        chunk = replace(chunk, times=times, late_below=None)
         if self._clock is not None:
             self._observe(self._clock, chunk)
         return chunk
@@ -125,13 +126,11 @@ class SelectTimestampProcessor(Processor[SelectTimestamp]):
         observe(self.context, clock, names, chunk, newest)
         chunk.queues = queues
 
-    def _checked(self, chunk: Chunk, times: list[Any]) -> Int64s:
+    def _checked(self, chunk: Chunk, selected: list[Any]) -> tuple[Chunk, Int64s]:
         try:
-            return checked_times(times, chunk.times)
+            return chunk, checked_times(selected, chunk.times)
         except (TypeError, ValueError):
-            for index, time in enumerate(times):
-                try:
-                    checked_time(time, 0)
-                except (TypeError, ValueError) as error:
-                    raise self.function.failure(error, int(chunk.marks[index])) from None
-            raise
+            # Some are no times: each of them follows the operator's policy.
+            before = chunk.times.tolist()
+            chunk, times = self.function.each(chunk, selected, before, step=checked_time)
+            return chunk, np.array(times, np.int64)

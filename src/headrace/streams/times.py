@@ -13,6 +13,7 @@ from headrace.topology import SelectTimestamp
 
 if TYPE_CHECKING:
     from headrace.streams._flow import Flow
+    from headrace.topology import ErrorPolicy
 
 __all__ = ["Times"]
 
@@ -36,6 +37,7 @@ class Times(Generic[K, V]):
         allowed_lateness: timedelta = _LATENESS,
         idle_timeout: timedelta | None = _IDLE,
         max_future: timedelta | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Self:
         """Give each record the time that the function finds in its value.
 
@@ -58,6 +60,10 @@ class Times(Generic[K, V]):
             Records so far ahead of the wall clock are counted, as ``future``, and move no
             watermark; by default as ``JobSettings.max_future`` says.
 
+        on_error
+            What to do with a record for which the function raises or gives no time: ``"fail"``,
+            ``"skip"`` or ``"topic:NAME"``, as in :meth:`StreamBuilder.source`.
+
         Raises
         ------
         TopologyError
@@ -70,7 +76,7 @@ class Times(Generic[K, V]):
         >>> orders.select_timestamp(lambda order: order["paid_at"])
         <stream 'select_timestamp-orders'>
         """
-        step = self._flow.begin("select_timestamp", name)
+        step = self._flow.begin("select_timestamp", name, on_error=on_error)
         check_function("select_timestamp", function, ("value",), step.caller.origin)
         durations = {
             "allowed_lateness": allowed_lateness,
