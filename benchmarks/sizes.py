@@ -25,6 +25,9 @@ class Sizes:
     batch_lines: int
     #: Batches in which workers start, code is compiled and caches fill; left out of the rate.
     warm_up_batches: int
+    #: Events of the measures of operators, and keys that have state in ``state_10m``.
+    events: int
+    state_keys: int
     #: Lines per second, and how long; the seconds before them warm up.
     latency_rate: int
     latency_seconds: int
@@ -63,6 +66,8 @@ FULL = Sizes(
     many_words=200_000,
     batch_lines=100_000,
     warm_up_batches=4,
+    events=2_000_000,
+    state_keys=10_000_000,
     latency_rate=100,
     latency_seconds=20,
     latency_warm_up=10,
@@ -91,6 +96,8 @@ SMALL = Sizes(
     many_words=2_000,
     batch_lines=2_000,
     warm_up_batches=2,
+    events=12_000,
+    state_keys=20_000,
     latency_rate=50,
     latency_seconds=1,
     latency_warm_up=1,

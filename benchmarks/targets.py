@@ -45,7 +45,10 @@ _SEND = Ratio("send_async_java_ours", "send_async_java_real")
 _DURABLE = Ratio("durable_ours", "durable_real")
 _DURABLE_BATCH = Ratio("durable_batch_ours", "durable_batch_real")
 
-RATIOS = [_FLOOR, _STREAMS, _PRODUCE, _SEND, _DURABLE, _DURABLE_BATCH, _PULL]
+_COLUMNS = Ratio("word_count_columns", "word_count_1k")
+_MANY_KEYS = Ratio("state_10m", "state_10k")
+
+RATIOS = [_COLUMNS, _MANY_KEYS, _FLOOR, _STREAMS, _PRODUCE, _SEND, _DURABLE, _DURABLE_BATCH, _PULL]
 
 #: Every measure; None: it is there for a ratio, or to be known.
 TARGETS: dict[str, Target | None] = {
@@ -53,6 +56,16 @@ TARGETS: dict[str, Target | None] = {
     "word_count_200k": Target("at least", 200_000),
     "word_count_floor_1k": None,
     _FLOOR.name: Target("at least", 0.6),
+    "map_lambda": Target("at least", 250_000),
+    "aggregate_python": Target("at least", 120_000),
+    "window_tumbling": Target("at least", 250_000),
+    "window_hopping": Target("at least", 100_000),
+    "join_interval": Target("at least", 80_000),
+    "word_count_columns": None,
+    _COLUMNS.name: Target("at least", 2.0),
+    "state_10m": None,
+    "state_10k": None,
+    _MANY_KEYS.name: Target("at least", 0.5),
     "latency_p50": Target("below", 0.4),
     "latency_p99": Target("below", 1.0),
     "rocketmq_streams_1k": None,

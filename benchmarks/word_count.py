@@ -18,7 +18,14 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
 
-__all__ = ["job_settings", "steady_rate", "word_count", "word_count_1k", "word_count_200k"]
+__all__ = [
+    "commits",
+    "job_settings",
+    "steady_rate",
+    "word_count",
+    "word_count_1k",
+    "word_count_200k",
+]
 
 
 @benchmark({"word_count_1k": "words/s"})
@@ -72,10 +79,10 @@ def _measured(measure: str, vocabulary: int, plan: Plan) -> Runs:
                 job.await_caught_up(sizes.patience)
             counted = _counted(client, f"counts-{run}")
             assert counted == sizes.words, f"{counted} of {sizes.words} words were counted"
-            yield {measure: steady_rate(_commits(client, topology), sizes)}
+            yield {measure: steady_rate(commits(client, topology), sizes)}
 
 
-def _commits(client: Client, topology: Topology) -> list[CommitRecord]:
+def commits(client: Client, topology: Topology) -> list[CommitRecord]:
     """Read what the driver committed, in order."""
     (queue,) = client.queues(topology.commit_topic)
     consumer = PullConsumer(client)

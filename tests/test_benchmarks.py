@@ -87,6 +87,14 @@ def test_counting_is_measured_against_its_floor_and_the_clock(tmp_path: Path) ->
     assert 0 < values["latency_p50"] <= values["latency_p99"]
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(2 * LIMIT)
+def test_operators_of_streams_are_measured(tmp_path: Path) -> None:
+    values = measured(tmp_path, "map_lambda", "window_hopping", "join_interval", "state_10m")
+    assert min(values.values()) > 0
+    assert {"map_lambda", "window_hopping", "join_interval", "state_10m / state_10k"} <= set(values)
+
+
 @pytest.mark.rocketmq
 def test_pulling_is_measured_on_both_brokers(tmp_path: Path) -> None:
     assert set(measured(tmp_path, "pull_ours")) == {
