@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,8 @@ from headrace import (
     TopologyTestDriver,
     hopping,
     serdes,
+    session,
+    sliding,
     tumbling,
 )
 from headrace.runtime.windows.assigning import assign, first_ends, panes
@@ -342,3 +345,31 @@ def test_many_closed_windows_leave_nothing_behind() -> None:
 def test_windows_that_cannot_be_are_refused(make: Any, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         make()
+
+
+@pytest.mark.parametrize("shape", [tumbling(ms(10_000)), session(ms(3_000)), sliding(ms(3_000))])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_record_that_finds_its_window_fired_after_an_idle_timeout_is_late(
+    shape: Any, *, batched: bool
+) -> None:
+    # The other queue was silent for too long, so nothing waited for it: not late by its own time.
+    builder = StreamBuilder("idle")
+    events: Stream[str, int] = builder.source("events", serdes.with_key(serdes.int))
+    counts = events.group_by_key().window(shape).count()
+    counts.to_stream().sink("counts", serdes.json)
+    counts.late().sink("late", serdes.int)
+    with TopologyTestDriver(with_lateness(builder.build(), 0), queues={"events": 2}) as driver:
+        sent = driver.input("events", serdes.int)
+        for time in (1_000, 50_000):
+            sent.send(1, key="k", time=EPOCH + ms(time))
+        assert driver.output("counts", serdes.json).is_empty()
+        driver.advance_wall_clock(timedelta(seconds=11))
+        sent.send(1, key="k", time=EPOCH + ms(50_001))
+        assert driver.output("counts", serdes.json).read().value == 1
+        other = driver.input("events", serdes.int, queue=1)
+        with driver.batch() if batched else nullcontext():
+            other.send(7, key="k", time=EPOCH + ms(2_000))
+            other.send(8, key="k", time=EPOCH + ms(50_001))
+            other.send(9, key="k", time=EPOCH + ms(60_000))
+        assert [r.value for r in driver.output("late", serdes.int).read_all()] == [7]
+        assert driver.counters["late"] == 1

@@ -92,6 +92,15 @@ class SumAlgebra(Algebra):
             else:
                 accumulators[key] = add_numbers(before, number)
 
+    def merge_all(self, keys: Sequence[bytes], partials: Sequence[Any]) -> dict[bytes, Any]:
+        if set(map(type, partials)) != {int}:
+            return super().merge_all(keys, partials)
+        merged: dict[bytes, Any] = {}
+        get = merged.get
+        for key, partial in zip(keys, partials, strict=True):
+            merged[key] = get(key, 0) + partial
+        return merged
+
     def results(self, accumulators: list[Any]) -> list[Any]:
         return accumulators
 

@@ -16,7 +16,7 @@ from headrace.runtime.record_errors import salvaged
 from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Chunk, Int64s
@@ -123,12 +123,20 @@ class SinkWriter:
             with writing(self._sink, "a key"):
                 encoded = key_properties(chunk.keys, keys)
         if headers is not None:
-            encoded = [_with_headers(own, more) for own, more in zip(encoded, headers, strict=True)]
+            encoded = _with_headers(encoded, headers)
         return pa.array(encoded, pa.binary()), numbers
 
 
-def _with_headers(own: bytes, headers: Mapping[str, str] | None) -> bytes:
-    return own + encode_properties(headers) if headers else own
+def _with_headers(encoded: list[bytes], headers: Sequence[Mapping[str, str] | None]) -> list[bytes]:
+    # Results of one window share their headers.
+    shared: dict[int, bytes] = {}
+    for index, more in enumerate(headers):
+        if more:
+            data = shared.get(id(more))
+            if data is None:
+                data = shared[id(more)] = encode_properties(more)
+            encoded[index] += data
+    return encoded
 
 
 def state_messages(queue: QueueName, changes: ChangeSet, timestamp: int) -> QueueMessages:

@@ -71,11 +71,6 @@ class ByRecordProcessor(Processor[WindowT]):
         del parts
         return part.accumulator
 
-    @classmethod
-    def key_of(cls, entry: bytes) -> bytes:
-        """Give the record key, in canonical bytes, that an entry of its store belongs to."""
-        return PartStore.key_of(entry)
-
     def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
         """Handle records and the rise of event time in the order of their marks."""
         chunk = skip_keyless(Chunk.merge(list(inputs.values())), self.context.counters)

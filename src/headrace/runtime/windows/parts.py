@@ -73,11 +73,6 @@ class PartStore:
         self._set: dict[bytes, int | None] = {}
         self._fresh: list[bytes] = []
 
-    @staticmethod
-    def key_of(entry: bytes) -> bytes:
-        """Give the record key, in canonical bytes, of a key of the store."""
-        return entry[1 + _TIME.size :] if entry.startswith(_TIMERS) else entry[1:]
-
     def take_fresh(self) -> list[bytes]:
         """Give the keys that were read since the last time."""
         fresh, self._fresh = self._fresh, []

@@ -106,11 +106,6 @@ class TimeWindowProcessor(Processor[TimeWindow]):
             store.put_many(keys, values)
         return Chunk.empty()
 
-    @classmethod
-    def key_of(cls, entry: bytes) -> bytes:
-        """Give the record key, in canonical bytes, that an entry of its store belongs to."""
-        return entry[_PREFIX:]
-
     def _merge(self, rows: Rows, changes: _Changes) -> None:
         panes, keys = split_pane_keys(rows.keys.to_pylist())
         assigned = assign(self.operator.windows, panes)
