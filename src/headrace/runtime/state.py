@@ -142,7 +142,11 @@ class StateStore:
 
     def get(self, key: bytes) -> bytes | None:
         """Look one key up."""
-        return self.get_many([key])[0]
+        if key in self._changes:
+            return self._changes[key]
+        if key not in self._before:
+            self._before[key] = self._base.get_many([key])[0]
+        return self._before[key]
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set entries; None deletes."""

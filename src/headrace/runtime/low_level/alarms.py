@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from headrace.runtime.low_level.cells import key_of_entry, state_prefix
+from headrace.runtime.low_level.cells import key_of_entry, name_part
 from headrace.runtime.low_level.times import milliseconds, rounded_up
 from headrace.runtime.timers import Timers
 
@@ -94,7 +94,7 @@ class KeyTimer:
     """
 
     def __init__(self, name: str, alarms: Alarms, scope: Scope, step: int) -> None:
-        self._name = name
+        self._tail = name_part(name)
         self._alarms = alarms
         self._scope = scope
         self._step = step
@@ -111,4 +111,4 @@ class KeyTimer:
         return rounded_up(milliseconds(time), self._step)
 
     def _what(self) -> bytes:
-        return state_prefix(self._scope.key, self._name)
+        return self._scope.head + self._tail

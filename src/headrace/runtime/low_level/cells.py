@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.state import StateStore
 
-__all__ = ["EVENT", "WALL", "Cells", "key_of_entry", "state_prefix"]
+__all__ = ["EVENT", "WALL", "Cells", "key_of_entry", "key_part", "name_part", "state_prefix"]
 
 EVENT, WALL = b"e", b"w"
 _STATE, _EXPIRY = b"s", b"x"
@@ -39,7 +39,17 @@ def state_prefix(key: bytes, name: str) -> bytes:
     >>> state_prefix(b"k", "last")
     b'\\x00\\x00\\x00\\x01k\\x04last'
     """
-    return _LENGTH.pack(len(key)) + key + bytes([len(name)]) + name.encode()
+    return key_part(key) + name_part(name)
+
+
+def key_part(key: bytes) -> bytes:
+    """Give the part of a prefix that names the record key."""
+    return _LENGTH.pack(len(key)) + key
+
+
+def name_part(name: str) -> bytes:
+    """Give the part of a prefix that names the state."""
+    return bytes([len(name)]) + name.encode()
 
 
 def key_of_entry(entry: bytes) -> bytes:

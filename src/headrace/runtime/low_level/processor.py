@@ -240,7 +240,7 @@ class KeyedProcessProcessor(TimedProcessor[KeyedProcess]):
         late = [NEVER] * len(chunk) if chunk.late_below is None else chunk.late_below.tolist()
         columns = (_records(chunk), keys, chunk.times.tolist(), chunk.marks.tolist(), late)
         for record, key, time, mark, below in zip(*columns, strict=True):
-            scope.key, scope.time = key, time
+            scope.enter(key, time)
             context.mark, context.late_below = mark, below
             before = context.counts if self._skips else {}
             try:
@@ -276,7 +276,7 @@ class KeyedProcessProcessor(TimedProcessor[KeyedProcess]):
             cells.now = context.now = (
                 max(self.event_time, time) if clock == "event" else self.event_time
             )
-            scope.key, scope.time = key, time if clock == "event" else self._now()
+            scope.enter(key, time if clock == "event" else self._now())
             try:
                 user.fire(Fired(name, decode_key(key), datetime_of(time)))
             except Exception as error:

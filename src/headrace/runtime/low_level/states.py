@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from headrace.keys import decode_key, encode_key
-from headrace.runtime.low_level.cells import state_prefix
+from headrace.runtime.low_level.cells import key_part, name_part
 from headrace.runtime.low_level.times import datetime_of, milliseconds, rounded_up
 from headrace.topology.operators_process import ttl_step
 
@@ -28,10 +28,15 @@ class Scope:
 
     def __init__(self, cells: Cells) -> None:
         self.cells = cells
-        #: Canonical bytes of the key.
-        self.key = b""
+        #: The key, as prefixes of entries begin with it.
+        self.head = b""
         #: Time of the record or timer, ms.
         self.time = 0
+
+    def enter(self, key: bytes, time: int) -> None:
+        """Handle a record or timer of a key, in canonical bytes."""
+        self.head = key_part(key)
+        self.time = time
 
 
 class State:
@@ -50,13 +55,14 @@ class State:
         self._scope = scope
         self._cells = scope.cells
         self._ends = spec.ttl is not None
+        self._tail = name_part(spec.name)
 
-    def entry(self, key: bytes, more: bytes = b"") -> bytes:
-        """Name an entry of a record key."""
-        return state_prefix(key, self._spec.name) + more
+    def entry(self, key: bytes) -> bytes:
+        """Name the first entry of a record key."""
+        return key_part(key) + self._tail
 
     def _own(self, more: bytes = b"") -> bytes:
-        return self.entry(self._scope.key, more)
+        return self._scope.head + self._tail + more
 
     def _end(self) -> int | None:
         ttl = self._spec.ttl
