@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from headrace.protocol.transactions import CommitAnswer, CommitRecord
 from headrace.runtime.commits import BatchEnd
 from headrace.runtime.state_checks import Migrations, settled_record
+from headrace.runtime.task import Summary
 from headrace.settings import JobSettings
 from headrace.spark import worker
 from headrace.spark.coordinator import assemble
@@ -78,6 +79,8 @@ class LocalDriver:
             namesrv=namesrv, data_dir=folder, max_records_per_batch=batch_size, **given
         )
         self._partitions = settings.partitions
+        #: What the tasks of the last batch reported.
+        self.summaries: list[Summary] = []
         self._job = make_connection(job, settings, namesrv)
         queues = prepare_topics(self._job)
         answer = self._job.transactions.open("local")
@@ -118,7 +121,8 @@ class LocalDriver:
                 rows = [batch for share in self._shuffled(rows) for batch in run(iter([share]))]
         blocks = [block for batch in rows for block in blocks_of(batch)]
         self._at = planned.end
-        return assemble(self.record, self.epoch, blocks, self._stages, 0)[0]
+        end, self.summaries = assemble(self.record, self.epoch, blocks, self._stages, 0)
+        return end
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Commit a batch and go on from it."""

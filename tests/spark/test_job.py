@@ -20,6 +20,8 @@ from headrace.errors import (
     TopicNotFoundError,
     UserCodeError,
 )
+from headrace.runtime.rescaling import rescale
+from headrace.runtime.state_home import StateHome
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import Accumulator, Topology
@@ -296,6 +298,22 @@ def test_job_that_cannot_start_says_why(rig: Rig, tmp_path: Path) -> None:
             namesrv="127.0.0.1:1",
             connect_timeout=timedelta(seconds=1),
         )
+
+
+def test_state_of_a_running_job_is_looked_into(rig: Rig) -> None:
+    lines, counts = rig.topic(), rig.topic()
+    rig.send(lines, TEXT)
+    topology = word_count(f"look-{lines}", lines, counts)
+    with StreamJob(topology, rig.settings()).start() as job:
+        job.await_caught_up(LIMIT)
+        found = job.state(f"count-{lines}")
+        assert found.get("be") == words(TEXT)["be"]
+        assert dict(found.range()) == words(TEXT)
+        with pytest.raises(StateError, match=r"driver of job .* is running"):
+            rescale(StateHome.of(topology.name, rig.client), 3)
+        shown = job.statistics().operators[f"count-{lines}"]
+        assert shown.state_keys == len(words(TEXT))
+    assert rescale(StateHome.of(topology.name, rig.client), 3).partitions == 3
 
 
 def test_start_with_another_shape_of_state_is_refused(rig: Rig) -> None:

@@ -105,8 +105,9 @@ class StageRunner:
         }
         #: Whether the batch has begun for the operators.
         self._begun = False
-        #: Records that reached each operator.
+        #: Records that reached each operator, and those that it gave.
         self.records: dict[str, int] = defaultdict(int)
+        self.given: dict[str, int] = defaultdict(int)
 
     def feed(self, chunks: Mapping[str, Chunk]) -> None:
         """Run records that sources read through the stage."""
@@ -180,6 +181,7 @@ class StageRunner:
                 for messages in self._sinks[operator.name].messages(
                     Chunk.merge(list(inputs.values()))
                 ):
+                    self.given[operator.name] += len(messages)
                     self._emit(messages)
                 continue
             else:
@@ -211,6 +213,7 @@ class StageRunner:
 
     def _pass_on(self, operator: Operator, chunk: Chunk, inbox: Inputs, output: str = "") -> None:
         news = chunk.without_retractions()
+        self.given[operator.name] += len(news)
         for child, port in _outputs(self._plan, operator):
             if child.output != output:
                 continue

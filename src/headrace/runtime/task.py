@@ -83,6 +83,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     states: list[StateSummary] = []
     #: Records that reached each operator of the stage.
     records: dict[str, int] = {}
+    #: Records that each operator gave.
+    given: dict[str, int] = {}
     counters: dict[str, int] = {}
     #: Of the first split only: splits of the batch, and where the batch ends, by queue.
     splits: int = 0
@@ -328,6 +330,7 @@ class Task:
             part=part,
             states=states,
             records=dict(self._runner.records),
+            given=dict(self._runner.given),
             counters=dict(self.counters),
             splits=splits,
             ends=None if ends is None else dict(ends),

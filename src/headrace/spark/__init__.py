@@ -5,6 +5,13 @@ from __future__ import annotations
 from headrace.spark.job import StreamJob
 from headrace.spark.replay import SparkReplay, assert_same_on_spark
 from headrace.spark.rocketmq import register
-from headrace.spark.statistics import JobStatistics
+from headrace.spark.statistics import JobStatistics, OperatorStatistics
 
-__all__ = ["JobStatistics", "SparkReplay", "StreamJob", "assert_same_on_spark", "register"]
+__all__ = [
+    "JobStatistics",
+    "OperatorStatistics",
+    "SparkReplay",
+    "StreamJob",
+    "assert_same_on_spark",
+    "register",
+]

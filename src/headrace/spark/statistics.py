@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from headrace.runtime.watermarks import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,9 +17,28 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.task import Summary
 
-__all__ = ["JobStatistics", "Meter"]
+__all__ = ["JobStatistics", "Meter", "OperatorStatistics"]
 
 _BATCHES_IN_RATE = 10
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorStatistics:
+    """One operator of a job at one moment."""
+
+    #: Records that reached it and that it gave, since this start.  What was combined before a
+    #: shuffle counts once per key and task.
+    records_in: int
+    records_out: int
+    #: Records that came too late, and those that its ``on_error`` took out, since the first batch.
+    late: int
+    dropped: int
+    #: How far event time has come for it, or in the slowest queue of a source; None where it
+    #: plays no part, or none has come yet.
+    watermark: datetime | None
+    #: Entries of its state store.
+    state_keys: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +70,8 @@ class JobStatistics:
     to_restore: int
     #: Times that the job went on after a failure, since this start.
     restarts: int
-    #: Records that reached each operator, since this start.
-    operators: Mapping[str, int]
+    #: What each operator did, by its name.
+    operators: Mapping[str, OperatorStatistics]
 
 
 class Meter:
@@ -58,13 +80,15 @@ class Meter:
     def __init__(self) -> None:
         self.restarts = 0
         self._commits: deque[tuple[float, int]] = deque(maxlen=_BATCHES_IN_RATE + 1)
-        self._operators: Counter[str] = Counter()
+        self._records: Counter[str] = Counter()
+        self._given: Counter[str] = Counter()
 
     def committed(self, record: CommitRecord, summaries: list[Summary]) -> None:
         """Take note of a commit."""
         self._commits.append((time.monotonic(), record.counters.get("records_in", 0)))
         for summary in summaries:
-            self._operators.update(summary.records)
+            self._records.update(summary.records)
+            self._given.update(summary.given)
 
     def statistics(
         self,
@@ -98,5 +122,34 @@ class Meter:
             restored=restore[0],
             to_restore=restore[1],
             restarts=self.restarts,
-            operators=dict(self._operators),
+            operators={} if record is None else self._of_operators(record),
         )
+
+    def _of_operators(self, record: CommitRecord) -> dict[str, OperatorStatistics]:
+        watermarks = dict(record.progress)
+        for origin, time_ in record.watermarks.items():
+            source = source_of(origin)
+            watermarks[source] = min(time_, watermarks.get(source, time_))
+        entries: Counter[str] = Counter()
+        for state in record.states:
+            entries[state.store] += state.count
+        counted = record.counters.get
+        return {
+            name: OperatorStatistics(
+                records_in=self._records[name],
+                records_out=self._given[name],
+                late=counted(f"late.{name}", 0),
+                dropped=counted(f"skipped:{name}", 0) + counted(f"dead_lettered:{name}", 0),
+                watermark=_moment(watermarks.get(name)),
+                state_keys=entries[name],
+            )
+            for name in self._records
+        }
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    if milliseconds is None:
+        return None
+    with suppress(OverflowError):
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    return None
