@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from headrace import serdes
+from headrace.errors import TopologyError
 from headrace.runtime import TopologyTestDriver
 from tests.runtime.meetings import (
     START,
@@ -188,3 +189,18 @@ def test_sides_are_written_with_their_own_serdes() -> None:
     )
     events = [Event("left", "k", 1, 0), Event("right", "k", 2, 10)]
     assert results(topology, cut(events, [1])) == [(["k", "1", 2], 10)]
+
+
+def test_late_records_of_both_sides_are_a_stream() -> None:
+    def make(left: Any, right: Any) -> Any:
+        return left.join(right, both, within=ms(1000)).late()
+
+    events = [
+        Event("left", "k", 1, 10_000),
+        Event("left", "k", 2, 100),
+        Event("right", "k", 3, 9000),
+        Event("right", "k", 4, 200),
+    ]
+    assert results(joined(make), cut(events, [1])) == [(2, 100), (4, 200)]
+    with pytest.raises(TopologyError, match="nothing is late for a join of last values"):
+        joined(lambda left, right: left.join(right, both).late())

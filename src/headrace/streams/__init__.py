@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from headrace.streams.builder import StreamBuilder
+from headrace.streams.joined import JoinedStream
+from headrace.streams.joins import StreamJoin
 from headrace.streams.keyed import KeyedStream
 from headrace.streams.outputs import End
 from headrace.streams.processed import ProcessedStream
@@ -15,10 +17,12 @@ __all__ = [
     "Accumulator",
     "End",
     "GlobalTable",
+    "JoinedStream",
     "KeyedStream",
     "ProcessedStream",
     "Stream",
     "StreamBuilder",
+    "StreamJoin",
     "Table",
     "WindowedStream",
     "WindowedTable",

@@ -31,7 +31,7 @@ from headrace.topology.windows import SessionWindows, TimeWindows
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Step
-    from headrace.streams.keyed import KeyedStream
+    from headrace.streams.joined import JoinedStream
     from headrace.topology import ErrorPolicy, JoinKind
     from headrace.topology.windows import Windows
 
@@ -179,7 +179,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         name: str | None = None,
         serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, Out]: ...
+    ) -> JoinedStream[K, Out]: ...
     @overload
     def apply(
         self,
@@ -188,7 +188,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         name: str | None = None,
         serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, Out]: ...
+    ) -> JoinedStream[K, Out]: ...
     def apply(
         self,
         joiner: Callable[..., Any],
@@ -196,7 +196,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         name: str | None = None,
         serde: Any = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, Any]:
+    ) -> JoinedStream[K, Any]:
         """Make the join.
 
         Parameters
@@ -232,15 +232,15 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         ... )
         <keyed stream 'joined-orders-payments'>
         """
-        from headrace.streams.keyed import KeyedStream
+        from headrace.streams.joined import JoinedStream
 
         made_by = caller()
         takes_key = check_joiner(self._kind, joiner, made_by.origin)
         left, right = self._keyed_sides()
         place = replace(left, place=f"{left.place}-{right.place}")
         kept = self._kept(place.begin("join", name, made_by), left, right)
-        flow = replace(place, operator=kept)
-        step = flow.begin("joined", None if name is None else f"{name}-joined", made_by)
+        meetings = replace(place, operator=kept)
+        step = meetings.begin("joined", None if name is None else f"{name}-joined", made_by)
         known = step.known(result_hint(joiner, made_by.names), serde)
         operator = Joined(
             **{**step.fields, "on_error": on_error},
@@ -248,7 +248,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
             function=joiner,
             takes_key=takes_key,
         )
-        return KeyedStream(step.add(operator, value=known))
+        return JoinedStream(step.add(operator, value=known), meetings)
 
     def described(
         self,
