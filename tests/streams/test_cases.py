@@ -10,7 +10,6 @@ import pytest
 
 from tests.run_cases import run_file
 from tests.streams.cases.executions import run_on_driver
-from tests.streams.cases.times import NotYetError
 
 FILE = Path(__file__).parents[1] / "cases" / "streams.json"
 CASES = json.loads(FILE.read_text())["cases"]
@@ -18,10 +17,7 @@ CASES = json.loads(FILE.read_text())["cases"]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_case(case: dict[str, Any]) -> None:
-    try:
-        run_on_driver(case)
-    except NotYetError as error:
-        pytest.skip(str(error))
+    run_on_driver(case)
 
 
 def row(value: Any, *, time: int = 0, key: Any = "k", stream: str = "in") -> dict[str, Any]:
