@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pickle
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +82,13 @@ def test_variables_of_other_parts_are_left_alone() -> None:
 def test_unreadable_map_says_how_to_write_one() -> None:
     with pytest.raises(SettingsError, match="key=value,key=value"):
         JobSettings.from_env({"HEADRACE_SPARK_CONFIG": "spark.a"})
+
+
+def test_start_is_a_word_or_a_time_with_a_zone() -> None:
+    moment = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    assert JobSettings(start="latest").start == "latest"
+    assert JobSettings.from_env({"HEADRACE_START": "2026-05-01T12:00:00Z"}).start == moment
+    with pytest.raises(SettingsError, match="without a zone"):
+        JobSettings(start=moment.replace(tzinfo=None))
+    with pytest.raises(SettingsError, match="'newest': input should be 'first' or 'latest'; or"):
+        JobSettings(start="newest")  # type: ignore[arg-type]

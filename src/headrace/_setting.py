@@ -243,17 +243,20 @@ def _as_duration(value: object) -> timedelta:
 
 def _settings_error(settings: DataclassInstance, error: ValidationError) -> SettingsError:
     fields = {field.name: field for field in dataclasses.fields(settings)}
-    lines = []
-    hints = []
+    reasons: dict[str, list[str]] = {}
     for problem in error.errors():
         field = fields[str(problem["loc"][0])]
         why = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "string_pattern_mismatch":
             why = f"it does not look like {field.metadata['unit']}"
-        value = getattr(settings, field.name)
+        reasons.setdefault(field.name, []).append(f"{why[0].lower()}{why[1:]}")
+    lines = []
+    hints = []
+    for name, whys in reasons.items():
+        field, value = fields[name], getattr(settings, name)
         shown = str(value) if isinstance(value, timedelta) else repr(value)
         if field.metadata["secret"]:
             shown = "wrong"
-        lines.append(f"The setting {field.name} is {shown}: {why[0].lower()}{why[1:]}.")
-        hints.append(f"{field.name}: {field.metadata['doc']} Default: {describe_default(field)}.")
+        lines.append(f"The setting {name} is {shown}: {'; or '.join(whys)}.")
+        hints.append(f"{name}: {field.metadata['doc']} Default: {describe_default(field)}.")
     return SettingsError("\n".join(lines), hint="\n    ".join(hints))

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -109,10 +109,11 @@ class JobSettings:
         unit="duration",
         minimum=timedelta(0),
     )
-    start: StartPosition = setting(
+    start: StartPosition | datetime = setting(
         "first",
-        doc="Where a job that has never run begins: at the first message of a queue, or after "
-        "the latest.",
+        doc="Where a job begins that has never run: at the first message of a queue, after the "
+        "latest, or at the first one stored at a time; a source may say otherwise.",
+        unit="`first`, `latest` or a time with a zone",
     )
     max_future: timedelta = setting(
         timedelta(days=1),
@@ -205,6 +206,9 @@ class JobSettings:
 
     def __post_init__(self) -> None:
         validate(self)
+        if isinstance(self.start, datetime) and self.start.tzinfo is None:
+            message = f"The setting start is {self.start}, a time without a zone."
+            raise SettingsError(message, hint="Write for example 2026-05-01T12:00:00+00:00.")
         if (self.access_key is None) != (self.secret_key is None):
             lacking = "secret_key" if self.secret_key is None else "access_key"
             message = f"The setting {lacking} is missing: requests are signed with both keys."

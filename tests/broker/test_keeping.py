@@ -17,7 +17,7 @@ from headrace.errors import OffsetExpiredError, SettingsError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import Message, decode_messages
 from headrace.protocol.transactions import CommitRecord, PlanAnswer
-from headrace.runtime.planning import starting_offsets
+from headrace.runtime.starts import starting_offsets
 from headrace.store import MessageStore
 from headrace.store.compaction import CompactionSettings
 from tests.broker.wire import COMMIT_TOPIC, JobWire, staged_part
@@ -208,8 +208,11 @@ def test_a_job_whose_offset_has_expired_stops_or_goes_on_at_the_earliest(
         assert store_of(broker).expire().segments > 0
         first = store_of(broker).bounds("lines", 0).min_offset
         settings = SimpleNamespace(on_expired_offset=choice, start="first")
-        plan = SimpleNamespace(job="j", source_topics=["lines"], settings=settings)
-        job: Any = SimpleNamespace(plan=plan, transactions=_Plans(wire))
+        topology = SimpleNamespace(sources=())
+        plan = SimpleNamespace(job="j", topology=topology, settings=settings)
+        job: Any = SimpleNamespace(
+            plan=plan, transactions=_Plans(wire), source_topics=lambda: ["lines"]
+        )
         record = CommitRecord(
             job="j", kind="commit", epoch=1, batch=1, offsets={"lines@broker-a@0": 3}
         )

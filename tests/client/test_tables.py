@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import BrokerSettings, EmbeddedBroker
+from headrace.broker import BrokerSettings, EmbeddedBroker, spawn_broker
 from headrace.client import (
     Admin,
     AsyncClient,
@@ -26,7 +26,7 @@ from headrace.client import (
     TableReader,
     TableWriter,
 )
-from headrace.errors import ConfigurationError, RequestTimeoutError
+from headrace.errors import BrokerError, ConfigurationError, RequestTimeoutError
 from headrace.keys import encode_key, partition_of
 from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode
@@ -137,6 +137,21 @@ def test_a_table_outlives_its_broker(tmp_path: Path) -> None:
                 until(lambda: dict(table.items()) == {"c": b"3"}, lambda: dict(table.items()))
     finally:
         broker.kill()
+
+
+def test_damage_is_told_to_who_waits_for_a_table(tmp_path: Path) -> None:
+    with spawn_broker(tmp_path) as broker, Client(broker.address) as client:
+        Admin(client).create_topic("t", queues=1, attributes=COMPACTED)
+        TableWriter(client, "t").put("color", b"yellow")
+    (log,) = tmp_path.rglob("log/*.log")
+    log.write_bytes(log.read_bytes().replace(b"yellow", b"Yellow"))
+    with (
+        spawn_broker(tmp_path) as broker,
+        Client(broker.address) as client,
+        TableReader(client, "t") as table,
+        pytest.raises(BrokerError, match="does not match its checksum"),
+    ):
+        table.caught_up(SOON)
 
 
 @pytest.mark.parametrize("offsets", [(2, 5, 9), ()])

@@ -84,6 +84,8 @@ class AsyncTableReader:
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
+        #: What brokers answer that will not mend itself, by queue, until they answer otherwise.
+        self._refused: dict[MessageQueue, HeadraceError] = {}
         self._messages = 0
 
     async def __aenter__(self) -> Self:
@@ -159,6 +161,8 @@ class AsyncTableReader:
         ------
         RequestTimeoutError
             If that took longer than ``timeout``.
+        HeadraceError
+            A broker refuses to give a queue's messages, for example damaged ones.
         """
         await self.start()
         await self.wait_until(await self._puller.end_offsets(self._positions), timeout)
@@ -179,6 +183,8 @@ class AsyncTableReader:
         ------
         RequestTimeoutError
             If that took longer than ``timeout``.
+        HeadraceError
+            A broker refuses to give a queue's messages, for example damaged ones.
         """
         if isinstance(written, SendResult):
             written = {written.queue: written.offset + written.count}
@@ -200,7 +206,11 @@ class AsyncTableReader:
     def _behind(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         if self._failure is not None:
             raise self._failure
-        return {q: offset for q, offset in offsets.items() if self._positions.get(q, -1) < offset}
+        behind = {q: offset for q, offset in offsets.items() if self._positions.get(q, -1) < offset}
+        for queue in behind:
+            if queue in self._refused:
+                raise self._refused[queue]
+        return behind
 
     # Reading
 
@@ -220,8 +230,13 @@ class AsyncTableReader:
             except HeadraceError as error:
                 # Nothing is skipped: neither while a broker is away, nor what cannot be decoded.
                 _log.warning("table %r: %s: %s", self.topic, queue, error)
+                if not error.retriable:
+                    # It is tried again all the same, but nobody should wait for it.
+                    self._refused[queue] = error
+                    self._news.set()
                 await asyncio.sleep(pause)
             else:
+                self._refused.pop(queue, None)
                 # Behind the last message an answer may wait, but compaction may have taken that
                 # last message: the first answer there tells where the queue ends.
                 wait = self._wait if result.status is PullStatus.AT_END else _NO_WAIT

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.client import Admin, Client, ClientSettings, Jobs, PullConsumer
+from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
 from headrace.runtime.broker_transactions import BrokerTransactions
 from headrace.runtime.pattern_topics import PatternTopics
 from headrace.runtime.plain_transactions import PlainTransactions, sender
@@ -15,6 +15,10 @@ from headrace.runtime.state_home import StateHome
 from headrace.topology.operators import Sink, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from headrace.protocol.transactions import QueueName
     from headrace.runtime.commits import Transactions
     from headrace.settings import JobSettings
     from headrace.topology import StagePlan, Topology
@@ -111,6 +115,12 @@ class JobConnection:
     def source_topics(self) -> list[str]:
         """Topics that the job reads now, those included that its patterns match."""
         return [*self.plan.source_topics, *self._patterns.topics()]
+
+    def offsets_at(self, queues: Collection[QueueName], moment: datetime) -> dict[QueueName, int]:
+        """Give the first offset of each queue that was stored at a moment or later."""
+        parsed = [MessageQueue.parse(queue) for queue in queues]
+        found = self.consumer.offsets_for_time(parsed, moment)
+        return {queue.name: offset for queue, offset in found.items()}
 
     @cached_property
     def _patterns(self) -> PatternTopics:

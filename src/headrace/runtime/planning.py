@@ -1,4 +1,4 @@
-"""Planning a batch: where a new job starts, and how ranges of queues become tasks."""
+"""Planning a batch: whether there is one, and how ranges of queues become tasks."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.errors import OffsetExpiredError
 from headrace.runtime.silence import BatchTime, batch_time, is_due, origins_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.protocol.transactions import CommitRecord, PlanAnswer, QueueName
-    from headrace.runtime.job_plan import JobConnection, JobPlan
+    from headrace.protocol.transactions import PlanAnswer, QueueName
+    from headrace.runtime.job_plan import JobPlan
 
 __all__ = [
     "PlannedBatch",
     "QueueRange",
     "Split",
-    "check_offsets",
     "make_splits",
     "plan_batch",
-    "starting_offsets",
 ]
 
 #: A task costs some ten milliseconds: below so many messages another one does not pay.
@@ -113,45 +110,3 @@ def make_splits(ranges: Mapping[QueueName, tuple[int, int]], most: int) -> list[
         Split(number, count, tuple(load), ends if number == 0 else None)
         for number, load in enumerate(loads)
     ]
-
-
-def starting_offsets(job: JobConnection, record: CommitRecord) -> dict[QueueName, int]:
-    """Say where a start of the job begins to read, by queue; other queues begin at their first.
-
-    Raises
-    ------
-    OffsetExpiredError
-        The broker no longer holds the position of the last commit.
-    """
-    if record.offsets:
-        return check_offsets(job, record.offsets)
-    if job.plan.settings.start == "first":
-        return {}
-    answer = job.transactions.plan(job.source_topics(), {}, 0, 0)
-    return dict(answer.latest)
-
-
-def check_offsets(job: JobConnection, offsets: Mapping[QueueName, int]) -> dict[QueueName, int]:
-    """Compare committed offsets with what the broker still holds."""
-    answer = job.transactions.plan(job.source_topics(), offsets, 0, 0)
-    checked = dict(offsets)
-    for queue, offset in offsets.items():
-        first = answer.begins.get(queue, 0)
-        if offset > answer.latest.get(queue, offset):
-            raise OffsetExpiredError(
-                f"job '{job.plan.job}' must go on at offset {offset} of queue {queue}, which ends"
-                f" at {answer.latest[queue]}",
-                hint="the topic was made anew since the last commit: start the job under a new"
-                " name, or restore the topic",
-            )
-        if offset >= first:
-            continue
-        if job.plan.settings.on_expired_offset == "fail":
-            raise OffsetExpiredError(
-                f"job '{job.plan.job}' must go on at offset {offset} of queue {queue}, but the"
-                f" broker's first offset is {first}: {first - offset} messages are gone",
-                hint="start with on_expired_offset='earliest' to go on at the first offset that"
-                " is left, or restore the topic",
-            )
-        checked[queue] = first
-    return checked

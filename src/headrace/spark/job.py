@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
 from headrace.failpoints import failpoint
 from headrace.runtime.lease import Lease
 from headrace.runtime.local_state import restoring
-from headrace.runtime.planning import starting_offsets
+from headrace.runtime.starts import starting_offsets
 from headrace.runtime.state_checks import settled_record
 from headrace.runtime.state_home import StateHome
 from headrace.runtime.state_views import StateView
@@ -264,10 +264,11 @@ class StreamJob:
         record = settled_record(
             connection.state_home, answer.record, connection.plan, self._migrations
         )
-        if self._record is not None and not record.batch:
-            # A job without a commit starts where it started first, also if that was the latest.
-            record = msgspec.structs.replace(record, offsets=self._record.offsets)
-        offsets = starting_offsets(connection, record)
+        last = self._record
+        if last is not None and record.batch == last.batch:
+            # Without a commit since, it starts where it started, also if that was the latest.
+            record = msgspec.structs.replace(record, offsets=last.offsets)
+        offsets = starting_offsets(connection, record, restarted=last is not None)
         self._record = msgspec.structs.replace(record, offsets=offsets)
         if record.batch:
             # The driver before this one may have committed a batch without publishing it.
