@@ -7,7 +7,7 @@ are checked, when the operator that uses it is built.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = [
@@ -41,6 +41,11 @@ class Value:
     """The same value for every record."""
 
     value: Any
+    #: Tells 1, 1.0 and True apart.
+    kind: type = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", type(self.value))
 
     def __str__(self) -> str:
         return repr(self.value)

@@ -193,6 +193,49 @@ class StreamBuilder(TableSources):
         value = Known(reader.value_hint, reader.value_serde, operator.name, operator.origin)
         return Stream(Flow(self, operator.name, name or place, key, value))
 
+    def sql(
+        self, text: str, *, name: str | None = None, **streams: Stream[Any, Any]
+    ) -> Stream[Any, Any]:
+        """Build what a select statement over one of the streams says.
+
+        It runs as :meth:`Stream.where`, :meth:`Stream.select` and :meth:`Stream.group_by` do, on
+        Arrow columns.  With ``group by`` the key is the value of the group, and the results are
+        updates: the latest of each group that changed, once per batch.
+
+        Parameters
+        ----------
+        text
+            ``select``, ``from``, ``where``, ``group by``, ``having``.
+        name
+            Name of the operator that gives the result, or that keeps the groups.
+        streams
+            Streams by the name that ``from`` knows them by.
+
+        Raises
+        ------
+        TopologyError
+            The statement cannot be read, or asks for what streams cannot do.
+
+        Examples
+        --------
+        >>> from dataclasses import dataclass
+        >>> from headrace import StreamBuilder, serdes
+        >>> @dataclass
+        ... class Order:
+        ...     city: str
+        ...     price: int
+        >>> builder = StreamBuilder("job")
+        >>> orders = builder.source("orders", serdes.json(Order))
+        >>> builder.sql(
+        ...     "select city, sum(price) as total from orders where price > 3 group by city",
+        ...     orders=orders,
+        ... )
+        <stream 'select-orders'>
+        """
+        from headrace.streams.sql import query
+
+        return query(text, streams, name)
+
     def build(self) -> Topology:
         """Check what was built and give it as an immutable topology.
 
