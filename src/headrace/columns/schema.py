@@ -70,10 +70,20 @@ class Schema:
         """Names of the columns, in order."""
         return [name for name, _ in self.columns]
 
-    @property
-    def arrow(self) -> pa.Schema:
-        """The same as Arrow knows it."""
-        return pa.schema(self.columns)
+    def check_names(self) -> None:
+        """Refuse two columns of one name.
+
+        Raises
+        ------
+        ValueError
+            Names the column.
+        """
+        seen: set[str] = set()
+        for name in self.names:
+            if name in seen:
+                message = f"two columns have the name '{name}'"
+                raise ValueError(message)
+            seen.add(name)
 
     def batch(self, values: Sequence[Any]) -> pa.RecordBatch:
         """Turn values into columns.

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.algebra import ABSENT, Algebra
+from headrace.runtime.algebras_columns import ColumnAlgebra
 from headrace.runtime.algebras_ranked import RANKING
 from headrace.runtime.algebras_sets import COLLECTING
 from headrace.runtime.algebras_updates import UPDATED
@@ -196,6 +197,7 @@ ALGEBRAS: dict[str, Callable[[Aggregation], Algebra]] = {
     **COLLECTING,
     **RANKING,
     "avg": AvgAlgebra,
+    "columns": ColumnAlgebra,
     "count": CountAlgebra,
     "custom": CustomAlgebra,
     "reduce": ReduceAlgebra,

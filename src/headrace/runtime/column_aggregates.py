@@ -18,6 +18,7 @@ from headrace.runtime.columns import (
     GroupByProcessor,
     SelectProcessor,
     WhereProcessor,
+    WindowRowsProcessor,
     by_columns,
     without_gone,
 )
@@ -26,7 +27,7 @@ from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.state_layouts import PlainLayout
 from headrace.runtime.writing import writing
 from headrace.topology import add_numbers
-from headrace.topology.operators_columns import AggregateColumns, GroupBy, Select, Where
+from headrace.topology.operators_columns import AggregateColumns, GroupBy, Select, Where, WindowRows
 
 if TYPE_CHECKING:
     from headrace.runtime.state import StateStore
@@ -246,4 +247,5 @@ COLUMNS: dict[type[Operator], type[Processor[Any]]] = {
     GroupBy: GroupByProcessor,
     Select: SelectProcessor,
     Where: WhereProcessor,
+    WindowRows: WindowRowsProcessor,
 }

@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from headrace.columns import ColumnValues
 from headrace.columns.evaluation import evaluate, exploded, filtered
+from headrace.columns.schema import column_of
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.runtime.processors import Processor
-from headrace.topology.operators_columns import GroupBy, Select, Where
+from headrace.topology.operators_columns import GroupBy, Select, Where, WindowRows
+from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,7 @@ __all__ = [
     "GroupByProcessor",
     "SelectProcessor",
     "WhereProcessor",
+    "WindowRowsProcessor",
     "batch_of",
     "by_columns",
     "without_gone",
@@ -149,3 +152,21 @@ class GroupByProcessor(Processor[GroupBy]):
         batch = pa.RecordBatch.from_arrays(arrays, [name for name, _ in columns])
         keys: Any = ColumnValues(batch, "tuple")
         return chunk.with_keys(keys)
+
+
+class WindowRowsProcessor(Processor[WindowRows]):
+    """Makes columns of results of windows, whose bounds travel as headers."""
+
+    def process(self, chunk: Chunk) -> Chunk:
+        """Handle results of a window operator, which all have the headers."""
+        operator = self.operator
+        keys = chunk.key_list()
+        lists = [keys] if len(operator.keys) == 1 else list(map(list, zip(*keys, strict=True)))
+        measures = operator.results.names[len(operator.keys) : -2]
+        lists += [[value[name] for value in chunk.values] for name in measures]
+        headers = [own or {} for own in chunk.headers or []]
+        lists += [[int(own[bound]) for own in headers] for bound in (WINDOW_START, WINDOW_END)]
+        kinds = [kind for _, kind in operator.results.columns]
+        columns = [column_of(values, kind) for values, kind in zip(lists, kinds, strict=True)]
+        values: Any = ColumnValues(pa.RecordBatch.from_arrays(columns, operator.results.names))
+        return chunk.with_values(values)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from headrace.streams._flow import Flow, Step
     from headrace.streams.keyed import Table
     from headrace.streams.stream import Stream
+    from headrace.streams.window_columns import WindowedGroups
+    from headrace.topology.windows import Windows
 
-__all__ = ["ColumnGroups", "Columns"]
+__all__ = ["ColumnGroups", "Columns", "Row", "cells_serde", "results_of"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -161,6 +164,20 @@ class ColumnGroups:
     def __repr__(self) -> str:
         return f"<groups '{self._flow.operator}' by {', '.join(self._keys.names)}>"
 
+    def window(self, windows: Windows, *, grace: timedelta = timedelta(0)) -> WindowedGroups:
+        """Divide the records of each group into windows; see :meth:`KeyedStream.window`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> words = StreamBuilder("job").source("words", serdes.string).group_by("value")
+        >>> words.window(tumbling(timedelta(minutes=1)))
+        <windowed stream 'group_by-words'>
+        """
+        from headrace.streams.window_columns import WindowedGroups
+
+        return WindowedGroups(self._flow, self._keys, windows, grace)
+
     def agg(self, *measures: Measure, name: str | None = None, **named: Measure) -> Table[Any, Row]:
         """Compute measures of each group, and give those of the groups that changed, per batch.
 
@@ -197,16 +214,14 @@ class ColumnGroups:
         from headrace.streams.keyed import Table
 
         step = self._flow.begin("agg", name)
-        chosen = (*measures, *(one.named(given) for given, one in named.items()))
-        schema = self._flow.value.columns
-        assert schema is not None
-        types = _tried(step, "agg", lambda: tuple(_measured(one, schema) for one in chosen))
+        chosen, types = results_of(step, self._flow, measures, named)
         results = Schema(self._keys.columns + types)
         _check_names(step, "agg", results.names)
+        schema = self._flow.value.columns
+        assert schema is not None
         updates = gives_updates(self._flow.builder.operators, self._flow.operator)
         if updates:
             chosen = _tried(step, "agg", lambda: tuple(one.of_updates() for one in chosen))
-        packs = all(any(test(kind) for test in _PACKED) for _, kind in types)
         operator = AggregateColumns(
             **step.fields,
             schema=schema,
@@ -214,12 +229,34 @@ class ColumnGroups:
             measures=(*chosen, count()) if updates else chosen,
             results=results,
             key_serde=serdes.key,
-            state_serde=CellsSerde(packs=packs),
+            state_serde=cells_serde(types),
             value_serde=self._flow.value.serde_or_plain(),
             of_updates=updates,
         )
         known = replace(step.known(dict), columns=results)
         return Table(step.add(operator, value=known))
+
+
+def results_of(
+    step: Step, flow: Flow, measures: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[tuple[Measure, ...], tuple[tuple[str, pa.DataType], ...]]:
+    """Give the measures that are asked for, and names and types of their columns.
+
+    Raises
+    ------
+    TopologyError
+        One is no measure, or does not fit its column.
+    """
+    chosen = (*measures, *(one.named(given) for given, one in named.items()))
+    schema = flow.value.columns
+    assert schema is not None
+    types = _tried(step, "agg", lambda: tuple(_measured(one, schema) for one in chosen))
+    return chosen, types
+
+
+def cells_serde(types: Iterable[tuple[str, pa.DataType]]) -> CellsSerde:
+    """Choose what writes the cells of measures whose columns have these types."""
+    return CellsSerde(packs=all(any(test(kind) for test in _PACKED) for _, kind in types))
 
 
 def _schema(flow: Flow, step: Step, label: str) -> Schema:

@@ -15,6 +15,7 @@ AggregationKind = Literal[
     "avg",
     "collect",
     "collect_distinct",
+    "columns",
     "count",
     "count_distinct",
     "custom",

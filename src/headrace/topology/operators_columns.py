@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from headrace.columns.schema import Schema
     from headrace.serdes import Serde
 
-__all__ = ["AggregateColumns", "GroupBy", "Select", "Where"]
+__all__ = ["WINDOW_COLUMNS", "AggregateColumns", "GroupBy", "Select", "Where", "WindowRows"]
+
+#: Columns that tell the window of a result.
+WINDOW_COLUMNS = ("window_start", "window_end")
 
 
 def _shown(columns: tuple[tuple[str, Node], ...]) -> str:
@@ -104,3 +107,17 @@ class AggregateColumns(Operator):
     def shown(self) -> tuple[Measure, ...]:
         """The measures that results have a column for."""
         return self.measures[:-1] if self.of_updates else self.measures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRows(Operator):
+    """Makes columns of the results of windows: key, measures, and the bounds of the window."""
+
+    label: ClassVar[str] = "window rows"
+
+    keys: tuple[str, ...]
+    results: Schema
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [", ".join(self.results.names)]

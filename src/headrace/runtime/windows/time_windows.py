@@ -23,6 +23,7 @@ from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.state_layouts import TimeWindowLayout
 from headrace.runtime.windows.assigning import Assigned, assign
 from headrace.runtime.windows.changing import with_olds
+from headrace.runtime.windows.columns import ColumnWindowEdge
 from headrace.runtime.windows.combining import WindowEdge, split_pane_keys
 from headrace.runtime.windows.lateness import count_late, event_times, give_late
 from headrace.runtime.writing import writing
@@ -72,7 +73,8 @@ class TimeWindowProcessor(Processor[TimeWindow]):
     def edge(cls, operator: TimeWindow, port: int, context: ProcessorContext) -> Edge:
         """Combine on the way where the kind of aggregate can."""
         if Folder(operator, operator.aggregation, context.locator).algebra.merges:
-            return WindowEdge(operator, port, context)
+            of_columns = operator.aggregation.kind == "columns"
+            return (ColumnWindowEdge if of_columns else WindowEdge)(operator, port, context)
         return super().edge(operator, port, context)
 
     def absorb(self, rows: Rows) -> None:
