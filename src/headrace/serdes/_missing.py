@@ -92,7 +92,8 @@ class NullableSerde(Serde[V | None]):
 
     def deserialize_many(self, data: pa.BinaryArray) -> list[V | None]:
         missing = pc.equal(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
-        bodies = pc.binary_slice(data.filter(pa.array(~missing)), 1, None)
+        # Not binary_slice: of values of one byte it makes buffers of negative sizes.
+        bodies = pc.binary_replace_slice(data.filter(pa.array(~missing)), 0, 1, b"")
         values = iter(self.inner.deserialize_many(bodies))
         return [None if gone else next(values) for gone in missing.tolist()]
 

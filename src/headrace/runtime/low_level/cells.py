@@ -37,7 +37,7 @@ def state_prefix(key: bytes, name: str) -> bytes:
     r"""Give what the entries of a state of one record key begin with, but for the family.
 
     >>> state_prefix(b"k", "last")
-    b'\\x00\\x00\\x00\\x01k\\x04last'
+    b'\x00\x00\x00\x01k\x04last'
     """
     return key_part(key) + name_part(name)
 
