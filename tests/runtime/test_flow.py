@@ -50,6 +50,18 @@ def test_merge_of_a_stream_with_itself_gives_every_record_twice() -> None:
         assert results(driver, "out") == [(None, "a"), (None, "a")]
 
 
+def test_records_of_one_cause_are_merged_in_the_order_of_the_streams() -> None:
+    builder = StreamBuilder("job")
+    words = builder.source("words", serdes.string)
+    louder = words.map_values(str.upper)
+    louder.merge(words).sink("out", serdes.plain)
+    words.merge(louder).sink("other", serdes.plain)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.input("words", serdes.string).pipe(["a", "b"])
+        assert [r.value for r in records(driver, "out")] == ["A", "a", "B", "b"]
+        assert [r.value for r in records(driver, "other")] == ["a", "A", "b", "B"]
+
+
 def test_merge_refuses_streams_of_another_builder() -> None:
     one = StreamBuilder("one").source("a", serdes.string)
     two = StreamBuilder("two").source("a", serdes.string)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import serdes
-from headrace.client import Client, Producer, PullConsumer
+from headrace.client import Client, MessageQueue, Producer, PullConsumer
 from headrace.keys import key_from_properties
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
@@ -36,6 +37,13 @@ def word_count(name: str, lines: str, counts: str) -> Topology:
     return builder.build()
 
 
+def _await_end(consumer: PullConsumer, queue: MessageQueue, end: int) -> None:
+    limit = time.monotonic() + LIMIT.total_seconds()
+    while (found := consumer.end_offset(queue)) < end:
+        assert time.monotonic() < limit, f"{queue} ends at {found}, {end} were sent"
+        time.sleep(0.002)
+
+
 @dataclass(frozen=True, slots=True)
 class Rig:
     """One test's cluster, with a folder of its own."""
@@ -55,13 +63,19 @@ class Rig:
         return JobSettings(**(fixed | given))
 
     def send(self, topic: str, lines: Iterable[str | bytes]) -> None:
+        """Send lines, spread over the queues, and wait until readers see them.
+
+        A RocketMQ broker makes what it has acknowledged visible a moment later.
+        """
         bodies = [line.encode() if isinstance(line, str) else line for line in lines]
         queues = self.client.queues(topic, for_="write")
-        producer = Producer(self.client)
+        producer, consumer = Producer(self.client), PullConsumer(self.client)
         for number, queue in enumerate(queues):
             part = bodies[number :: len(queues)]
             if part:
+                end = consumer.end_offset(queue) + len(part)
                 producer.send_columns(queue, pa.array(part, pa.binary()))
+                _await_end(consumer, queue, end)
 
     def read(self, topic: str) -> list[tuple[Any, bytes]]:
         """Everything in a topic, queue by queue: key and body."""

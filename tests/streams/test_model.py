@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace import StreamBuilder, Topology, TopologyTestDriver, serdes
 from tests.streams.model.inputs import QUEUES, Sent, given, plans, rows
-from tests.streams.model.plans import FLUSH, Merged, Plan, Source, Windows
+from tests.streams.model.plans import FLUSH, Each, Merged, Plan, Source, Steps, Windows
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 KEYED = serdes.with_key(serdes.json)
@@ -68,6 +68,11 @@ def cuts(length: int) -> st.SearchStrategy[list[int]]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @example(plan=Windows(Merged(Source("a"), Source("b")), "count", 50, 20), sent=[], data=None)
+@example(
+    plan=Each(Merged(Steps(Source("a"), ("map",)), Source("a")), "sum"),
+    sent=[Sent("a", 0, "x", 1, 0), Sent("a", 0, "x", 2, 0)],
+    data=None,
+)
 @with_data(plan=plans(), sent=rows(), data=st.data())
 def test_the_driver_gives_what_the_model_says_however_batches_are_cut(
     plan: Plan, sent: list[Sent], data: st.DataObject | None

@@ -176,9 +176,9 @@ class AggregateProcessor(Processor[Aggregate]):
         return self._fold_records(Chunk.merge(self._chunks), each=False)
 
     def _merge_partials(self, parts: list[Rows]) -> Chunk:
-        if not any(map(len, parts)):
+        rows = Rows.merge(parts)
+        if not len(rows):
             return Chunk.empty()
-        rows = parts[0] if len(parts) == 1 else _joined(parts)
         keys: list[bytes] = rows.keys.to_pylist()
         last = dict(zip(keys, range(len(keys)), strict=True))
         changed = list(last)
@@ -317,7 +317,3 @@ def _with_olds(chunk: Chunk, keys: list[bytes], olds: dict[bytes, Any]) -> Chunk
 def _present(keys: list[bytes], accumulators: Iterable[Any]) -> dict[bytes, Any]:
     pairs = zip(keys, accumulators, strict=True)
     return {key: accumulator for key, accumulator in pairs if accumulator is not ABSENT}
-
-
-def _joined(parts: list[Rows]) -> Rows:
-    return Rows.unpack([part.pack() for part in parts if len(part)])

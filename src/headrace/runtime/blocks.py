@@ -7,12 +7,14 @@ without looking inside, so a shuffle costs per block, not per record.
 ``stage``    the stage that takes the block; others pass it on untouched
 ``kind``     :class:`BlockKind`
 ``port``     number of the parent that the rows come from, for operators with several
-``payload``  rows: an Arrow stream; control, summary, watermarks: JSON
+``payload``  rows: the sender's partition (8 bytes), then an Arrow stream; control, summary,
+             watermarks: JSON
 ===========  =========================================================================
 
 Rows carry key (canonical encoding), value, event time, mark, headers, and the two columns of a
 :class:`~headrace.runtime.chunk.Chunk` that tell late and retracted records.  They arrive in any
-order of blocks; a block's rows are in the order of their marks.
+order of blocks; a block's rows are in the order of their marks.  Rows of one mark come in the order
+of their senders, so that what an operator sees does not hang on which block was quicker.
 """
 
 from __future__ import annotations
@@ -29,12 +31,17 @@ import pyarrow as pa
 from headrace.runtime.chunk import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.runtime.chunk import Bools, Int64s
 
 __all__ = ["SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
 
 #: Stage number of blocks that go through to the driver.
 SUMMARY_STAGE = 1 << 15
+
+#: Big-endian, so that payloads sort by it; as many bytes as Arrow aligns columns to.
+_SENDER_BYTES = 8
 
 
 class BlockKind(IntEnum):
@@ -108,8 +115,8 @@ class Rows:
             None if self.retracts is None else self.retracts[indices],
         )
 
-    def pack(self) -> bytes:
-        """Encode the rows as an Arrow stream."""
+    def pack(self, sender: int = 0) -> bytes:
+        """Encode the rows, behind the number of the partition that sends them."""
         headers = (
             pa.nulls(len(self), pa.binary())
             if self.headers is None
@@ -124,6 +131,7 @@ class Rows:
             [self.keys, self.values, times, marks, headers, late_below, retracts], schema=_SCHEMA
         )
         sink = pa.BufferOutputStream()
+        sink.write(sender.to_bytes(_SENDER_BYTES, "big"))
         with pa.ipc.new_stream(sink, _SCHEMA) as writer:
             writer.write_batch(batch)
         payload: bytes = sink.getvalue().to_pybytes()
@@ -132,7 +140,8 @@ class Rows:
     @classmethod
     def unpack(cls, payloads: list[bytes]) -> Rows:
         """Decode blocks and bring their rows into the order of their marks."""
-        batches = [batch for payload in payloads for batch in pa.ipc.open_stream(payload)]
+        streams = [pa.py_buffer(payload).slice(_SENDER_BYTES) for payload in sorted(payloads)]
+        batches = [batch for stream in streams for batch in pa.ipc.open_stream(stream)]
         table = pa.Table.from_batches(batches, _SCHEMA).combine_chunks()
         keys, values, times, marks, headers, late_below, retracts = (
             column.chunk(0) if column.num_chunks else pa.array([], column.type)
@@ -152,6 +161,14 @@ class Rows:
         if len(payloads) > 1 and not bool(np.all(rows.marks[:-1] <= rows.marks[1:])):
             return rows.take(np.argsort(rows.marks, kind="stable"))
         return rows
+
+    @classmethod
+    def merge(cls, parts: Iterable[Rows]) -> Rows:
+        """Join runs of rows into one in the order of the marks."""
+        full = [part for part in parts if len(part)]
+        if len(full) == 1:
+            return full[0]
+        return cls.unpack([part.pack(place) for place, part in enumerate(full)])
 
     def split(self, partitions: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, Rows]]:
         """Group rows by partition, keeping their order within each."""

@@ -166,12 +166,8 @@ class AggregateColumnsProcessor(Processor[AggregateColumns]):
     def finish(self) -> Chunk:
         """Merge what the batch brought into the state and give what changed."""
         rest = self._combiner.flush()
-        parts = [part for part in [*self._partials, *([rest] if rest else [])] if len(part)]
-        if not parts:
-            return Chunk.empty()
-        return self._merged(
-            parts[0] if len(parts) == 1 else Rows.unpack([part.pack() for part in parts])
-        )
+        rows = Rows.merge([*self._partials, *([rest] if rest else [])])
+        return self._merged(rows) if len(rows) else Chunk.empty()
 
     def _merged(self, rows: Rows) -> Chunk:
         serde, merge = self.operator.state_serde, self._merge

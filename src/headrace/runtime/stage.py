@@ -81,6 +81,7 @@ class StageRunner:
     ) -> None:
         self._plan = plan
         self._operators = plan.stages[stage].operators
+        self._partition = context.partition
         self._emit = emit
         self._sinks = {
             operator.name: SinkWriter(operator, context)
@@ -135,7 +136,7 @@ class StageRunner:
         for (name, port), edge in self._edges.items():
             stage = self._plan.stage_of(name)
             for kind, partition, rows in edge.flush(partitions):
-                yield Block(partition, stage, kind, name, port, rows.pack())
+                yield Block(partition, stage, kind, name, port, rows.pack(self._partition))
 
     @property
     def progress(self) -> dict[str, int]:
@@ -173,7 +174,7 @@ class StageRunner:
             inbox[name].update(chunks)
         begun, self._begun = self._begun, True
         for operator in self._operators:
-            inputs = inbox.pop(operator.name, {})
+            inputs = _by_parent(inbox.pop(operator.name, {}))
             self.records[operator.name] += sum(map(len, inputs.values()))
             if isinstance(operator, Source):
                 result = inputs.get(0, Chunk.empty())
@@ -223,6 +224,11 @@ class StageRunner:
                 edge.add(given)
             else:
                 inbox[child.name][port] = given
+
+
+def _by_parent(inputs: Mapping[int, Chunk]) -> dict[int, Chunk]:
+    """Order the parents' chunks: records of one cause are merged in the order of the parents."""
+    return {port: inputs[port] for port in sorted(inputs)}
 
 
 def _outputs(plan: StagePlan, operator: Operator) -> Iterator[tuple[Operator, int]]:
