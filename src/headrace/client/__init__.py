@@ -6,40 +6,44 @@ code that waits.  Both work against ``headrace broker`` and against Apache Rocke
 
 from __future__ import annotations
 
-from headrace.client.admin import AsyncAdmin
-from headrace.client.blocking import (
-    Admin,
-    Client,
-    GroupConsumer,
-    Jobs,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    TableReader,
-    TableWriter,
-    TransactionProducer,
-)
-from headrace.client.client import AsyncClient, ClientStatistics
-from headrace.client.deliveries import Delivery
-from headrace.client.groups import AsyncGroupConsumer, GroupOptions, GroupStatistics
-from headrace.client.jobs import AsyncJobs, JobsStatistics, StageTarget
-from headrace.client.lag import GroupLag, QueueLag
-from headrace.client.outcomes import DEAD_LETTER, Outcome, Retry
-from headrace.client.producer import AsyncProducer, ProducerStatistics, SendResult
-from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatistics, PullStatus
-from headrace.client.push import AsyncPushConsumer
-from headrace.client.push_options import PushOptions, PushStatistics
-from headrace.client.queues import MessageQueue
-from headrace.client.settings import ClientSettings
-from headrace.client.standings import JobStanding, QueueProgress, QueueRange
-from headrace.client.tables import AsyncTableReader, AsyncTableWriter, TableStatistics
-from headrace.client.transactions import (
-    AsyncTransactionProducer,
-    LocalTransactionState,
-    Transaction,
-    TransactionStatistics,
-)
-from headrace.protocol.messages import Message, StoredMessage
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.client.admin import AsyncAdmin
+    from headrace.client.blocking import (
+        Admin,
+        Client,
+        GroupConsumer,
+        Jobs,
+        Producer,
+        PullConsumer,
+        PushConsumer,
+        TableReader,
+        TableWriter,
+        TransactionProducer,
+    )
+    from headrace.client.client import AsyncClient, ClientStatistics
+    from headrace.client.deliveries import Delivery
+    from headrace.client.groups import AsyncGroupConsumer, GroupOptions, GroupStatistics
+    from headrace.client.jobs import AsyncJobs, JobsStatistics, StageTarget
+    from headrace.client.lag import GroupLag, QueueLag
+    from headrace.client.outcomes import DEAD_LETTER, Outcome, Retry
+    from headrace.client.producer import AsyncProducer, ProducerStatistics, SendResult
+    from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatistics, PullStatus
+    from headrace.client.push import AsyncPushConsumer
+    from headrace.client.push_options import PushOptions, PushStatistics
+    from headrace.client.queues import MessageQueue
+    from headrace.client.settings import ClientSettings
+    from headrace.client.standings import JobStanding, QueueProgress, QueueRange
+    from headrace.client.tables import AsyncTableReader, AsyncTableWriter, TableStatistics
+    from headrace.client.transactions import (
+        AsyncTransactionProducer,
+        LocalTransactionState,
+        Transaction,
+        TransactionStatistics,
+    )
+    from headrace.protocol.messages import Message, StoredMessage
 
 __all__ = [
     "DEAD_LETTER",
@@ -92,3 +96,64 @@ __all__ = [
     "TransactionProducer",
     "TransactionStatistics",
 ]
+
+# Imported at first use: who only parses the name of a queue loads no network code.
+_HOMES = {
+    "AsyncAdmin": "headrace.client.admin",
+    "Admin": "headrace.client.blocking",
+    "Client": "headrace.client.blocking",
+    "GroupConsumer": "headrace.client.blocking",
+    "Jobs": "headrace.client.blocking",
+    "Producer": "headrace.client.blocking",
+    "PullConsumer": "headrace.client.blocking",
+    "PushConsumer": "headrace.client.blocking",
+    "TableReader": "headrace.client.blocking",
+    "TableWriter": "headrace.client.blocking",
+    "TransactionProducer": "headrace.client.blocking",
+    "AsyncClient": "headrace.client.client",
+    "ClientStatistics": "headrace.client.client",
+    "Delivery": "headrace.client.deliveries",
+    "AsyncGroupConsumer": "headrace.client.groups",
+    "GroupOptions": "headrace.client.groups",
+    "GroupStatistics": "headrace.client.groups",
+    "AsyncJobs": "headrace.client.jobs",
+    "JobsStatistics": "headrace.client.jobs",
+    "StageTarget": "headrace.client.jobs",
+    "GroupLag": "headrace.client.lag",
+    "QueueLag": "headrace.client.lag",
+    "DEAD_LETTER": "headrace.client.outcomes",
+    "Outcome": "headrace.client.outcomes",
+    "Retry": "headrace.client.outcomes",
+    "AsyncProducer": "headrace.client.producer",
+    "ProducerStatistics": "headrace.client.producer",
+    "SendResult": "headrace.client.producer",
+    "AsyncPullConsumer": "headrace.client.pulling",
+    "PullResult": "headrace.client.pulling",
+    "PullStatistics": "headrace.client.pulling",
+    "PullStatus": "headrace.client.pulling",
+    "AsyncPushConsumer": "headrace.client.push",
+    "PushOptions": "headrace.client.push_options",
+    "PushStatistics": "headrace.client.push_options",
+    "MessageQueue": "headrace.client.queues",
+    "ClientSettings": "headrace.client.settings",
+    "JobStanding": "headrace.client.standings",
+    "QueueProgress": "headrace.client.standings",
+    "QueueRange": "headrace.client.standings",
+    "AsyncTableReader": "headrace.client.tables",
+    "AsyncTableWriter": "headrace.client.tables",
+    "TableStatistics": "headrace.client.tables",
+    "AsyncTransactionProducer": "headrace.client.transactions",
+    "LocalTransactionState": "headrace.client.transactions",
+    "Transaction": "headrace.client.transactions",
+    "TransactionStatistics": "headrace.client.transactions",
+    "Message": "headrace.protocol.messages",
+    "StoredMessage": "headrace.protocol.messages",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module 'headrace.client' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(importlib.import_module(home), name)

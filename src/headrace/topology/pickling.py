@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import pickle
+import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TopologyError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from headrace.topology.operators import Operator
 
 __all__ = ["check_pickling"]
@@ -33,16 +37,30 @@ def check_pickling(operators: tuple[Operator, ...]) -> None:
             raise _unpicklable(dumps, operator, failure)
 
 
+@functools.cache
+def _cloudpickle() -> ModuleType | None:
+    """Load Spark's copy of cloudpickle, without the rest of PySpark.
+
+    Spark pickles functions by value with a copy of its own; what that cannot do, Spark cannot do.
+    """
+    package = find_spec("pyspark")
+    if package is None or not package.submodule_search_locations:
+        return None
+    path = Path(package.submodule_search_locations[0], "cloudpickle", "cloudpickle.py")
+    spec = spec_from_file_location("headrace.topology._cloudpickle", path)
+    if spec is None or spec.loader is None or not path.exists():
+        return None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def _dumps() -> Callable[[Any], bytes]:
-    # Spark pickles functions by value with its own copy of cloudpickle; what that cannot do,
-    # Spark cannot do.
-    for module in ("pyspark.cloudpickle", "cloudpickle"):
-        try:
-            dumps: Callable[[Any], bytes] = importlib.import_module(module).dumps
-            return dumps
-        except ImportError:
-            continue
-    return pickle.dumps
+    # What was loaded by others knows which modules they asked to pickle by value.
+    module = sys.modules.get("pyspark.cloudpickle") or _cloudpickle() or pickle
+    dumps: Callable[[Any], bytes] = module.dumps
+    return dumps
 
 
 def _failure(dumps: Callable[[Any], bytes], value: object) -> Exception | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd  # noqa: F401 - pyarrow imports it at the first array: here, not in a test
+
 from headrace.runtime.testing.driver import TopologyTestDriver
 from headrace.runtime.testing.state import TestState
 from headrace.runtime.testing.topics import TestInput, TestOutput, TestRecord
