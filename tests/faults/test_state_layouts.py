@@ -1,26 +1,45 @@
-"""State of every kind of operator: rescaled while windows are open, and looked into."""
+"""State of every kind of operator: rescaled while windows are open, looked into, kept in files."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace import count_window, hopping, serdes, session, sliding, tumbling
+from headrace import (
+    Processor,
+    Record,
+    count_window,
+    event_timer,
+    hopping,
+    list_state,
+    map_state,
+    serdes,
+    session,
+    sliding,
+    tumbling,
+    value_state,
+    window_state,
+)
 from headrace.client import Client
+from headrace.columns import count
+from headrace.columns import sum as sum_of
 from headrace.errors import StateError
 from headrace.runtime.rescaling import rescale
 from headrace.runtime.stage import PROCESSORS
+from headrace.runtime.state_files import exported, import_state
 from headrace.runtime.state_home import StateHome
 from headrace.runtime.state_views import StateView
-from headrace.streams import KeyedStream, Stream, StreamBuilder
-from headrace.topology import Topology
+from headrace.serdes import Deserializer, Keyed
+from headrace.streams import GlobalTable, KeyedStream, Stream, StreamBuilder, Table
+from headrace.topology import Context, Fired, Topology
 from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
@@ -29,30 +48,147 @@ SECOND = timedelta(seconds=1)
 BASE = 1_700_000_000_000
 KEYS = [f"key-{number}" for number in range(12)]
 
-Grouped = KeyedStream[Any, Any]
-Build = Callable[[Grouped, Grouped], Stream[Any, Any]]
+
+@dataclass
+class Value:
+    """What the records say."""
+
+    k: str
+    n: int
+    t: int
+
+
+class Everything(Processor[Any, Any, Any, Any]):
+    """Uses a state of each kind, and a timer."""
+
+    def init(self, context: Context) -> None:
+        self.context = context
+        self.last = context.value("last")
+        self.seen = context.map("seen")
+        self.all = context.list("all")
+        self.times = context.window("times")
+
+    def process(self, record: Record[Any, Any]) -> None:
+        number = record.value.n
+        self.seen.put(number % 3, number)
+        self.all.append(number)
+        self.times.put(record.time, number)
+        found = [self.last.get(), dict(self.seen.items()), list(self.all)]
+        self.last.put(number)
+        self.context.timer("later").set(record.time + 4 * SECOND)
+        before = [value for _, value in self.times.before(record.time)]
+        self.context.forward(record.with_value([*map(str, found), before]))
+
+    def fire(self, fired: Fired[Any]) -> None:
+        self.context.forward(Record(fired.key, ["fired", self.last.get()], fired.time))
+
+
+@dataclass
+class Inputs:
+    """What the operators are built on."""
+
+    left: KeyedStream[str, Any]
+    right: KeyedStream[str, Any]
+    rows: Table[str, Any]
+    others: Table[str, Any]
+    everywhere: GlobalTable[str, Any]
+    #: Of the operator.
+    name: str = "op"
+
+
+Build = Callable[[Inputs], Stream[Any, Any]]
 
 
 def windowed(windows: Any) -> Build:
-    return lambda left, _: left.window(windows).count(name="op").to_stream()
+    return lambda given: given.left.window(windows).count(name=given.name).to_stream()
 
 
 def pair(left: Any, right: Any) -> list[Any]:
-    return [left and left["n"], right and right["n"]]
+    return [left and left.n, right and right.n]
 
 
-KINDS: dict[str, Build] = {
-    "count": lambda left, _: left.count(name="op").to_stream(),
-    "tumbling": windowed(tumbling(10 * SECOND)),
-    "hopping": windowed(hopping(10 * SECOND, 5 * SECOND)),
-    "sliding": windowed(sliding(4 * SECOND)),
-    "session": windowed(session(3 * SECOND)),
-    "count_window": windowed(count_window(7)),
-    "latest": lambda left, right: left.left_join(right).apply(pair, name="op"),
-    "interval": lambda left, right: (
-        left.outer_join(right).within(4 * SECOND).apply(pair, name="op")
-    ),
+def processed(given: Inputs) -> Stream[Any, Any]:
+    states = [
+        value_state("last", serdes.int),
+        map_state("seen"),
+        list_state("all", ttl=40 * SECOND),
+        window_state("times", ttl=8 * SECOND),
+    ]
+    return given.left.process(
+        Everything, states=states, timers=[event_timer("later")], name=given.name
+    )
+
+
+#: By the class of the operator whose state it is; some have several kinds.
+OPERATORS: dict[str, dict[str, Build]] = {
+    "Aggregate": {"count": lambda given: given.left.count(name=given.name).to_stream()},
+    "AggregateColumns": {
+        "columns": lambda given: (
+            given.left.group_by("k").agg(count(), total=sum_of("n"), name=given.name).to_stream()
+        )
+    },
+    "TimeWindow": {
+        "tumbling": windowed(tumbling(10 * SECOND)),
+        "hopping": windowed(hopping(10 * SECOND, 5 * SECOND)),
+        "window_columns": lambda given: (
+            given.left.group_by("k")
+            .window(tumbling(10 * SECOND))
+            .agg(total=sum_of("n"), name=given.name)
+            .to_stream()
+        ),
+    },
+    "SlidingWindow": {"sliding": windowed(sliding(4 * SECOND))},
+    "SessionWindow": {"session": windowed(session(3 * SECOND))},
+    "CountWindow": {"count_window": windowed(count_window(7))},
+    "LatestJoin": {
+        "latest": lambda given: given.left.left_join(given.right).apply(pair, name=given.name)
+    },
+    "IntervalJoin": {
+        "interval": lambda given: (
+            given.left.outer_join(given.right).within(4 * SECOND).apply(pair, name=given.name)
+        )
+    },
+    "WindowJoin": {
+        "window_join": lambda given: (
+            given.left.outer_join(given.right)
+            .window(tumbling(5 * SECOND))
+            .apply(pair, name=given.name)
+        )
+    },
+    "SessionJoin": {
+        "session_join": lambda given: (
+            given.left.outer_join(given.right)
+            .window(session(3 * SECOND))
+            .apply(pair, name=given.name)
+        )
+    },
+    "KeepTable": {"table": lambda given: given.left.to_table(name=given.name).to_stream()},
+    "StreamTableJoin": {
+        "lookup": lambda given: given.left.left_join(given.rows).apply(pair, name=given.name)
+    },
+    "GlobalTableJoin": {
+        "everywhere": lambda given: (
+            given.left.left_join(given.everywhere)
+            .where(lambda value: KEYS[value.n % len(KEYS)])
+            .apply(pair, name=given.name)
+        )
+    },
+    "TableJoin": {
+        "tables": lambda given: given.rows.outer_join(
+            given.others, pair, name=given.name
+        ).to_stream()
+    },
+    "ForeignKeyJoin": {
+        "foreign_key": lambda given: given.rows.left_join(
+            given.others,
+            pair,
+            foreign_key=lambda row: KEYS[row.n % len(KEYS)],
+            name=given.name,
+        ).to_stream()
+    },
+    "KeyedProcess": {"process": processed},
 }
+KINDS = {kind: build for builds in OPERATORS.values() for kind, build in builds.items()}
 
 
 @pytest.fixture
@@ -60,110 +196,166 @@ def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_pa
     return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
-def job_of(rig: Rig, build: Build, name: str, left: str, right: str, out: str) -> Topology:
-    builder = StreamBuilder(name)
+class ByName(Deserializer[str, Value]):
+    """Reads the key from the body."""
 
-    def grouped(topic: str) -> Grouped:
-        stream = builder.source(
-            topic,
-            serdes.json,
-            timestamp=lambda value: value["t"],
-            allowed_lateness=2 * SECOND,
+    key_hint = str
+    value_hint = Value
+    value_serde = serdes.json(Value)
+
+    def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[str, Value]:
+        value = serdes.json(Value).deserialize(body)
+        return Keyed(value.k, value)
+
+
+class Jobs:
+    """Jobs that do the same over the same topics: operators of all kinds, a topic for each."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.topics = rig.topic(queues=1), rig.topic(queues=1)
+        self._sent = 0
+
+    def topology(self, name: str, outs: dict[str, str]) -> Topology:
+        builder = StreamBuilder(f"{name}-{self.topics[0]}")
+
+        def grouped(topic: str) -> KeyedStream[str, Any]:
+            stream = builder.source(
+                topic,
+                serdes.json(Value),
+                timestamp=lambda value: value.t,
+                allowed_lateness=2 * SECOND,
+            )
+            return stream.key_by(lambda value: value.k)
+
+        left, right = map(grouped, self.topics)
+        given = Inputs(
+            left,
+            right,
+            right.to_table(name="rows"),
+            left.to_table(name="others"),
+            builder.global_table(self.topics[1], ByName(), name="rows-everywhere"),
         )
-        return stream.key_by(lambda value: value["k"])
+        for kind, build in KINDS.items():
+            build(replace(given, name=kind)).sink(outs[kind], serdes.json, name=f"sink-{kind}")
+        return builder.build()
 
-    lefts, rights = grouped(left), grouped(right)
-    rights.count(name="others").to_stream().sink(rig.topic(), serdes.json)
-    build(lefts, rights).sink(out, serdes.json)
-    return builder.build()
+    def outs(self) -> dict[str, str]:
+        return {kind: self.rig.topic(queues=1) for kind in KINDS}
+
+    def send(self) -> None:
+        """Send the next records: some keys, in the order of time."""
+        for topic, seed in zip(self.topics, (0, 100), strict=True):
+            rng = random.Random(seed + self._sent)
+            start = BASE + self._sent * 18_000
+            values = [
+                {"k": rng.choice(KEYS), "n": number, "t": start + number * 300}
+                for number in range(60)
+            ]
+            self.rig.send(topic, map(json.dumps, values))
+        self._sent += 1
+
+    def run(self, job: Topology, partitions: int) -> None:
+        with LocalDriver(
+            self.rig.namesrv, self.rig.folder, batch_size=200, job=job, partitions=partitions
+        ) as driver:
+            driver.catch_up()
+
+    def home(self, job: Topology) -> StateHome:
+        return StateHome.of(job.name, self.rig.client)
 
 
-def lines(seed: int, start: int) -> list[str]:
-    rng = random.Random(seed)
-    return [
-        json.dumps({"k": rng.choice(KEYS), "n": number, "t": BASE + start + number * 300})
-        for number in range(60)
-    ]
-
-
-def send(rig: Rig, left: str, right: str, part: int) -> None:
-    for topic, seed in ((left, part), (right, 100 + part)):
-        rig.send(topic, lines(seed, part * 18_000))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_results_are_the_same_with_a_rescale_while_state_is_open(rig: Rig, kind: str) -> None:
-    left, right = rig.topic(queues=1), rig.topic(queues=1)
-    outs, names = [rig.topic(queues=1), rig.topic(queues=1)], [f"still-{left}", f"moved-{left}"]
-    jobs = [
-        job_of(rig, KINDS[kind], name, left, right, out)
-        for name, out in zip(names, outs, strict=True)
-    ]
-    for part, partitions in enumerate((2, 5, 3)):
-        send(rig, left, right, part)
+def test_results_are_the_same_with_rescales_and_a_way_through_files(rig: Rig) -> None:
+    jobs = Jobs(rig)
+    outs = jobs.outs(), jobs.outs()
+    still, moved = jobs.topology("still", outs[0]), jobs.topology("moved", outs[1])
+    for part, partitions in enumerate((2, 3, 2)):
+        jobs.send()
         if part:
-            rescale(StateHome.of(names[1], rig.client), partitions)
-        for job, number in zip(jobs, (2, partitions), strict=True):
-            with LocalDriver(
-                rig.namesrv, rig.folder, batch_size=200, job=job, partitions=number
-            ) as driver:
-                driver.catch_up()
-    still, moved = (Counter(rig.read(out)) for out in outs)
-    assert still == moved
-    assert len(still) >= len(KEYS)
+            rescale(jobs.home(moved), partitions)
+        if partitions == 3:
+            through_files(jobs.home(moved))
+        jobs.run(still, 2)
+        jobs.run(moved, partitions)
+    for kind in KINDS:
+        expected, found = (Counter(rig.read(each[kind])) for each in outs)
+        assert expected == found, kind
+        assert len(expected) >= len(KEYS), kind
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_open_state_is_shown_by_key(rig: Rig, kind: str) -> None:
-    left, right, out = rig.topic(queues=1), rig.topic(queues=1), rig.topic()
-    job = job_of(rig, KINDS[kind], f"shown-{left}", left, right, out)
-    send(rig, left, right, 0)
-    with LocalDriver(rig.namesrv, rig.folder, batch_size=200, job=job) as driver:
-        driver.catch_up()
-    home = StateHome.of(job.name, rig.client)
-    with StateView(home, "op", job.operator("op")) as view:
+def through_files(home: StateHome) -> None:
+    """Write all state to lines, empty the stores, and bring it back."""
+    for store in home.record().stores:
+        with StateView(home, store) as view:
+            kept = list(exported(view))
+            assert len(kept) == len(view), store
+        import_state(home, store, [])
+        assert import_state(home, store, kept) == len(kept)
+
+
+def test_open_state_is_shown_by_key(rig: Rig) -> None:
+    jobs = Jobs(rig)
+    job = jobs.topology("shown", jobs.outs())
+    jobs.send()
+    jobs.run(job, 2)
+    for kind in (*KINDS, "rows", "foreign_key-requests", "foreign_key-rows"):
+        if kind != "foreign_key":
+            check_shown(jobs.home(job), job, kind)
+
+
+def check_shown(home: StateHome, job: Topology, kind: str) -> None:
+    with StateView(home, kind, job.operator(kind)) as view:
         shown = list(view.scan())
-        assert shown
+        assert shown, kind
         assert {entry.key for entry in shown} <= set(KEYS)
-        key = shown[-1].key
-        assert view.get(key) is not None
-        if shown[-1].start is not None:
+        assert not any(isinstance(entry.value, bytes) for entry in shown), kind
+        last = shown[-1]
+        assert view.get(last.key) is not None, kind
+        assert view.get("nobody") is None, kind
+        if last.start is not None:
             span = (datetime.fromtimestamp((BASE + s * 20_000) / 1000, UTC) for s in (-1, 1))
-            found = list(view.window(key, *span))
-            mine = [(e.start, e.end, e.value) for e in shown if e.key == key]
+            found = list(view.window(last.key, *span))
+            mine = [
+                (e.start, e.end, e.value)
+                for e in shown
+                if e.key == last.key and e.start is not None
+            ]
             assert sorted(found, key=str) == sorted(mine, key=str)
 
 
-def test_every_stateful_operator_says_how_its_store_is_laid_out() -> None:
-    without = {
-        kind.__name__
-        for kind, processor in PROCESSORS.items()
-        if kind.stateful and processor.layout is None
-    }
-    # Tables and low-level processors: a command that would move their state refuses by name.
-    refused = {
-        "ForeignKeyJoin",
-        "ForeignKeyRequests",
-        "GlobalTableJoin",
-        "KeepTable",
-        "KeyedProcess",
-        "StreamTableJoin",
-        "TableJoin",
-    }
-    assert without - {"TumblingCount"} <= refused
+def test_state_of_a_processor_is_shown_as_it_was_declared(rig: Rig) -> None:
+    jobs = Jobs(rig)
+    job = jobs.topology("declared", jobs.outs())
+    jobs.send()
+    jobs.run(job, 2)
+    with StateView(jobs.home(job), "process", job.operator("process")) as view:
+        state = view.get(KEYS[0])
+        assert state.keys() == {"last", "seen", "all", "times"}
+        assert state["all"][-1] == state["last"]
+        assert state["seen"] == {number % 3: number for number in state["all"]}
+    with StateView(jobs.home(job), "process") as view:
+        assert view.get(KEYS[0]) == state
+    with StateView(jobs.home(job), "foreign_key-rows", job.operator("foreign_key-rows")) as view:
+        told = [view.get(key) for key in KEYS]
+    assert any(found and found.keys() == {"left", "right"} for found in told)
+
+
+def test_every_stateful_operator_is_among_those_above() -> None:
+    stateful = {kind for kind in PROCESSORS if kind.stateful and kind.__module__.startswith("head")}
+    assert {kind.__name__ for kind in stateful} == {*OPERATORS, "ForeignKeyRequests"}
+    assert all(PROCESSORS[kind].layout is not None for kind in stateful)
 
 
 def test_state_without_a_layout_is_refused_before_anything_changes(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left, right, out = rig.topic(queues=1), rig.topic(queues=1), rig.topic()
-    job = job_of(rig, KINDS["tumbling"], f"none-{left}", left, right, out)
-    send(rig, left, right, 0)
-    with LocalDriver(rig.namesrv, rig.folder, batch_size=200, job=job) as driver:
-        driver.catch_up()
-    home = StateHome.of(job.name, rig.client)
+    jobs = Jobs(rig)
+    job = jobs.topology("none", jobs.outs())
+    jobs.send()
+    jobs.run(job, 2)
+    home = jobs.home(job)
     epoch = home.record().epoch
-    monkeypatch.setattr(PROCESSORS[type(job.operator("op"))], "layout", None)
+    monkeypatch.setattr(PROCESSORS[type(job.operator("tumbling"))], "layout", None)
     with pytest.raises(StateError, match="does not say which keys"):
         rescale(home, 5)
     assert home.record().epoch == epoch

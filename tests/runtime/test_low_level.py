@@ -383,7 +383,7 @@ def test_every_entry_tells_its_record_key() -> None:
         send(driver, 1, key=("a", 1))
         found = [key for base in driver._job.state("own") for key in base.entries]
     assert len(found) == 6
-    assert {KeyedProcessProcessor.key_of(entry) for entry in found} == {encode_key(("a", 1))}
+    assert {KeyedProcessProcessor.layout.key_of(entry) for entry in found} == {encode_key(("a", 1))}
 
 
 def test_processor_may_give_other_keys_and_state_behind_it_is_shuffled_to() -> None:

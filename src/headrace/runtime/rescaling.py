@@ -79,7 +79,11 @@ def _moved(
 
     step = StateStep(home, record, partitions, moved)
     for store in stores:
-        step.move(store, store, key_of=layout_of(record, store).key_of)
+        layout = layout_of(record, store)
+        if layout.everywhere:
+            step.spread(store)
+        else:
+            step.move(store, store, key_of=layout.key_of)
     return step.commit(record)
 
 
@@ -103,7 +107,8 @@ def layout_of(record: CommitRecord, store: str) -> StateLayout:
         Nothing says which key an entry of the store belongs to.
     """
     kinds = {kind.__name__: processor for kind, processor in PROCESSORS.items()}
-    name = record.shapes.get(store, {}).get("operator", "")
+    shape = record.shapes.get(store, {})
+    name = shape.get("operator", "")
     layout = kinds[name].layout if name in kinds else None
     if layout is None:
         raise StateError(
@@ -111,4 +116,4 @@ def layout_of(record: CommitRecord, store: str) -> StateLayout:
             f" ({name or 'of unknown kind'}) does not say which keys its entries belong to",
             hint="start the job once with this release, if its last start was by an older one",
         )
-    return layout
+    return layout.of(shape)

@@ -37,6 +37,8 @@ def entry_line(entry: StateEntry) -> str:
         told |= {"start": entry.start, "end": entry.end}
     if entry.part:
         told["part"] = entry.part
+    if entry.item is not None:
+        told["item"] = entry.item
     told["value"] = entry.value
     return orjson.dumps(told, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
 
@@ -72,7 +74,8 @@ def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
         record = home.transactions.open(owner).record
         home.transactions.publish(record)
         step = StateStep(home, record, record.partitions)
-        step.replace(operator, entries, layout_of(record, operator).key_of)
+        layout = layout_of(record, operator)
+        step.replace(operator, entries, None if layout.everywhere else layout.key_of)
         step.commit(record)
     finally:
         lease.release()

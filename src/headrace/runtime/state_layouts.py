@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,22 @@ __all__ = [
     "LatestLayout",
     "PartLayout",
     "PlainLayout",
+    "Read",
+    "RowLayout",
+    "Span",
     "StateEntry",
     "StateLayout",
     "TimeWindowLayout",
+    "only",
 ]
 
 _BIAS = 1 << 63
 
 Read = Callable[[bytes, str], Any]
-"""Turns the bytes of a value into what it says; the text names the part of the state."""
+"""Turns the bytes of a value into what it says; the text names the serde of the operator."""
+
+Span = tuple[bytes, bytes]
+"""State keys from the first to before the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class StateEntry:
     end: int | None = None
     #: Which part of the operator's state it is, where there are several.
     part: str = ""
+    #: What it lies under within the part: the key in a map, the number in a list.
+    item: Any = None
 
 
 class StateLayout(ABC):
@@ -48,6 +57,31 @@ class StateLayout(ABC):
 
     #: State keys are the record keys.
     plain = False
+    #: Every partition has all entries.
+    everywhere = False
+
+    def of(self, shape: Mapping[str, str]) -> StateLayout:
+        """Give the layout of one store, with what the commit record says of its shape."""
+        del shape
+        return self
+
+    def spans(self, key: bytes) -> list[Span] | None:
+        """Say where the entries of a record key lie; None where they may lie anywhere."""
+        del key
+        return None
+
+    def gathered(self, entries: Sequence[StateEntry]) -> Any:
+        """Put together what the entries of one key say, given in the order of their times.
+
+        The latest value, or of a state with parts a dict of them.
+        """
+        parts: dict[str, Any] = {}
+        for entry in entries:
+            if entry.item is None:
+                parts[entry.part] = entry.value
+            else:
+                parts.setdefault(entry.part, {})[entry.item] = entry.value
+        return parts.get("") if "" in parts or not parts else parts
 
     @abstractmethod
     def key_of(self, entry: bytes) -> bytes:
@@ -62,6 +96,10 @@ class PlainLayout(StateLayout):
     """State keys are the record keys."""
 
     plain = True
+
+    def spans(self, key: bytes) -> list[Span]:
+        """Give the one entry."""
+        return [only(key)]
 
     def key_of(self, entry: bytes) -> bytes:
         """Give the state key itself."""
@@ -95,6 +133,10 @@ class PartLayout(StateLayout):
     _part = struct.Struct(">qqqI")
     _time = 8
 
+    def spans(self, key: bytes) -> list[Span]:
+        """Give the entry of all parts."""
+        return [only(b"p" + key)]
+
     def key_of(self, entry: bytes) -> bytes:
         """Give what stands behind the family, and behind the time of a timer."""
         return entry[1:] if entry[:1] == b"p" else entry[1 + self._time :]
@@ -116,6 +158,10 @@ class LatestLayout(StateLayout):
 
     _time = 8
 
+    def spans(self, key: bytes) -> list[Span]:
+        """Give the entry of each side."""
+        return [only(side + key) for side in _SIDES]
+
     def key_of(self, entry: bytes) -> bytes:
         """Give what stands behind the side."""
         return entry[1:]
@@ -124,6 +170,26 @@ class LatestLayout(StateLayout):
         """Give the side's value."""
         side = _SIDES.get(entry[:1], "")
         return [StateEntry(decode_key(entry[1:]), read(value[self._time :], side), part=side)]
+
+
+class RowLayout(LatestLayout):
+    """The rows of a table: ``l``, the key; the value behind its time.
+
+    Parameters
+    ----------
+    serde
+        Which serde of the operator writes the values.
+    everywhere
+        Whether every partition has all rows.
+    """
+
+    def __init__(self, serde: str, *, everywhere: bool = False) -> None:
+        self._serde = serde
+        self.everywhere = everywhere
+
+    def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
+        """Give the row."""
+        return [StateEntry(decode_key(entry[1:]), read(value[self._time :], self._serde))]
 
 
 class BucketLayout(StateLayout):
@@ -150,3 +216,8 @@ class BucketLayout(StateLayout):
 
 
 _SIDES = {b"l": "left", b"r": "right"}
+
+
+def only(entry: bytes) -> Span:
+    """Give the span of one state key."""
+    return entry, entry + b"\0"

@@ -143,27 +143,51 @@ class StateStep:
             if self._moved is not None:
                 self._moved(len(keys))
 
-    def replace(self, store: str, entries: dict[bytes, bytes], key_of: KeyOf) -> None:
-        """Let a store hold these entries and no others."""
+    def spread(self, store: str) -> None:
+        """Bring all entries to partitions that are new, of a store that has them in each."""
         self._begin(store)
-        left = dict(entries)
+        new = range(self._record.partitions, self._partitions)
+        for partition, entries in self._blocks(store):
+            keys, values = [key for key, _ in entries], [value for _, value in entries]
+            if partition >= self._partitions:
+                self._stage(store, partition, keys, [None] * len(keys))
+            elif not partition:
+                for place in new:
+                    self._stage(store, place, keys, list(values))
+                    self._keep(store, place, entries)
+            if self._moved is not None:
+                self._moved(len(keys))
+
+    def replace(self, store: str, entries: dict[bytes, bytes], key_of: KeyOf | None) -> None:
+        """Let a store hold these entries and no others; without ``key_of`` each partition all."""
+        self._begin(store)
+        left = self._shares(entries, key_of)
         for partition, block in self._blocks(store):
-            places = partitions_of([key_of(key) for key, _ in block], self._partitions).tolist()
-            stays = [
-                place == partition and left.get(key) == value
-                for place, (key, value) in zip(places, block, strict=True)
-            ]
-            kept = list(itertools.compress(block, stays))
+            own = left[partition]
+            gone = [key for key, _ in block if key not in own]
+            self._stage(store, partition, gone, [None] * len(gone))
+            kept = [(key, value) for key, value in block if own.get(key) == value]
             self._keep(store, partition, kept)
             for key, _ in kept:
-                del left[key]
-            gone = [key for (key, _), stay in zip(block, stays, strict=True) if not stay]
-            self._stage(store, partition, gone, [None] * len(gone))
-        rest = iter(left.items())
-        while some := list(itertools.islice(rest, _BLOCK_ENTRIES)):
-            keys = [key for key, _ in some]
-            places = partitions_of(list(map(key_of, keys)), self._partitions).tolist()
-            self._put(store, places, keys, [value for _, value in some], [True] * len(keys))
+                del own[key]
+        for partition, own in enumerate(left):
+            rest = iter(own.items())
+            while some := list(itertools.islice(rest, _BLOCK_ENTRIES)):
+                values: list[bytes | None] = [value for _, value in some]
+                self._stage(store, partition, [key for key, _ in some], values)
+                self._keep(store, partition, some)
+
+    def _shares(
+        self, entries: dict[bytes, bytes], key_of: KeyOf | None
+    ) -> list[dict[bytes, bytes]]:
+        """Give what each partition is to hold."""
+        if key_of is None:
+            return [dict(entries) for _ in range(self._partitions)]
+        shares: list[dict[bytes, bytes]] = [{} for _ in range(self._partitions)]
+        places = partitions_of(list(map(key_of, entries)), self._partitions).tolist()
+        for place, (key, value) in zip(places, entries.items(), strict=True):
+            shares[place][key] = value
+        return shares
 
     def drop(self, store: str) -> None:
         """Delete every entry of a store."""

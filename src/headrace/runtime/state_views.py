@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace import serdes
-from headrace.errors import DeserializationError, StateError
+from headrace.errors import StateError
 from headrace.keys import encode_key, partition_of
-from headrace.runtime.algebras import algebra_of
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state_layouts import PlainLayout
+from headrace.runtime.state_values import reader
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,15 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StateView"]
 
-Read = Callable[[bytes, str], Any]
-
 #: Keys whose canonical bytes are in the order of the keys.
 _ORDERED = (str, bytes)
-#: Serdes that a commit record can name; nothing else is looked up by a name that was read.
-_KNOWN = {
-    repr(serde): serde
-    for serde in (serdes.bytes, serdes.string, serdes.int, serdes.float, serdes.json, serdes.plain)
-}
 
 
 class StateView:
@@ -74,18 +66,19 @@ class StateView:
         shape = record.shapes.get(operator, {})
         kinds = {kind.__name__: processor for kind, processor in PROCESSORS.items()}
         kind = kinds.get(shape.get("operator", ""))
-        self._layout = (None if kind is None else kind.layout) or PlainLayout()
-        self._read = _reader(known, shape.get("state", ""))
+        self._layout = ((None if kind is None else kind.layout) or PlainLayout()).of(shape)
+        self._read = reader(known, shape)
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-view-")
         self._copies: LocalCopies = home.copies([operator], Path(self._folder.name))
 
     def get(self, key: object) -> Any:
         """Give the value of a key; None where there is none.
 
-        Of a key with windows, the value of its latest window.
+        Of a key with windows, the value of its latest window; of an operator that keeps several
+        things for a key, such as both sides of a join or the states of a processor, a dict of
+        them.
         """
-        entries = sorted(self._of(key), key=lambda entry: entry.start or 0)
-        return entries[-1].value if entries else None
+        return self._layout.gathered(sorted(self._of(key), key=lambda entry: entry.start or 0))
 
     def range(self, start: object = None, stop: object = None) -> Iterator[tuple[Any, Any]]:
         """Give keys from ``start`` to before ``stop`` with their values, in the order of the keys.
@@ -146,7 +139,11 @@ class StateView:
 
     def __len__(self) -> int:
         record = self._home.record()
-        return sum(state.count for state in record.states if state.store == self.name)
+        return sum(
+            state.count
+            for state in record.states
+            if state.store == self.name and not (self._layout.everywhere and state.partition)
+        )
 
     def close(self) -> None:
         """Delete the view's copies."""
@@ -170,11 +167,12 @@ class StateView:
                 yield from self._entries_of(base, encoded)
 
     def _entries_of(self, base: StateBase, key: bytes) -> Iterator[StateEntry]:
-        if self._layout.plain:
-            (value,) = base.get_many([key])
-            found = [(key, value)] if value is not None else []
-        else:
-            found = [pair for pair in base.scan() if self._layout.key_of(pair[0]) == key]
+        spans = self._layout.spans(key)
+        found = (
+            (pair for pair in base.scan() if self._layout.key_of(pair[0]) == key)
+            if spans is None
+            else (pair for span in spans for pair in base.range(*span))
+        )
         for entry, value in found:
             yield from self._layout.shown(entry, value, self._read)
 
@@ -199,6 +197,8 @@ class StateView:
         """Open the partitions as of the last commit: all, or the one of a key."""
         record = self._home.record()
         wanted = None if key is None else partition_of(key, record.partitions)
+        if self._layout.everywhere:
+            wanted = 0
         with ExitStack() as opened:
             yield [
                 self._open(opened, record, number)
@@ -213,28 +213,6 @@ class StateView:
         copy = self._copies.open(self.name, partition, summary, record.lineage)
         opened.callback(copy.close)
         return copy.base
-
-
-def _reader(known: Operator | None, state: str) -> Read:
-    """Choose how values are read: by the operator, by a serde of ours, else not at all."""
-    aggregation = getattr(known, "aggregation", None)
-    if aggregation is not None:
-        algebra = algebra_of(aggregation)
-        serde = aggregation.state_serde
-        return lambda value, part: algebra.result(serde.deserialize(value))  # noqa: ARG005
-    guess = _KNOWN.get(state, serdes.bytes)
-
-    def read(value: bytes, part: str) -> Any:
-        own = getattr(known, f"{part or 'state'}_serde", None)
-        if own is not None:
-            return own.deserialize(value)
-        # A serde may be shown by the name of the one inside it.
-        try:
-            return guess.deserialize(value)
-        except DeserializationError:
-            return value
-
-    return read
 
 
 def _order(pair: tuple[Any, Any]) -> Any:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.serdes import Serde
     from headrace.topology.operators import Operator
 
-__all__ = ["Shape", "shape_changes", "state_shape"]
+__all__ = ["Shape", "shape_changes", "state_serdes", "state_shape"]
 
 Shape = Mapping[str, str]
 """What the layout of a store follows from, as text that is the same in every process."""
 
 _WINDOWS = ("window", "windows")
+#: What a topology may have more of without harm to the state that is there.
+_GROWS = ("states.", "kinds.")
 
 
 def state_shape(operator: Operator) -> dict[str, str]:
@@ -32,11 +35,13 @@ def state_shape(operator: Operator) -> dict[str, str]:
     """
     shape = {"operator": type(operator).__name__}
     for field in fields(operator):
-        value = getattr(operator, field.name)
         if field.name.endswith("_serde"):
-            shape[field.name.removesuffix("_serde")] = repr(value)
+            shape[field.name.removesuffix("_serde")] = repr(getattr(operator, field.name))
         elif field.name in _WINDOWS:
-            shape["window"] = str(value)
+            shape["window"] = str(getattr(operator, field.name))
+    for spec in getattr(operator, "states", ()):
+        shape[f"states.{spec.name}"] = repr(spec.serde)
+        shape[f"kinds.{spec.name}"] = spec.kind if spec.ttl is None else f"{spec.kind} with ttl"
     aggregation = getattr(operator, "aggregation", None)
     if aggregation is not None:
         shape["kind"] = aggregation.kind
@@ -46,14 +51,27 @@ def state_shape(operator: Operator) -> dict[str, str]:
     return shape
 
 
+def state_serdes(operator: Operator) -> dict[str, Serde[Any]]:
+    """Give the serdes that a shape names, by the same names."""
+    found = {
+        field.name.removesuffix("_serde"): getattr(operator, field.name)
+        for field in fields(operator)
+        if field.name.endswith("_serde")
+    }
+    specs = getattr(operator, "states", ())
+    return found | {f"states.{spec.name}": spec.serde for spec in specs}
+
+
 def shape_changes(old: Shape, new: Shape) -> list[str]:
-    """Tell what differs, a part a line.
+    """Tell what differs, a part a line; a state that a processor declares anew is no difference.
 
     >>> shape_changes({"state": "int", "key": "key"}, {"state": "json", "key": "key"})
     ['state int -> json']
+    >>> shape_changes({"states.last": "int"}, {"states.last": "int", "states.seen": "plain"})
+    []
     """
     return [
         f"{part} {old.get(part, 'none')} -> {new.get(part, 'none')}"
         for part in dict.fromkeys([*old, *new])
-        if old.get(part) != new.get(part)
+        if old.get(part) != new.get(part) and (part in old or not part.startswith(_GROWS))
     ]

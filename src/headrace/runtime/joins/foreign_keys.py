@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from headrace.keys import decode_key, encode_keys
 from headrace.runtime.chunk import Chunk
+from headrace.runtime.joins.layouts import ReferenceLayout, ReferringLayout, place
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
 from headrace.runtime.joins.tables import over_present
 from headrace.runtime.keyless import NULL_KEYS
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ForeignKeyJoinProcessor", "ForeignKeyRequestsProcessor"]
 
-_LENGTH = struct.Struct(">I")
-
 
 class ForeignKeyRequestsProcessor(Processor[ForeignKeyRequests]):
     """Keeps which key each row refers to, and tells it, and the one before, of every change.
@@ -33,6 +31,8 @@ class ForeignKeyRequestsProcessor(Processor[ForeignKeyRequests]):
     A request is (own key, row as bytes, whether the row is gone from everywhere): a row that moves
     to another key is taken back from the old one without a word to those behind.
     """
+
+    layout = ReferenceLayout()
 
     def __init__(self, operator: ForeignKeyRequests, context: ProcessorContext) -> None:
         super().__init__(operator, context)
@@ -79,6 +79,8 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
     State: ``r`` and key to the row; ``s``, key and referring key to the referring row.
     """
 
+    layout = ReferringLayout()
+
     def __init__(self, operator: ForeignKeyJoin, context: ProcessorContext) -> None:
         super().__init__(operator, context)
         self._function = UserFunction(operator, operator.function, context.locator)
@@ -110,11 +112,11 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
     def _request(self, arrivals: Arrivals, i: int) -> list[tuple[bytes, tuple[Any, Any] | None]]:
         owner, row, gone = arrivals.values[i]
         key, store = arrivals.keys[i], self.context.store(self.operator)
-        place = _place(key) + owner
+        own = place(key) + owner
         if row is None:
-            store.delete(place)
+            store.delete(own)
             return [(owner, None)] if gone else []
-        store.put(place, row)
+        store.put(own, row)
         found = None if key == NO_KEY else store.get(b"r" + key)
         return [(owner, self._pair(row, found))]
 
@@ -130,9 +132,9 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
             with writing(self.operator, f"its state (serde {self.operator.right_serde!r})"):
                 found = self.operator.right_serde.serialize(value)
             store.put(b"r" + key, found)
-        start = _place(key)
+        start = place(key)
         entries = list(store.range(start, start[:-1] + b"\x01"))
-        return [(place[len(start) :], self._pair(row, found)) for place, row in entries]
+        return [(found_at[len(start) :], self._pair(row, found)) for found_at, row in entries]
 
     def _pair(self, row: bytes, found: bytes | None) -> tuple[Any, Any] | None:
         """Give both rows, None where there is no result."""
@@ -140,8 +142,3 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
             return None
         left = self.operator.row_serde.deserialize(row)
         return left, None if found is None else self.operator.right_serde.deserialize(found)
-
-
-def _place(key: bytes) -> bytes:
-    """Begin the places of all rows that refer to a key; no other key's places lie between them."""
-    return b"s" + _LENGTH.pack(len(key)) + key + b"\x00"

@@ -14,6 +14,7 @@ from headrace.runtime.joins.latest import LatestValues
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
 from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
+from headrace.runtime.state_layouts import RowLayout
 from headrace.runtime.user_code import UserFunction
 from headrace.runtime.writing import writing
 from headrace.topology.tables import GlobalTableJoin, Lookup, StreamTableJoin
@@ -90,9 +91,13 @@ class _Lookup(Processor[LookupT]):
 class StreamTableJoinProcessor(_Lookup[StreamTableJoin]):
     """Looks records up by their own keys."""
 
+    layout = RowLayout("right")
+
 
 class GlobalTableJoinProcessor(_Lookup[GlobalTableJoin]):
     """Looks records up by keys that a selector gives; every partition has all rows."""
+
+    layout = RowLayout("right", everywhere=True)
 
     def __init__(self, operator: GlobalTableJoin, context: ProcessorContext) -> None:
         super().__init__(operator, context)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Kept, decoded, packed, raw_values
+from headrace.runtime.joins.layouts import JoinSessionLayout
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
 from headrace.runtime.joins.timed import TimedJoinProcessor
 from headrace.runtime.timers import Timers
@@ -40,6 +41,8 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
 
     A lonely record's result has the time of the session's last record.
     """
+
+    layout = JoinSessionLayout()
 
     def __init__(self, operator: SessionJoin, context: ProcessorContext) -> None:
         super().__init__(operator, context)

@@ -12,6 +12,7 @@ from headrace.runtime.joins.latest import LatestValues
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
 from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
+from headrace.runtime.state_layouts import LatestLayout, RowLayout
 from headrace.runtime.user_code import UserFunction
 from headrace.topology.tables import FilterTable, KeepTable, MapTable, TableJoin
 
@@ -31,6 +32,8 @@ __all__ = [
 
 class KeepTableProcessor(Processor[KeepTable]):
     """Keeps the last value of each key; a delete of what is not there goes no further."""
+
+    layout = RowLayout("value")
 
     def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
         """Handle changes in the order of the marks."""
@@ -102,6 +105,8 @@ def over_present(
 
 class TableJoinProcessor(Processor[TableJoin]):
     """Gives the joined row of a key whenever one side's changes, and a delete when it ends."""
+
+    layout = LatestLayout()
 
     def __init__(self, operator: TableJoin, context: ProcessorContext) -> None:
         super().__init__(operator, context)

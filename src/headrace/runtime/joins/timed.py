@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.joins.sides import LEFT, RIGHT, Meetings, merged_sides
 from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
-from headrace.runtime.state_layouts import BucketLayout
+from headrace.runtime.state_layouts import BucketLayout, StateLayout
 from headrace.topology.joins import TimedJoin
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ JoinT = TypeVar("JoinT", bound=TimedJoin)
 class TimedJoinProcessor(Processor[JoinT]):
     """Handles the records of both sides and the rise of event time in the order of the marks."""
 
-    layout = BucketLayout()
+    layout: ClassVar[StateLayout | None] = BucketLayout()
 
     def __init__(self, operator: JoinT, context: ProcessorContext) -> None:
         super().__init__(operator, context)

@@ -24,10 +24,19 @@ if TYPE_CHECKING:
 
     from headrace.runtime.state import StateStore
 
-__all__ = ["EVENT", "WALL", "Cells", "key_of_entry", "key_part", "name_part", "state_prefix"]
+__all__ = [
+    "EVENT",
+    "STATE",
+    "WALL",
+    "Cells",
+    "key_of_entry",
+    "key_part",
+    "name_part",
+    "state_prefix",
+]
 
 EVENT, WALL = b"e", b"w"
-_STATE, _EXPIRY = b"s", b"x"
+STATE, _EXPIRY = b"s", b"x"
 _LENGTH = struct.Struct(">I")
 _END = struct.Struct(">q")
 _TIME_BYTES = 8
@@ -59,7 +68,7 @@ def key_of_entry(entry: bytes) -> bytes:
     b'k'
     """
     family = entry[:1]
-    at = 1 if family == _STATE else 1 + _TIME_BYTES
+    at = 1 if family == STATE else 1 + _TIME_BYTES
     if family == _EXPIRY:
         at += 1
     (length,) = _LENGTH.unpack_from(entry, at)
@@ -87,24 +96,24 @@ class Cells:
 
     def prefetch(self, entries: list[bytes]) -> None:
         """Look many entries up at once."""
-        self.store.get_many([_STATE + entry for entry in entries])
+        self.store.get_many([STATE + entry for entry in entries])
 
     def get(self, entry: bytes, *, ends: bool) -> bytes | None:
         """Give what lies in an entry."""
-        found = self.store.get(_STATE + entry)
+        found = self.store.get(STATE + entry)
         return self._living(found) if ends and found is not None else found
 
     def set(self, entry: bytes, value: bytes, end: int | None) -> None:
         """Fill an entry; ``end`` is when it is gone, None for an entry that stays."""
         if end is None:
-            self.put(_STATE + entry, value)
+            self.put(STATE + entry, value)
             return
         old = self._end(entry)
         if old != end:
             if old is not None:
-                self._ends.clear(old, _STATE + entry)
-            self._ends.set(end, _STATE + entry)
-        self.put(_STATE + entry, _END.pack(end) + value)
+                self._ends.clear(old, STATE + entry)
+            self._ends.set(end, STATE + entry)
+        self.put(STATE + entry, _END.pack(end) + value)
 
     def end(self, entry: bytes) -> int | None:
         """Tell when an entry ends that is there."""
@@ -114,15 +123,15 @@ class Cells:
         """Empty an entry."""
         old = self._end(entry) if ends else None
         if old is not None:
-            self._ends.clear(old, _STATE + entry)
-        self.delete(_STATE + entry)
+            self._ends.clear(old, STATE + entry)
+        self.delete(STATE + entry)
 
     def within(self, start: bytes, stop: bytes, *, ends: bool) -> Iterator[tuple[bytes, bytes]]:
         """Give the entries from ``start`` to before ``stop``, in order of their keys."""
-        for key, found in list(self.range(_STATE + start, _STATE + stop)):
+        for key, found in list(self.range(STATE + start, STATE + stop)):
             value = self._living(found) if ends else found
             if value is not None:
-                yield key[len(_STATE) :], value
+                yield key[len(STATE) :], value
 
     def expire(self, time: int) -> None:
         """Empty the entries that end up to a time."""
@@ -161,7 +170,7 @@ class Cells:
             self._before[key] = self.store.get(key)
 
     def _end(self, entry: bytes) -> int | None:
-        found = self.store.get(_STATE + entry)
+        found = self.store.get(STATE + entry)
         return None if found is None else int(_END.unpack_from(found)[0])
 
     def _living(self, found: bytes) -> bytes | None:

@@ -13,7 +13,8 @@ from headrace.errors import TopologyError
 from headrace.keys import decode_key, encode_keys
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.low_level.alarms import Alarms, KeyTimer
-from headrace.runtime.low_level.cells import EVENT, WALL, Cells, key_of_entry
+from headrace.runtime.low_level.cells import EVENT, WALL, Cells
+from headrace.runtime.low_level.layout import ProcessLayout
 from headrace.runtime.low_level.states import KINDS, Scope, State
 from headrace.runtime.low_level.times import datetime_of, milliseconds
 from headrace.runtime.processors import Processor, ProcessorContext, TimedProcessor
@@ -215,6 +216,8 @@ class ProcessProcessor(Processor[Process]):
 class KeyedProcessProcessor(TimedProcessor[KeyedProcess]):
     """Runs a processor with state and timers of each key."""
 
+    layout = ProcessLayout()
+
     def __init__(self, operator: KeyedProcess, context: ProcessorContext) -> None:
         super().__init__(operator, context)
         self._host = _Host(operator, context)
@@ -223,11 +226,6 @@ class KeyedProcessProcessor(TimedProcessor[KeyedProcess]):
         self._alarms: dict[str, Alarms] = {}
         self._states: dict[str, State] = {}
         self._clocks = {timer.clock for timer in operator.timers}
-
-    @classmethod
-    def key_of(cls, entry: bytes) -> bytes:
-        """Give the record key that an entry belongs to."""
-        return key_of_entry(entry)
 
     def process(self, chunk: Chunk) -> Chunk:
         cells, scope = self._open()
