@@ -10,7 +10,8 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ Case = dict[str, Any]
 RunCase = Callable[[Case], None]
 """Runs one case; raises AssertionError with what was wrong."""
 
+RunCases = Callable[[Sequence[Case]], Iterator[Exception | None]]
+"""Runs many cases at once; gives for each what was wrong, None when nothing was."""
+
 #: Kind of cases, and what they run on, the usual first: module and function.
 RUNNERS = {
     "compaction": {"store": ("tests.store.compaction.cases", "run_case")},
@@ -29,24 +33,34 @@ RUNNERS = {
         "spark": ("tests.streams.cases.spark", "run_on_spark"),
     },
 }
+#: Those that run all cases of a file together: a job on Spark takes long to start.
+AT_ONCE = {("tests.streams.cases.spark", "run_on_spark")}
 
 
 def run_file(kind: str, path: Path, on: str = "") -> Iterator[tuple[Case, str | None]]:
     """Run every case of a file; gives each with what was wrong, None when nothing was."""
     runners = RUNNERS[kind]
     module, function = runners[on or next(iter(runners))]
-    run_case: RunCase = getattr(importlib.import_module(module), function)
-    for case in json.loads(path.read_text())["cases"]:
-        yield case, _failure(run_case, case)
+    run: Any = getattr(importlib.import_module(module), function)
+    cases = json.loads(path.read_text())["cases"]
+    many: RunCases = run if (module, function) in AT_ONCE else partial(_each, run)
+    for case, error in zip(cases, many(cases), strict=True):
+        yield case, None if error is None else _told(error)
 
 
-def _failure(run_case: RunCase, case: Case) -> str | None:
-    try:
-        run_case(case)
-    except Exception as error:
-        text = str(error) or repr(error)
-        return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"
-    return None
+def _each(run_case: RunCase, cases: Sequence[Case]) -> Iterator[Exception | None]:
+    for case in cases:
+        try:
+            run_case(case)
+        except Exception as error:
+            yield error
+        else:
+            yield None
+
+
+def _told(error: Exception) -> str:
+    text = str(error) or repr(error)
+    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"
 
 
 def main(arguments: list[str]) -> int:

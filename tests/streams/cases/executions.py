@@ -10,14 +10,16 @@ from zlib import crc32
 
 from headrace import TopologyTestDriver, serdes
 from headrace.runtime import TestRecord
+from headrace.serdes import TableDeserializer
 from tests.streams.cases.comparing import Result, compare_steps, compare_totals
 from tests.streams.cases.pipelines import Built, build
 
-__all__ = ["cuts", "moment", "queues_of", "result_of", "run_on_driver"]
+__all__ = ["KEYED", "cuts", "moment", "queues_of", "result_of", "run_on_driver"]
 
 Row = Mapping[str, Any]
 
-_KEYED = serdes.with_key(serdes.json, of=object)
+#: Reads results; an empty body is that of a key that was deleted.
+KEYED = TableDeserializer(serdes.as_deserializer(serdes.with_key(serdes.json, of=object)))
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -57,7 +59,8 @@ def cuts(case: Row, count: int = 3) -> Iterator[tuple[int, list[Sequence[Row]]]]
 def queues_of(built: Built, rows: Sequence[Row]) -> dict[str, int]:
     """Say how many queues each topic needs."""
     return {
-        topic: 1 + max(row.get("partition") or 0 for row in rows if row["stream"] == stream)
+        topic: 1
+        + max([row.get("partition") or 0 for row in rows if row["stream"] == stream] or [0])
         for stream, topic in built.inputs.items()
     }
 
@@ -67,13 +70,13 @@ def moment(row: Row) -> datetime:
     return _EPOCH + timedelta(milliseconds=row["time"])
 
 
-def result_of(output: str, record: TestRecord[Any, Any], params: Row) -> Result:
+def result_of(output: str, record: TestRecord[Any, Any], gap: int | None) -> Result:
     """Read a result of an output."""
     edges = [record.headers.get(f"window_{edge}_time") for edge in ("start", "end")]
     window = None if None in edges else (int(edges[0] or 0), int(edges[1] or 0))
-    if window is not None and "gap" in params:
+    if window is not None and gap is not None:
         # The file ends a session at its last event.
-        window = (window[0], window[1] - params["gap"])
+        window = (window[0], window[1] - gap)
     time = (record.time - _EPOCH) // timedelta(milliseconds=1)
     return Result(output, record.key, record.value, time, window)
 
@@ -97,5 +100,5 @@ def _run(
 
 def _results(driver: TopologyTestDriver, built: Built) -> Iterator[Result]:
     for output, topic in built.outputs.items():
-        for record in driver.output(topic, _KEYED).read_all():
-            yield result_of(output, record, built.params)
+        for record in driver.output(topic, KEYED).read_all():
+            yield result_of(output, record, built.gaps.get(output))

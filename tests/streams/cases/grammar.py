@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Call", "Chain", "Operation", "parse"]
+__all__ = ["Call", "Chain", "Operation", "arguments", "parse", "parse_chain"]
 
 _OUTPUT = re.compile(r"\s*->\s*(\w+)\s*$")
 _NAME = re.compile(r"\s*(\w+)\s*")
+_KIND = re.compile(
+    r"\b(stream|table|global table|globalTable|KStream|KTable|GlobalKTable) (\w+)(?=[\s.,);]|$)"
+)
+_QUOTES = "\"'"
 _ONE_JOB = re.compile(r",\s*(?:in )?one job\s*$")
 #: Methods that are written without parentheses.
 _BARE = frozenset({"groupByKey"})
@@ -51,7 +55,7 @@ def parse(text: str) -> list[Operation]:
     ['outA', 'outB']
     """
     operations = []
-    for part in _ONE_JOB.sub("", text).split(";"):
+    for part in _KIND.sub(_named, _ONE_JOB.sub("", text)).split(";"):
         # An arrow inside parentheses belongs to a function.
         found = _OUTPUT.search(part)
         body = part[: found.start()] if found else part
@@ -79,10 +83,41 @@ def parse_chain(text: str) -> Chain:
     return Chain(head, tuple(calls), text[at:].strip())
 
 
+def arguments(text: str) -> list[str]:
+    """Divide what stands between parentheses at its commas.
+
+    >>> arguments("0, (a, v) -> a + v"), arguments("'a,b'"), arguments("")
+    (['0', '(a, v) -> a + v'], ["'a,b'"], [])
+    """
+    depths = _depths(text)
+    edges = [at for at, one in enumerate(text) if one == "," and depths[at] == 0]
+    ends = zip([-1, *edges], [*edges, len(text)], strict=True)
+    parts = [text[begin + 1 : end].strip() for begin, end in ends]
+    return parts if any(parts) else []
+
+
+def _named(found: re.Match[str]) -> str:
+    """Write ``table right`` as ``table(right)``; a stream is a stream anyway."""
+    kind = found[1].lower().replace("k", "", 1) if "K" in found[1] else found[1]
+    kinds = {"table": "table", "globaltable": "globalTable", "global table": "globalTable"}
+    name = kinds.get(kind if " " in kind else kind.lower())
+    return found[2] if name is None else f"{name}({found[2]})"
+
+
 def _closing(text: str, at: int) -> int:
-    depth = 0
-    for index in range(at, len(text)):
-        depth += (text[index] == "(") - (text[index] == ")")
+    for index, depth in enumerate(_depths(text[at:])):
         if depth == 0:
-            return index
+            return at + index
     raise AssertionError(f"a parenthesis of {text!r} is not closed")
+
+
+def _depths(text: str) -> list[int]:
+    """Count for each character the brackets that are open behind it; quoted ones are text."""
+    depth, quote, depths = 0, "", list[int]()
+    for one in text:
+        if one in _QUOTES and quote in ("", one):
+            quote = "" if quote else one
+        elif not quote:
+            depth += (one in "([{") - (one in ")]}")
+        depths.append(depth + bool(quote))
+    return depths

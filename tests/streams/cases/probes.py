@@ -12,8 +12,8 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.processors import TimedProcessor
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.watermarks import Watermark
-from headrace.topology import Operator, Topology
-from headrace.topology.operators import Sink, Source
+from headrace.topology import Operator
+from headrace.topology.operators import Sink
 
 __all__ = ["Watermarks", "watermarks"]
 
@@ -51,13 +51,13 @@ class WatermarksProcessor(TimedProcessor[Watermarks]):
 PROCESSORS[Watermarks] = WatermarksProcessor
 
 
-def watermarks(name: str, source: Source, sink_topic: str, width: int) -> Topology:
-    """Put the probe between a source and a sink."""
-    probe = Watermarks(name="watermarks", parents=(source.name,), width=width)
+def watermarks(source: str, topic: str, width: int) -> tuple[Watermarks, Sink]:
+    """Make the probe behind a source, and its sink."""
+    probe = Watermarks(name=f"watermarks-{topic}", parents=(source,), width=width)
     sink = Sink(
-        name="sink",
+        name=f"sink-{topic}",
         parents=(probe.name,),
-        topic=sink_topic,
+        topic=topic,
         serializer=serdes.as_serializer(serdes.json),
     )
-    return Topology(name, (source, probe, sink))
+    return probe, sink

@@ -1,4 +1,4 @@
-"""The words of operations, RocketMQ Streams' and ours, and what each does to a chain.
+"""The words of operations, RocketMQ Streams', Kafka Streams' and ours, and what each does.
 
 A line of the table is all that a word needs.  ``k`` and ``v`` are a record's key and value; a
 selector that is ``k`` alone keeps the messages' own keys.
@@ -6,12 +6,22 @@ selector that is ``k`` alone keeps the messages' own keys.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.streams.cases.expressions import Expression, expression
-from tests.streams.cases.grammar import Call, parse_chain
+from tests.streams.cases.expressions import expression
+from tests.streams.cases.functions import (
+    Folds,
+    OfRecord,
+    Pairs,
+    absent,
+    function,
+    selector,
+    selects,
+)
+from tests.streams.cases.grammar import Call, arguments, parse_chain
 
 if TYPE_CHECKING:
     from tests.streams.cases.pipelines import Place
@@ -21,52 +31,8 @@ __all__ = ["VOCABULARY", "Word"]
 Word = Callable[["Place", Call], None]
 """Adds what one call means to a chain."""
 
-_NON_WORD = re.compile(r"\W+")
-_OWN_KEY = ("k", "key", "k -> k")
-_OWN_VALUE = ("", "v", "value", "word", "id", "identity")
-
-
-def identity(value: Any) -> Any:
-    """Give what is taken."""
-    return value
-
-
-def lower_words(text: str) -> list[str]:
-    """Split a text into words in small letters."""
-    return [word for word in _NON_WORD.split(text.lower()) if word]
-
-
-#: Functions that cases describe in words.
-_PHRASES: dict[str, Callable[[Any], Any]] = {
-    "lower, split on non-word": lower_words,
-    "split": str.split,
-    "lower": str.lower,
-    "upper": str.upper,
-}
-
-
-def function(text: str | None) -> Callable[[Any], Any]:
-    """Read a function of a value."""
-    if (text or "") in _OWN_VALUE:
-        return identity
-    return _PHRASES.get(text or "") or expression(text or "", ["v"])
-
-
-def _pair(text: str) -> Callable[[Any, Any], Any]:
-    """Read a selector that looks at key and value: it gives the new key with the value."""
-    selector = expression(text, ["k", "v"])
-    return Rekeyed(selector)
-
-
-class Rekeyed:
-    """A function for ``map`` that sets the key."""
-
-    def __init__(self, selector: Expression) -> None:
-        self.selector = selector
-
-    def __call__(self, key: Any, value: Any) -> tuple[Any, Any]:
-        """Give the new key and the value."""
-        return self.selector(key, value), value
+_OWN_KEY = ("", "k", "key", "k -> k", "(k, v) -> k", "(k,v) -> k")
+_PAIR = re.compile(r"->\s*(\(.+,.+\))\s*$", re.DOTALL)
 
 
 def _values(method: str) -> Word:
@@ -76,36 +42,98 @@ def _values(method: str) -> Word:
     return add
 
 
+def _map(place: Place, call: Call) -> None:
+    """Map values; a function of key and value that gives a pair sets the key, too."""
+    chosen = function(call.argument)
+    pairs = isinstance(chosen, OfRecord) and _PAIR.search(call.argument or "")
+    place.call("map" if pairs else "map_values", chosen)
+    if place.building.params.get("null_result") == "dropped":
+        place.call("filter", expression("v != null", ["v"]))
+
+
+def _filter_not(place: Place, call: Call) -> None:
+    place.call("filter", Not(function(call.argument)))
+
+
+class Not:
+    """The contrary of a function of the value."""
+
+    def __init__(self, predicate: Callable[[Any], Any]) -> None:
+        self.predicate = predicate
+
+    def __call__(self, value: Any) -> bool:
+        """Tell whether it does not hold."""
+        return not self.predicate(value)
+
+
 def _key_by(place: Place, call: Call) -> None:
     text = (call.argument or "").strip()
     if text in _OWN_KEY:
         place.call("group_by_key")
-    elif "->" not in text and text not in _OWN_VALUE and expression(text, ["k", "v"]).uses("k"):
-        place.call("map", _pair(text))
+    elif selects(text) and selector(text).uses(selector(text).parameters[0]):
+        place.call("map", Pairs(selector(text)))
         place.call("group_by_key")
     else:
         place.call("key_by", function(text))
 
 
-def _group_by_key(place: Place, call: Call) -> None:
-    del call
-    place.call("group_by_key")
-
-
 def _aggregate(method: str) -> Word:
     def add(place: Place, call: Call) -> None:
-        chosen = [] if (call.argument or "") in _OWN_VALUE else [function(call.argument)]
-        place.aggregate(method, *chosen)
+        place.aggregate(method, *[function(call.argument)] * selects(call.argument))
 
     return add
 
 
-def _count_distinct(place: Place, call: Call) -> None:
+def _count(place: Place, call: Call) -> None:
+    """Count records, the different values, or those where a selector gives something."""
+    text = (call.argument or "").strip()
+    if text.startswith("distinct"):
+        _distinct(place, Call(call.name, text.removeprefix("distinct").strip()))
+        return
+    if selects(text):
+        place.call("filter", Not(Absent(function(text))))
+    place.aggregate("count")
+
+
+class Absent:
+    """Tells whether a function gives nothing."""
+
+    def __init__(self, chosen: Callable[[Any], Any]) -> None:
+        self.chosen = chosen
+
+    def __call__(self, value: Any) -> bool:
+        """Tell it of a value."""
+        return absent(self.chosen(value))
+
+
+def _distinct(place: Place, call: Call) -> None:
     place.aggregate("count_distinct", function(call.argument))
 
 
+def _top(place: Place, call: Call) -> None:
+    count, *rest = arguments(call.argument or "")
+    place.aggregate("top", int(count), *map(function, rest))
+
+
+def _collect(place: Place, call: Call) -> None:
+    del call
+    place.aggregate("collect")
+
+
 def _reduce(place: Place, call: Call) -> None:
-    place.aggregate("reduce", expression(call.argument or "", ["a", "b"]))
+    text = call.argument or place.building.params.get("reducer", "")
+    place.aggregate("reduce", expression(text, ["a", "b"]))
+
+
+def _fold(place: Place, call: Call) -> None:
+    """Fold values into a first one: ``aggregate(0, (a, v) -> a + v)``, or as parameters say."""
+    params = place.building.params
+    first, step = params.get("init", params.get("initial")), params.get("adder", "")
+    if parts := arguments(call.argument or ""):
+        *firsts, step = parts
+        first = ast.literal_eval(firsts[0]) if firsts else first
+    names = [name for name in ("agg", "acc", "a") if re.search(rf"\b{name}\b", step)]
+    place.aggregate("aggregate", Folds(first, expression(step, [*names[:1], "v"])))
 
 
 def _window(place: Place, call: Call) -> None:
@@ -114,52 +142,93 @@ def _window(place: Place, call: Call) -> None:
 
 def _join(method: str) -> Word:
     def add(place: Place, call: Call) -> None:
-        right = place.building.branch(parse_chain(call.argument or ""))
-        place.begin_join(method, right)
+        text, *spans = arguments(call.argument or "")
+        place.begin_join(method, place.building.branch(parse_chain(text)))
+        for span in spans:
+            place.begun().hear(span)
 
     return add
 
 
+def _side(name: str) -> Word:
+    def add(place: Place, call: Call) -> None:
+        place.begun().keys[name] = function(call.argument)
+
+    return add
+
+
+def _span(place: Place, call: Call) -> None:
+    place.begun().hear(f"within {call.argument}")
+
+
+def _apply(place: Place, call: Call) -> None:
+    place.finish_join(call.argument)
+
+
 def _merge(place: Place, call: Call) -> None:
-    place.call("merge", place.building.branch(parse_chain(call.argument or "")))
+    others = [place.building.branch(parse_chain(one)) for one in arguments(call.argument or "")]
+    place.call("merge", *others)
 
 
 def _nothing(place: Place, call: Call) -> None:
-    """Words that say what is so anyway: a result is a stream."""
+    """Words that say what is so anyway: a result is a stream, and goes to the output."""
 
 
-def _table(place: Place, call: Call) -> None:
+def _plain(method: str) -> Word:
+    def add(place: Place, call: Call) -> None:
+        del call
+        place.call(method)
+
+    return add
+
+
+def _late(place: Place, call: Call) -> None:
     del call
-    place.call("to_table")
+    place.late()
 
 
 VOCABULARY: dict[str, Word] = {
-    "map": _values("map_values"),
+    "map": _map,
     "mapValues": _values("map_values"),
     "flatMap": _values("flat_map_values"),
     "flatMapValues": _values("flat_map_values"),
     "filter": _values("filter"),
+    "filterNot": _filter_not,
     "foreach": _values("peek"),
     "peek": _values("peek"),
     "selectTimestamp": _values("select_timestamp"),
     "keyBy": _key_by,
     "groupBy": _key_by,
-    "groupByKey": _group_by_key,
-    "count": _aggregate("count"),
-    "countDistinct": _count_distinct,
+    "selectKey": _key_by,
+    "groupByKey": _plain("group_by_key"),
+    "repartition": _plain("repartition"),
+    "count": _count,
+    "countDistinct": _distinct,
+    "distinctCount": _distinct,
     "sum": _aggregate("sum"),
     "avg": _aggregate("avg"),
+    "average": _aggregate("avg"),
+    "mean": _aggregate("avg"),
     "min": _aggregate("min"),
     "max": _aggregate("max"),
+    "top": _top,
+    "collect": _collect,
     "reduce": _reduce,
+    "aggregate": _fold,
     "window": _window,
     "windowedBy": _window,
+    "late": _late,
     "join": _join("join"),
+    "innerJoin": _join("join"),
     "leftJoin": _join("left_join"),
     "outerJoin": _join("outer_join"),
+    "fullJoin": _join("outer_join"),
+    "where": _side("where"),
+    "equalTo": _side("equal_to"),
+    "within": _span,
+    "apply": _apply,
     "merge": _merge,
-    "toRStream": _nothing,
-    "toStream": _nothing,
-    "toTable": _table,
-    "table": _table,
+    "union": _merge,
+    "toTable": _plain("to_table"),
+    **dict.fromkeys(["toRStream", "toStream", "to", "sink", "suppress", "print"], _nothing),
 }
