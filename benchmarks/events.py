@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from benchmarks.sizes import QUEUES
 from headrace.client import Admin, Client, Producer
 
-__all__ = ["EVENTS_PER_SECOND", "random_keys", "send_events", "serial_keys"]
+__all__ = ["EVENTS_PER_SECOND", "add_events", "random_keys", "send_events", "serial_keys"]
 
 Int64s = npt.NDArray[np.int64]
 
 #: Of event time.
 EVENTS_PER_SECOND = 10_000
-_CHUNK = 1_000
+_CHUNK = 4_000
 _START = 1_700_000_000_000
 
 
@@ -36,12 +36,17 @@ def serial_keys(count: int) -> Iterator[Int64s]:
 
 
 def send_events(client: Client, topics: Sequence[str], chunks: Iterator[Int64s]) -> None:
-    """Make topics and send events ``{"k": KEY, "n": NUMBER}`` to each, spread over its queues.
+    """Make topics and send events to each."""
+    for topic in topics:
+        Admin(client).create_topic(topic, queues=QUEUES)
+    add_events(client, topics, chunks)
+
+
+def add_events(client: Client, topics: Sequence[str], chunks: Iterator[Int64s]) -> None:
+    """Send events ``{"k": KEY, "n": NUMBER}`` to each of some topics, spread over its queues.
 
     The events of a chunk share their time; all queues' times go on side by side.
     """
-    for topic in topics:
-        Admin(client).create_topic(topic, queues=QUEUES)
     by_topic = [client.queues(topic, for_="write") for topic in topics]
     producer = Producer(client)
     for number, keys in enumerate(chunks):

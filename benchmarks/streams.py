@@ -8,20 +8,29 @@ from datetime import timedelta
 from typing import TypedDict
 
 from benchmarks.clusters import embedded
-from benchmarks.events import EVENTS_PER_SECOND, random_keys, send_events, serial_keys
+from benchmarks.events import (
+    EVENTS_PER_SECOND,
+    add_events,
+    random_keys,
+    send_events,
+    serial_keys,
+)
 from benchmarks.lines import send_lines
 from benchmarks.measures import Plan, Runs, benchmark
 from benchmarks.sizes import QUEUES, WORDS_PER_LINE, Sizes
 from benchmarks.word_count import commits, job_settings
+from benchmarks.workers import worker_memory
 from headrace import Accumulator, StreamBuilder, Topology, hopping, serdes, tumbling
 from headrace.client import Admin, Client, PullConsumer
 from headrace.columns import col, count, explode
+from headrace.columns import sum as sum_of
 from headrace.protocol.transactions import CommitRecord
 from headrace.spark import StreamJob
 
 __all__ = ["PIPELINES", "map_lambda", "state_10m"]
 
 _MANY_KEYS = 100_000
+_FEW_KEYS = 10_000
 _WINDOW_KEYS = 10_000
 _WINDOW = timedelta(seconds=10)
 #: Event time from one event to the next.
@@ -100,6 +109,13 @@ def counted_words(builder: StreamBuilder, sink: str) -> None:
     words.group_by("word").agg(n=count()).to_stream().sink(sink, serdes.json)
 
 
+def tumbled_columns(builder: StreamBuilder, sink: str) -> None:
+    """Add up the events of a key and ten seconds by columns."""
+    events = builder.source("events", serdes.json(Event))
+    windows = events.group_by("k").window(tumbling(_WINDOW))
+    windows.agg(n=sum_of("n")).to_stream().sink(sink, serdes.json)
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """What a measure runs."""
@@ -119,6 +135,7 @@ PIPELINES: Mapping[str, Pipeline] = {
     "window_tumbling": Pipeline(tumbled, _WINDOW_KEYS),
     "window_hopping": Pipeline(hopped, _WINDOW_KEYS),
     "join_interval": Pipeline(joined, None, both=True),
+    "window_columns": Pipeline(tumbled_columns, _WINDOW_KEYS),
     "word_count_columns": Pipeline(counted_words, None, words=True),
 }
 
@@ -160,51 +177,42 @@ def join_interval(plan: Plan) -> Runs:
     return _measured("join_interval", plan)
 
 
+@benchmark({"window_columns": "records/s"})
+def window_columns(plan: Plan) -> Runs:
+    """Sum by key in tumbling windows, by columns."""
+    return _measured("window_columns", plan)
+
+
 @benchmark({"word_count_columns": "words/s"})
 def word_count_columns(plan: Plan) -> Runs:
     """Count the words of ``word_count_1k`` by columns."""
     return _measured("word_count_columns", plan)
 
 
-@benchmark({"state_10m": "records/s", "state_10k": "records/s"})
+@benchmark({"state_10m": "records/s", "state_10k": "records/s", "state_10m_memory": "MB"})
 def state_10m(plan: Plan) -> Iterator[Mapping[str, float]]:
-    """Count events of very many keys, each of which has state, and of few."""
+    """Fold events of very many keys, each of which has state, and of few."""
+    many = list(_kept("state_10m", plan.sizes.state_keys, plan))
+    few = list(_kept("state_10k", _FEW_KEYS, plan))
+    for (fast, memory), (slow, _) in zip(many, few, strict=True):
+        yield {"state_10m": fast, "state_10k": slow, "state_10m_memory": memory}
+
+
+def _kept(measure: str, different: int, plan: Plan) -> Iterator[tuple[float, float]]:
+    """Give every key state, then run events of random keys; give their rate, and the memory."""
     sizes = plan.sizes
     with embedded() as (address, folder), Client(address) as client:
-        settings = job_settings(address, folder, sizes)
-        send_events(client, ["filling"], serial_keys(sizes.state_keys))
-        for run in range(plan.runs):
-            rates = {}
-            for measure, different in (("state_10m", sizes.state_keys), ("state_10k", 10_000)):
-                name = f"{measure}-{run}"
-                events = f"events-{name}"
-                builder = StreamBuilder(name)
-                merged = builder.source("filling", serdes.json).merge(
-                    builder.source(events, serdes.json)
-                )
-                keyed = merged.key_by(_Within(different))
-                keyed.aggregate(Total).to_stream().sink(f"out-{name}", serdes.json)
-                Admin(client).create_topic(f"out-{name}", queues=QUEUES)
-                Admin(client).create_topic(events, queues=QUEUES)
-                made = builder.build()
-                with StreamJob(made, settings).start() as job:
-                    job.await_caught_up(sizes.patience)
-                    filled = job.statistics().records_in
-                    send_events(client, [events], random_keys(sizes.events, different, run))
-                    job.await_caught_up(sizes.patience)
-                rates[measure] = _rate(_since(commits(client, made), filled), sizes)
-            yield rates
-
-
-@dataclass(frozen=True, slots=True)
-class _Within:
-    """Keys events by fewer keys than they have."""
-
-    different: int
-
-    def __call__(self, event: Event) -> int:
-        """Give the key."""
-        return int(event["k"]) % self.different
+        filling = max(different, sizes.warm_up_batches * sizes.batch_lines)
+        send_events(client, ["events"], (keys % different for keys in serial_keys(filling)))
+        made = topology(Pipeline(aggregated, different), measure.replace("_", "-"), "out")
+        Admin(client).create_topic("out", queues=QUEUES)
+        with StreamJob(made, job_settings(address, folder, sizes)).start() as job:
+            job.await_caught_up(sizes.patience)
+            for run in range(plan.runs):
+                held = job.statistics().records_in
+                add_events(client, ["events"], random_keys(sizes.events, different, run))
+                job.await_caught_up(sizes.patience)
+                yield _rate(_since(commits(client, made), held), sizes), worker_memory()
 
 
 def _measured(measure: str, plan: Plan) -> Iterator[Mapping[str, float]]:

@@ -15,7 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.encoding import decode, encode_canonical, encode_exact
+from headrace.encoding import (
+    decode,
+    decode_many,
+    encode_canonical,
+    encode_exact,
+    encode_exact_many,
+)
 from headrace.errors import DeserializationError, SerializationError
 
 MIN, MAX = datetime(2, 1, 1), datetime(9998, 1, 1)  # noqa: DTZ001 - hypothesis adds the zone
@@ -63,6 +69,60 @@ def test_exact_form_reads_back_as_it_was(value: Any) -> None:
     assert repr(back) == repr(value) or isinstance(value, set | frozenset | dict | list | tuple)
 
 
+@given(st.lists(PLAIN, max_size=4))
+def test_many_values_have_the_bytes_that_each_has_alone(values: list[Any]) -> None:
+    data = encode_exact_many(values)
+    assert data == list(map(encode_exact, values))
+    assert decode_many(data) == values
+    # Together they are packed only if each of them is.
+    dicts = [{"value": value} for value in values]
+    assert encode_exact_many(dicts) == list(map(encode_exact, dicts))
+
+
+class _Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 1 << 64},
+        {"a": "\ud800"},
+        {1: "a"},
+        {"a": (1, [2])},
+        [{"a": {1, 2}}],
+        [datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1)))],
+        [Decimal("1.0"), UUID(int=1)],
+        [[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]],
+    ],
+)
+def test_what_messagepack_would_change_keeps_its_types(value: Any) -> None:
+    for read in (decode(encode_exact(value)), *decode_many(encode_exact_many([value, {}]))[:1]):
+        assert read == value
+        assert repr(read) == repr(value)
+
+
+@pytest.mark.parametrize("value", [{"a": _Text("b")}, [{_Text("a"): 1}], [bytearray(b"a")]])
+def test_classes_of_ones_own_in_containers_are_no_plain_data(value: Any) -> None:
+    with pytest.raises(SerializationError, match="is not plain data"):
+        encode_exact_many([value])
+
+
+def test_a_list_within_itself_ends() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RecursionError):
+        encode_exact_many([endless])
+
+
+@pytest.mark.parametrize("data", [b"\x81", b"\x91\xc1", b"\x90\x90", b"\xc0", b"\xff"])
+def test_broken_messagepack_is_told(data: bytes) -> None:
+    with pytest.raises(DeserializationError, match="not encoded plain data"):
+        decode(data)
+    with pytest.raises(DeserializationError, match="not encoded plain data"):
+        decode_many([data, b"\x90"])
+
+
 @given(PLAIN)
 def test_canonical_form_is_stable_and_reads_back_equal(value: Any) -> None:
     data = encode_canonical(value)
@@ -107,9 +167,15 @@ def test_order_of_a_dict_plays_no_part_in_its_canonical_form(
         (timedelta(seconds=-1), b"e\xf0\xbd\xc0"),
         (UUID(int=1), b"u" + bytes(15) + b"\x01"),
         ((1, "a"), b"(\x02i\x01\x02sa"),
-        ([], b"["),
-        ({"a": None}, b"{\x02sa\x01N"),
-        (["x" * 200], b"[\xc9\x01s" + b"x" * 200),
+        (((),), b"(\x01("),
+        ({1: None}, b"{\x02i\x01\x01N"),
+        ([()], b"[\x01("),
+        (("x" * 200,), b"(\xc9\x01s" + b"x" * 200),
+        # What MessagePack gives back as it was.
+        ([], b"\x90"),
+        ({"a": None}, b"\x81\xa1a\xc0"),
+        (["x" * 200, b"", 1.0], b"\x93\xd9\xc8" + b"x" * 200 + b"\xc4\0\xcb\x3f\xf0" + bytes(6)),
+        (({"a": [True]},), b"(\x05\x81\xa1a\x91\xc3"),
     ],
 )
 def test_bytes_follow_the_documented_format(value: Any, data: bytes) -> None:

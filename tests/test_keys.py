@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import keys
@@ -44,6 +44,8 @@ def test_odd_texts_survive_the_fast_paths(first: str, second: str) -> None:
     ]
 
 
+# The first call imports what Arrow needs.
+@settings(deadline=None)
 @given(st.one_of(TEXTS, MIXED))
 def test_keys_come_back_from_the_properties_of_messages(items: list[Any]) -> None:
     properties = [keys.properties_of_key(item) for item in items]
@@ -55,6 +57,14 @@ def test_keys_come_back_from_the_properties_of_messages(items: list[Any]) -> Non
     assert keys.keys_from_columns(columns[0], columns[1]) == items
     raw = keys.key_properties(items, keys.encode_keys(items))
     assert [dict(_split(one)) for one in raw] == properties
+
+
+@given(st.lists(st.binary(max_size=20), max_size=8))
+def test_hex_of_many_keys_is_that_of_each(items: list[bytes]) -> None:
+    found = keys.hex_keys(items)
+    assert found is not None
+    assert found.to_pylist() == [keys.hex_key(item).encode() for item in items]
+    assert keys.hex_keys([*items, b"x" * 4097]) is None
 
 
 def _split(raw: bytes) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.encoding import decode, encode_canonical
+from headrace.encoding import decode, decode_many, encode_canonical
 from headrace.errors import DeserializationError, SerializationError
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "encode_key",
     "encode_keys",
     "hex_key",
+    "hex_keys",
     "key_from_properties",
     "key_hash",
     "key_hashes",
@@ -58,6 +59,8 @@ MAX_KEY_SIZE = 12 << 10
 """Canonical bytes of a key that is not text; all properties of a message share 32,767 bytes."""
 
 _TEXT_LIMIT = 8 << 10
+#: The offsets of an Arrow column are 32-bit numbers.
+_MOST_HEX = (1 << 31) - 1
 
 
 def encode_key(key: object) -> bytes:
@@ -125,12 +128,12 @@ def decode_keys(keys: list[bytes]) -> list[Any]:
             return blob[2:].decode().split("\0s")
         except UnicodeDecodeError:
             pass
-    return list(map(decode, keys))
+    return decode_many(keys)
 
 
 def _text_blob(keys: list[bytes]) -> bytes | None:
     """Join keys, each behind a zero byte, if all are text without a zero byte of their own."""
-    if not keys:
+    if not keys or keys[0][:1] != b"s":
         return None
     blob = b"\0" + b"\0".join(keys)
     return blob if blob.count(b"\0s") == len(keys) == blob.count(b"\0") else None
@@ -179,6 +182,25 @@ def hex_key(key: bytes) -> str:
     if 2 * len(key) <= _TEXT_LIMIT:
         return key.hex()
     return hashlib.sha256(key).hexdigest()
+
+
+def hex_keys(keys: list[bytes]) -> pa.BinaryArray | None:
+    """Give the hex of many keys' canonical bytes; None where one is too long for that.
+
+    Examples
+    --------
+    >>> hex_keys([b"ab", b"c"]).to_pylist()
+    [b'6162', b'63']
+    """
+    sizes = np.fromiter(map(len, keys), np.int64, len(keys))
+    ends = 2 * np.cumsum(sizes)
+    if len(keys) and (2 * int(sizes.max()) > _TEXT_LIMIT or ends[-1] > _MOST_HEX):
+        return None
+    offsets = np.concatenate(([0], ends)).astype(np.int32)
+    data = b"".join(keys).hex().encode()
+    return pa.Array.from_buffers(
+        pa.binary(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 def properties_of_key(key: object) -> dict[str, str]:

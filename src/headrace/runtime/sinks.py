@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import SerializationError
-from headrace.keys import EXACT_KEY, KEYS, encode_keys, hex_key, key_hashes, key_properties
+from headrace.keys import (
+    EXACT_KEY,
+    KEYS,
+    encode_keys,
+    hex_key,
+    hex_keys,
+    key_hashes,
+    key_properties,
+)
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commits import QueueMessages
 from headrace.runtime.placing import Placing
@@ -141,16 +150,22 @@ def _with_headers(encoded: list[bytes], headers: Sequence[Mapping[str, str] | No
 
 def state_messages(queue: QueueName, changes: ChangeSet, timestamp: int) -> QueueMessages:
     """Encode the changes of one partition as messages of its queue of the state topic."""
-    properties = list(map(_state_properties, changes.keys))
     times = np.full(len(changes.keys), timestamp, np.int64)
     return QueueMessages(
-        queue, changes.bodies, pa.array(properties, pa.binary()), times, is_state=True
+        queue, changes.bodies, _state_properties(changes.keys), times, is_state=True
     )
 
 
-def _state_properties(key: bytes) -> bytes:
+def _state_properties(keys: list[bytes]) -> pa.BinaryArray:
+    hexes = hex_keys(keys)
+    if hexes is None:
+        return pa.array(list(map(_long_properties, keys)), pa.binary())
+    return pc.binary_join_element_wise(f"{KEYS}\1".encode(), hexes, b"\2", b"")
+
+
+def _long_properties(key: bytes) -> bytes:
     text = hex_key(key)
     if len(text) == 2 * len(key):
-        return b"KEYS\x01" + text.encode() + b"\x02"
+        return f"{KEYS}\1{text}\2".encode()
     # A delete has no body, so the key itself must stand in a property.
-    return f"{KEYS}\x01{text}\x02{EXACT_KEY}\x01{key.hex()}\x02".encode()
+    return f"{KEYS}\1{text}\2{EXACT_KEY}\1{key.hex()}\2".encode()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pydantic
 
-from headrace.encoding import decode, encode_canonical, encode_exact
+from headrace.encoding import decode, encode_canonical, encode_exact, encode_exact_many
 from headrace.errors import SerializationError
 from headrace.keys import decode_keys, encode_keys
 from headrace.serdes.base import Serde, wrong_type
@@ -265,7 +265,7 @@ class PlainSerde(Serde[Any]):
     def serialize_many(self, values: list[Any]) -> pa.BinaryArray:
         # Both forms write text alike, and keys know how to write many at once.
         texts = set(map(type, values)) == {str}
-        encoded = encode_keys(values) if texts else list(map(encode_exact, values))
+        encoded = encode_keys(values) if texts else encode_exact_many(values)
         return pa.array(encoded, pa.binary())
 
     def deserialize_many(self, data: pa.BinaryArray) -> list[Any]:

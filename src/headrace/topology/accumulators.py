@@ -6,21 +6,14 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-import msgspec
+from headrace.serdes import Serde
 
-from headrace.serdes import Serde, plain
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Accumulator", "AccumulatorSerde", "Copies", "mergeable", "removable"]
-
-#: Types that MessagePack tells apart and gives back as they were.
-_SINGLE = frozenset({type(None), bool, int, float, str, bytes})
-_TEXT = frozenset({str})
-_WRITE: Final = msgspec.msgpack.Encoder().encode
-_READ: Final = msgspec.msgpack.Decoder().decode
-#: The least first byte of a MessagePack map; tags of the plain format are ASCII.
-_PACKED: Final = b"\x80"
 
 V_contra = TypeVar("V_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -125,36 +118,27 @@ class AccumulatorSerde(Serde[Accumulator[Any, Any]]):
     def __init__(self, make: Callable[[], Accumulator[Any, Any]], states: Serde[Any]) -> None:
         self._make = make
         self._states = states
-        # By type: a copy in another process is another object.
-        self._packs = type(states) is type(plain)
 
     def __repr__(self) -> str:
         return repr(self._states)
 
     def serialize(self, value: Accumulator[Any, Any]) -> bytes:
         """Write one accumulator."""
-        state = value.state()
-        short = _pack(state) if self._packs else None
-        return self._states.serialize(state) if short is None else short
+        return self._states.serialize(value.state())
 
     def deserialize(self, data: bytes) -> Accumulator[Any, Any]:
         """Read one accumulator."""
+        return self._restored(self._states.deserialize(data))
+
+    def serialize_many(self, values: list[Accumulator[Any, Any]]) -> pa.BinaryArray:
+        """Write many accumulators."""
+        return self._states.serialize_many([value.state() for value in values])
+
+    def deserialize_many(self, data: pa.BinaryArray) -> list[Accumulator[Any, Any]]:
+        """Read many accumulators."""
+        return list(map(self._restored, self._states.deserialize_many(data)))
+
+    def _restored(self, state: Any) -> Accumulator[Any, Any]:
         accumulator = self._make()
-        packed = self._packs and data[:1] >= _PACKED
-        accumulator.restore(_READ(data) if packed else self._states.deserialize(data))
+        accumulator.restore(state)
         return accumulator
-
-
-def _pack(state: Any) -> bytes | None:
-    """Write attributes that are all single values as a MessagePack map, ten times as fast.
-
-    Its first byte is none of the plain format's tags.  None where only that format loses nothing.
-    """
-    if type(state) is not dict or not _SINGLE.issuperset(map(type, state.values())):
-        return None
-    if not _TEXT.issuperset(map(type, state)):
-        return None
-    try:
-        return _WRITE(state)
-    except (OverflowError, UnicodeEncodeError):
-        return None
