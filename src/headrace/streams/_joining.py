@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from headrace.streams._calls import caller
+from headrace.streams._meeting import check_stream
 from headrace.streams._records import Records
 from headrace.streams.joins import StreamJoin
 from headrace.streams.table_joins import TableLookup, check_no_span
@@ -161,6 +163,7 @@ class Joins(Records[K, V]):
         if isinstance(right, Table | GlobalTable):
             made: Any = self._lookup(kind, right, options)
         else:
+            check_stream("the join", right, caller().origin, Table, GlobalTable)
             made = StreamJoin(self._flow, right._flow, kind).described(**options)  # noqa: SLF001 - a side of the same join
         return made if joiner is None else made.apply(joiner, **final)
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = [
     "check_joiner",
     "check_key_types",
+    "check_keyed",
     "check_one_builder",
+    "check_stream",
     "keyed_side",
     "may_be_equal",
     "same_function",
@@ -45,6 +47,7 @@ def keyed_side(flow: Flow, selector: Callable[[Any], Any] | None, made_by: Calle
     """
     if selector is None:
         flow.key.check_key("join")
+        check_keyed(flow, "the join", made_by.origin)
         return flow
     check_function("join", selector, ("value",), made_by.origin)
     for known in flow.builder.operators:
@@ -61,6 +64,42 @@ def keyed_side(flow: Flow, selector: Callable[[Any], Any] | None, made_by: Calle
     key = _known_key(flow, step.name, selector, made_by)
     key.check_key(step.name)
     return step.add(KeyBy(**step.fields, selector=selector, key_serde=serdes.key), key=key)
+
+
+def check_keyed(flow: Flow, what: str, origin: Origin) -> None:
+    """Refuse records of which it is known that they have no keys.
+
+    Raises
+    ------
+    TopologyError
+        None of them has one.
+    """
+    if flow.key.hint is type(None):
+        raise TopologyError(
+            f"{what} at {origin} needs records with keys, and '{flow.operator}' gives none",
+            hint="name the key with key_by(...), or in a join with where and equal_to; keys of"
+            " messages are read by serdes.with_key(...)",
+        )
+
+
+def check_stream(what: str, given: object, origin: Origin, *kinds: type) -> None:
+    """Refuse what is no stream, or of none of these other kinds.
+
+    Raises
+    ------
+    TopologyError
+        It is something else.
+    """
+    from headrace.streams.stream import Stream
+
+    if isinstance(given, (Stream, *kinds)):
+        return
+    names = " or ".join(kind.__name__ for kind in (Stream, *kinds))
+    hint = "a table becomes a stream with to_stream()" if hasattr(given, "to_stream") else None
+    raise TopologyError(
+        f"{what} at {origin} takes a {names}, not {given!r:.100}",
+        hint=hint or "for example what builder.source(topic, serde) gives",
+    )
 
 
 def _known_key(flow: Flow, name: str, selector: Callable[[Any], Any], made_by: Caller) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from copy import copy
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
 
 from headrace.errors import TopologyError
 from headrace.serdes.inference import item_hint, pair_hints, result_hint
 from headrace.streams._calls import check_function, check_record_function
+from headrace.streams._missing import no_method
 from headrace.topology import Filter, FlatMap, FlatMapValues, Map, MapAsync, MapValues, Peek
 
 if TYPE_CHECKING:
@@ -333,13 +335,20 @@ class Records(Generic[K, V]):
         step, takes_key = self._record_step("peek", function, name, on_error)
         return self._same(step.add(Peek(**step.fields, function=function, takes_key=takes_key)))
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_method(self, name)
+
     def _stream(self, flow: Flow) -> Stream[Any, Any]:
         from headrace.streams.stream import Stream
 
         return Stream(flow)
 
     def _same(self, flow: Flow) -> Self:
-        return type(self)(flow)
+        made = copy(self)
+        made._flow = flow  # noqa: SLF001 - a copy of this very object
+        return made
 
     def _step(
         self,

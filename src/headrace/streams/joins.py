@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
@@ -17,6 +17,7 @@ from headrace.streams._meeting import (
     check_one_builder,
     keyed_side,
 )
+from headrace.streams._missing import no_method
 from headrace.topology import (
     ALONE,
     IntervalJoin,
@@ -80,6 +81,11 @@ class StreamJoin(Generic[K, V, V2, L, R]):
     def __repr__(self) -> str:
         return f"<{self._kind} join of '{self._left.operator}' and '{self._right.operator}'>"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_method(self, name)
+
     def where(self, selector: Callable[[V], K2]) -> StreamJoin[K2, V, V2, L, R]:
         """Name the left side's key; without it the records' own keys meet.
 
@@ -121,7 +127,8 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         TopologyError
             The interval is empty.
         """
-        early, late = _milliseconds(before), _milliseconds(before if after is None else after)
+        early = _milliseconds(before, "within")
+        late = early if after is None else _milliseconds(after, "within")
         if early + late < 0:
             raise TopologyError(
                 f"within at {caller().origin}: no time lies {early} ms before a record and {late} ms"
@@ -168,7 +175,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
             By how much.
         """
         made: StreamJoin[K, V, V2, L, R] = self._copy()
-        made._grace = _milliseconds(grace)
+        made._grace = _milliseconds(grace, "grace")
         return made
 
     @overload
@@ -320,5 +327,10 @@ def _like(known: SidesJoin, wanted: SidesJoin) -> SidesJoin:
     return replace(known, name=wanted.name, alone=wanted.alone)
 
 
-def _milliseconds(length: timedelta) -> int:
+def _milliseconds(length: timedelta, what: str) -> int:
+    if not isinstance(length, timedelta):
+        raise TopologyError(
+            f"{what} at {caller().origin} takes a timedelta, not {length!r:.100}",
+            hint="for example timedelta(minutes=10)",
+        )
     return length // timedelta(milliseconds=1)

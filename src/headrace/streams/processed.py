@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import TopologyError
 from headrace.streams._calls import caller
 from headrace.streams.stream import Stream
-from headrace.topology import Output, Process
+from headrace.topology import Output
+
+if TYPE_CHECKING:
+    from headrace.streams._flow import Flow
+    from headrace.topology import Process
 
 __all__ = ["ProcessedStream"]
 
@@ -17,7 +21,19 @@ V = TypeVar("V")
 
 
 class ProcessedStream(Stream[K, V]):
-    """The records that a processor forwards."""
+    """The records that a processor forwards.
+
+    Parameters
+    ----------
+    flow
+        Where they are.
+    process
+        The operator that forwards them.
+    """
+
+    def __init__(self, flow: Flow, process: Process) -> None:
+        super().__init__(flow)
+        self._process = process
 
     def output(self, name: str) -> Stream[Any, Any]:
         """Give the records that it forwards to the child with a name.
@@ -40,9 +56,7 @@ class ProcessedStream(Stream[K, V]):
         >>> numbers.process(Split, outputs=["odd"]).output("odd")
         <stream 'process-numbers-odd'>
         """
-        flow = self._flow
-        process = next(o for o in flow.builder.operators if o.name == flow.operator)
-        assert isinstance(process, Process)
+        flow, process = self._flow, self._process
         made_by = caller()
         if name not in process.outputs:
             raise TopologyError(

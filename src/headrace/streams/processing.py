@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import serdes
 from headrace.errors import TopologyError
-from headrace.streams._calls import check_function
+from headrace.streams._calls import accepts
 from headrace.streams._records import Records
 from headrace.topology import KeyedProcess, Process
 from headrace.topology.names import check_operator_name
@@ -105,7 +105,7 @@ class Processing(Records[K, V]):
         from headrace.streams.processed import ProcessedStream
 
         step = self._flow.begin("process", name, on_error=on_error)
-        check_function("process", factory, (), step.caller.origin)
+        _check_factory(factory, step)
         kept, alarms, names = tuple(states), tuple(timers), tuple(outputs)
         _check_names([*(s.name for s in kept), *(t.name for t in alarms)], names, step)
         fields = {**step.fields, "factory": factory, "outputs": names}
@@ -114,7 +114,15 @@ class Processing(Records[K, V]):
         else:
             operator = Process(**fields)
         given = step.add(operator, key=step.known(Any), value=step.known(Any, serde))
-        return ProcessedStream(given)
+        return ProcessedStream(given, operator)
+
+
+def _check_factory(factory: object, step: Step) -> None:
+    if not callable(factory) or not accepts(factory, 0):
+        raise TopologyError(
+            f"process at {step.caller.origin} needs a class of processors, not {factory!r:.100}",
+            hint="give it a subclass of Processor, or a function without parameters that makes one",
+        )
 
 
 def _keyed(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from headrace.errors import TopologyError
 from headrace.serdes.inference import result_hint
 from headrace.streams._calls import record_function
+from headrace.streams._meeting import check_stream
 from headrace.streams._records import Records
 from headrace.topology import Branch, KeyBy, Merge, Output, Repartition
 
@@ -90,6 +91,8 @@ class Routing(Records[K, V]):
         <stream 'merge-web'>
         """
         step = self._flow.begin("merge", name)
+        for other in others:
+            check_stream("merge", other, step.caller.origin)
         flows = [self._flow, *(other._flow for other in others)]  # noqa: SLF001 - of its own kind
         _check_mergeable(flows, step)
         value = _common([flow.value for flow in flows], step, serde)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 from headrace.errors import TopologyError
 from headrace.serdes import Deserializer, Serde, as_deserializer
-from headrace.streams._calls import check_function
+from headrace.streams._calls import caller, check_function
 from headrace.topology import Source, Start
 
 if TYPE_CHECKING:
@@ -83,7 +83,17 @@ def place_of(topics: Topics) -> str:
         return topics
     if isinstance(topics, re.Pattern):
         return re.sub(r"[^A-Za-z0-9_-]+", "", topics.pattern).strip("-_") or "topics"
+    given: object = topics
+    if not isinstance(given, Sequence) or not all(isinstance(topic, str) for topic in given):
+        raise _no_topics(topics)
     return topics[0] if topics else "topics"
+
+
+def _no_topics(given: object) -> TopologyError:
+    return TopologyError(
+        f"source at {caller().origin} reads a topic, several, or a pattern, not {given!r:.100}",
+        hint="for example 'orders', ['web', 'shop'] or re.compile('orders-.*')",
+    )
 
 
 def check_durations(what: str, options: Mapping[str, Any]) -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from headrace.serdes import key
 from headrace.serdes.inference import result_hint
+from headrace.streams._calls import caller
 from headrace.streams._joining import Joins
+from headrace.streams._meeting import check_keyed
 from headrace.streams.columns import Columns
 from headrace.streams.outputs import Outputs
 from headrace.streams.processing import Processing
@@ -116,4 +118,5 @@ class Stream(
         from headrace.streams.keyed import KeyedStream
 
         self._flow.key.check_key("group_by_key")
+        check_keyed(self._flow, "group_by_key", caller().origin)
         return KeyedStream(self._flow)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
@@ -17,6 +17,7 @@ from headrace.streams._meeting import (
     keyed_side,
     may_be_equal,
 )
+from headrace.streams._missing import no_method
 from headrace.streams.tables import GlobalTable, nullable_flow
 from headrace.topology import GlobalTableJoin, StreamTableJoin
 
@@ -65,6 +66,11 @@ class TableLookup(Generic[K, V, R]):
 
     def __repr__(self) -> str:
         return f"<{self._kind} join of '{self._stream.operator}' and '{self._table.name}'>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_method(self, name)
 
     @overload
     def where(self, selector: Callable[[V], K2]) -> TableLookup[K2, V, R]: ...

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.serdes import nullable
 from headrace.serdes.inference import result_hint
 from headrace.streams._calls import caller, check_function
-from headrace.streams._meeting import check_joiner, check_key_types, check_one_builder
+from headrace.streams._meeting import (
+    check_joiner,
+    check_key_types,
+    check_keyed,
+    check_one_builder,
+)
+from headrace.streams._missing import no_method
 from headrace.topology import (
     FilterTable,
     ForeignKeyJoin,
@@ -56,6 +62,11 @@ class Table(Generic[K, V]):
     def name(self) -> str:
         """Name of the operator that gives the updates; where it keeps state, of its store too."""
         return self._flow.operator
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_method(self, name)
 
     def to_stream(self, *, name: str | None = None) -> Stream[K, V]:
         """Give the updates of the table as a stream; None stands for a key that was deleted.
@@ -215,6 +226,11 @@ class Table(Generic[K, V]):
         serde: Serde[Any] | None,
     ) -> Table[K, Any]:
         made_by = caller()
+        if not isinstance(right, Table):
+            raise TopologyError(
+                f"the join at {made_by.origin} takes a Table, not {right!r:.100}",
+                hint="the last value of each key of a stream is stream.to_table()",
+            )
         left_side, right_side = nullable_flow(self._flow), nullable_flow(right._flow)
         check_one_builder(left_side, right_side, made_by.origin)
         takes_key = check_joiner("join", joiner, made_by.origin)
@@ -301,12 +317,7 @@ def kept_table(flow: Flow, name: str | None) -> Table[Any, Any]:
     flow = nullable_flow(flow)
     step = flow.begin("table", name)
     flow.key.check_key(step.name)
-    if flow.key.hint is type(None):
-        raise TopologyError(
-            f"'{step.name}' (made at {step.caller.origin}) needs records with keys, and"
-            f" '{flow.operator}' gives none",
-            hint="use key_by(...) before it, or read keys with serdes.with_key(...)",
-        )
+    check_keyed(flow, "to_table", step.caller.origin)
     operator = KeepTable(
         **step.fields,
         key_serde=serdes.key,

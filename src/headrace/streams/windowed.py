@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.serdes import serde_for
+from headrace.streams._missing import no_method
 from headrace.streams.keyed import KeyedStream, Number, Table
 from headrace.streams.stream import Stream
 from headrace.streams.windowed_gathered import WindowedGathered
@@ -64,6 +65,11 @@ class WindowedStream(WindowedGathered[K, V]):
     def __init__(self, flow: Flow, windows: Windows, grace: timedelta) -> None:
         self._flow = flow
         self._group: _Group[K, V] = _Group(flow, windows, milliseconds(grace, "grace"))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_method(self, name)
 
     def __repr__(self) -> str:
         return f"<windowed stream '{self._flow.operator}'>"
@@ -200,6 +206,11 @@ class WindowedTable(Generic[K, V, R]):
         self._before = before
         self._flow = flow
         self._operator = operator
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_method(self, name)
 
     def __repr__(self) -> str:
         return f"<windowed table '{self._flow.operator}'>"

@@ -33,6 +33,9 @@ def validate(name: str, operators: Sequence[Operator]) -> None:
             f"topology '{name}' is empty", hint="start with builder.source(topic, deserializer)"
         )
     for operator in operators:
+        # A sink may be named after its topic, so this one goes first.
+        for topic in _used_topics(operator):
+            check_topic(topic, _named(operator))
         check_operator_name(name, operator.name, _where(operator), stateful=operator.stateful)
         _check_policy(operator)
     _check_unique_names(operators)
@@ -100,7 +103,6 @@ def _check_topics(name: str, operators: Sequence[Operator]) -> None:
     own = {commit_topic(name)} | {state_topic(name, o.name) for o in operators if o.stateful}
     for operator in operators:
         for topic in _used_topics(operator):
-            check_topic(topic, _named(operator))
             if topic in own:
                 raise TopologyError(
                     f"{_named(operator)} uses topic '{topic}', which belongs to the job"

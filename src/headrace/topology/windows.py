@@ -210,8 +210,9 @@ def count_window(size: int) -> CountWindows:
     >>> print(count_window(100))
     every 100 records
     """
-    if size < 1:
-        raise TopologyError(f"a window of {size} records is none", hint="count at least 1 record")
+    given: object = size
+    if not isinstance(given, int) or given < 1:
+        raise TopologyError(f"a window of {size!r} records is none", hint="count at least 1 record")
     return CountWindows(size)
 
 
@@ -223,6 +224,7 @@ def milliseconds(length: timedelta, what: str) -> int:
     TopologyError
         It is negative, or no whole number of milliseconds.
     """
+    _check_length(length, what)
     if length < timedelta(0):
         raise TopologyError(f"{what} is {length}", hint=f"choose a {what} of 0 or more")
     return _milliseconds(length)
@@ -238,9 +240,17 @@ def _milliseconds(length: timedelta) -> int:
 
 
 def _positive(length: timedelta, what: str) -> int:
+    _check_length(length, what)
     if length <= timedelta(0):
         raise TopologyError(f"a window's {what} is {length}", hint=f"choose a {what} above 0")
     return _milliseconds(length)
+
+
+def _check_length(length: object, what: str) -> None:
+    if not isinstance(length, timedelta):
+        raise TopologyError(
+            f"{what} is {length!r:.100}, not a timedelta", hint="for example timedelta(minutes=1)"
+        )
 
 
 def _check_zone(name: str, size: timedelta, slide: timedelta) -> None:

@@ -112,9 +112,22 @@ class TopologyTestDriver:
         return TestInput(topic, serde, queue, self._take, lambda: self.now)
 
     def output(self, topic: str, deserializer: Deserializer[Any, V] | Serde[V]) -> TestOutput[V]:
-        """Give what was written to a topic, dead-letter topics included."""
+        """Give what was written to a topic, dead-letter topics included.
+
+        Raises
+        ------
+        TopicNotFoundError
+            The topology does not write the topic.
+        """
+        if topic not in self._job.outputs and topic not in self._job.written_topics:
+            raise TopicNotFoundError(
+                f"topology '{self.topology.name}' does not write topic '{topic}'",
+                hint=f"it writes {', '.join(self._job.written_topics) or 'none'}",
+            )
         reader = as_deserializer(deserializer)
-        return TestOutput(self._job.outputs[topic], lambda written: written.read(reader))
+        return TestOutput(
+            f"topic '{topic}'", self._job.outputs[topic], lambda written: written.read(reader)
+        )
 
     def late(self, operator: str) -> TestOutput[Any]:
         """Give the records that came too late for an operator, whether or not anyone takes them.
@@ -130,7 +143,7 @@ class TopologyTestDriver:
                 f"topology '{self.topology.name}' has no operator '{operator}' with late records",
                 hint=f"it has {', '.join(names) or 'none'}",
             )
-        return TestOutput(self._job.late[operator], lambda record: record)
+        return TestOutput(f"late of '{operator}'", self._job.late[operator], lambda record: record)
 
     def state(self, operator: str) -> TestState:
         """Give the state store of an operator.
@@ -153,7 +166,16 @@ class TopologyTestDriver:
         )
 
     def advance_wall_clock(self, by: timedelta) -> None:
-        """Move the clock on; what is due by then happens, such as timers and idle timeouts."""
+        """Move the clock on; what is due by then happens, such as timers and idle timeouts.
+
+        Raises
+        ------
+        ValueError
+            It would go back.
+        """
+        if by < timedelta(0):
+            message = f"the clock does not go back: by={by}"
+            raise ValueError(message)
         self.now += by
         if self._pending is None:
             self._job.run_due(milliseconds(self.now))

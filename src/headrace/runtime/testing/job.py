@@ -125,7 +125,7 @@ class MemoryJob:
                 totals[name] += count
 
     def _control(self, sent: list[Sent], clock: int) -> Control:
-        topics = [*self._written_topics(), *self.topology.state_topics.values()]
+        topics = [*self.written_topics, *self.topology.state_topics.values()]
         unread = {f"{message.topic}@test@{message.queue}" for message in sent}
         time = self._time(clock, unread)
         return Control(
@@ -174,7 +174,9 @@ class MemoryJob:
         )
         return Task(context, attempt, writer)
 
-    def _written_topics(self) -> list[str]:
+    @property
+    def written_topics(self) -> list[str]:
+        """Name the topics of sinks and of dead letters."""
         written = [topic for sink in self.topology.sinks for topic in sink.topics]
         return [*written, *self.topology.dead_letter_topics]
 

@@ -162,6 +162,8 @@ class TestOutput(Generic[V]):
 
     Parameters
     ----------
+    name
+        Names the place in errors.
     waiting
         What is there and was not read: taken from as it is read.
     make
@@ -170,7 +172,10 @@ class TestOutput(Generic[V]):
 
     __test__ = False
 
-    def __init__(self, waiting: list[Any], make: Callable[[Any], TestRecord[Any, V]]) -> None:
+    def __init__(
+        self, name: str, waiting: list[Any], make: Callable[[Any], TestRecord[Any, V]]
+    ) -> None:
+        self._name = name
         self._waiting = waiting
         self._make = make
 
@@ -182,7 +187,13 @@ class TestOutput(Generic[V]):
         IndexError
             There is none.
         """
+        if not self._waiting:
+            message = f"{self._name} has nothing that was not read"
+            raise IndexError(message)
         return self._make(self._waiting.pop(0))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def read_all(self) -> list[TestRecord[Any, V]]:
         """Take all records, oldest first."""
@@ -196,7 +207,16 @@ class TestOutput(Generic[V]):
 
 
 def milliseconds(moment: datetime) -> int:
-    """Give a time in ms since 1970."""
+    """Give a time in ms since 1970.
+
+    Raises
+    ------
+    ValueError
+        The time has no time zone.
+    """
+    if moment.tzinfo is None:
+        message = f"{moment!r} has no time zone: give it one, e.g. .replace(tzinfo=UTC)"
+        raise ValueError(message)
     return round(moment.timestamp() * 1000)
 
 
