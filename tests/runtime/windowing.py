@@ -109,6 +109,8 @@ def run(
             ],
             [
                 (record.key, record.value, (record.time - EPOCH) // ms(1))
+                for sink in topology.sinks
+                if sink.name == "sink-late"
                 for record in driver.output("late", serdes.json).read_all()
             ],
             len(driver.state(name)),
