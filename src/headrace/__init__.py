@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     )
     from headrace.topology import (
         Accumulator,
+        BatchRecords,
+        BatchToken,
         Context,
         Fired,
         Processor,
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accumulator",
+    "BatchRecords",
+    "BatchToken",
     "Context",
     "Fired",
     "GlobalTable",
@@ -85,6 +89,8 @@ __all__ = [
 # Imported at first use: the broker and the command line start without what they do not need,
 # and only the names of ``headrace.spark`` load PySpark.
 _HOMES = {
+    "BatchRecords": "headrace.topology",
+    "BatchToken": "headrace.topology",
     "Context": "headrace.topology",
     "Fired": "headrace.topology",
     "Processor": "headrace.topology",

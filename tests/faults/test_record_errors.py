@@ -51,6 +51,6 @@ def test_dead_letter_of_a_later_stage_is_the_message_that_the_broker_holds(rig: 
     told = {name: found.properties[f"HEADRACE_DEAD_{name}"] for name in ("TOPIC", "OFFSET", "LINE")}
     assert (told["TOPIC"], told["OFFSET"]) == (orders, "2")
     assert '10 // right["n"]' in told["LINE"]
-    shown = meter.statistics(end.record, 0, (0, 0), running=True).operators
+    shown = meter.statistics(end.record, 0, (0, 0), running=True, batches={}).operators
     assert (shown["op"].records_in, shown["op"].records_out, shown["op"].dropped) == (4, 1, 1)
     assert (shown["op"].state_keys, shown[f"sink-{totals}"].records_out) == (1, 1)

@@ -127,6 +127,7 @@ def _follow(job: StreamJob, name: str, *, until_caught_up: bool, limit: timedelt
             job.start()
             if until_caught_up:
                 job.await_caught_up(timeout=limit)
+                job.await_batches(timeout=limit)
             else:
                 job.await_termination()
     except KeyboardInterrupt:

@@ -49,6 +49,11 @@ class JobPlan:
         return self.topology.name
 
     @property
+    def shows_commits_only(self) -> bool:
+        """Whether topics that the job writes never show what was not committed."""
+        return self.embedded and self.settings.guarantee == "exactly_once"
+
+    @property
     def stages(self) -> StagePlan:
         """The topology, cut at every shuffle."""
         return self.topology.plan

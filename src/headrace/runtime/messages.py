@@ -13,6 +13,7 @@ from headrace.keys import EXACT_KEY, KEYS
 from headrace.protocol import properties as names
 from headrace.protocol.columns import MessageColumns
 from headrace.protocol.properties import decode_properties
+from headrace.runtime.batches.tags import BATCH
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.record_errors import Original
 from headrace.runtime.timestamps import checked_times
@@ -20,12 +21,12 @@ from headrace.runtime.timestamps import checked_times
 if TYPE_CHECKING:
     from headrace.topology.operators import Operator, Source
 
-__all__ = ["SourceReader", "joined", "original_at", "ranged"]
+__all__ = ["SourceReader", "joined", "original_at", "ranged", "user_properties"]
 
 #: Properties that belong to the protocol or to the key, not to the user.
 _RESERVED = frozenset(
     {value for name in names.__all__ if isinstance(value := getattr(names, name), str)}
-    | {KEYS, EXACT_KEY}
+    | {KEYS, EXACT_KEY, BATCH}
 )
 _SHOWN_BYTES = 80
 
@@ -84,7 +85,7 @@ class SourceReader:
     def _headers(self, columns: MessageColumns) -> list[dict[str, str] | None] | None:
         if not self._forwards_headers:
             return None
-        headers = [_user_properties(raw) for raw in columns.properties.to_pylist()]
+        headers = [user_properties(raw) for raw in columns.properties.to_pylist()]
         return headers if any(headers) else None
 
     def _read_singly(self, topic: str, columns: MessageColumns) -> Chunk:
@@ -128,7 +129,8 @@ class SourceReader:
         )
 
 
-def _user_properties(raw: bytes) -> dict[str, str] | None:
+def user_properties(raw: bytes) -> dict[str, str] | None:
+    """Give the properties of a message that are the user's own; None for none."""
     if not raw:
         return None
     found = decode_properties(raw)

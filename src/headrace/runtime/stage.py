@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.keys import decode_keys
 from headrace.runtime.aggregates import AggregateProcessor
+from headrace.runtime.batches.writing import BatchSinkWriter
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.column_aggregates import COLUMNS
@@ -18,6 +19,7 @@ from headrace.runtime.sinks import SinkWriter
 from headrace.runtime.timestamps import SelectTimestampProcessor
 from headrace.runtime.windows import WINDOWS
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
+from headrace.topology.operators_batches import BatchSink
 from headrace.topology.times import SelectTimestamp
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class StageContext(ProcessorContext, Protocol):
     def partitions(self) -> int:
         """Partitions of the job."""
 
+    @property
+    def epoch_and_batch(self) -> tuple[int, int]:
+        """Numbers of the driver and of the batch."""
+
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
 
@@ -84,7 +90,7 @@ class StageRunner:
         self._partition = context.partition
         self._emit = emit
         self._sinks = {
-            operator.name: SinkWriter(operator, context)
+            operator.name: _writer(operator, context)
             for operator in self._operators
             if isinstance(operator, Sink)
         }
@@ -224,6 +230,12 @@ class StageRunner:
                 edge.add(given)
             else:
                 inbox[child.name][port] = given
+
+
+def _writer(sink: Sink, context: StageContext) -> SinkWriter:
+    if isinstance(sink, BatchSink):
+        return BatchSinkWriter(sink, context)
+    return SinkWriter(sink, context)
 
 
 def _by_parent(inputs: Mapping[int, Chunk]) -> dict[int, Chunk]:

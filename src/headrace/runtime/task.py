@@ -163,6 +163,11 @@ class TaskContext:
         """Partitions of the job."""
         return self.control.partitions
 
+    @property
+    def epoch_and_batch(self) -> tuple[int, int]:
+        """Numbers of the driver and of the batch."""
+        return self.control.epoch, self.control.batch
+
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
         return self.control.queues[topic]

@@ -45,6 +45,7 @@ class JsonSerde(Serde[Any]):
     """
 
     name: ClassVar[str] = "json"
+    is_text: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._encoder = msgspec.json.Encoder()
@@ -84,6 +85,8 @@ class TypedJsonSerde(Serde[T]):
     type
         The type; what is read is checked against it.
     """
+
+    is_text: ClassVar[bool] = True
 
     def __init__(self, type: type[T]) -> None:  # noqa: A002 - the name that callers read
         self._type = type
@@ -152,6 +155,8 @@ class PydanticSerde(Serde[M]):
     model
         The model.
     """
+
+    is_text: ClassVar[bool] = True
 
     def __init__(self, model: type[M]) -> None:
         self._model = model

@@ -49,6 +49,7 @@ class StringSerde(Serde[str]):
     """Text as UTF-8."""
 
     name: ClassVar[str] = "string"
+    is_text: ClassVar[bool] = True
 
     @property
     def hint(self) -> type[str]:

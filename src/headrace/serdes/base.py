@@ -38,6 +38,8 @@ class Serde(ABC, Generic[T]):
 
     #: Shown by ``describe()``.
     name: ClassVar[str] = ""
+    #: What it writes is text in UTF-8.
+    is_text: ClassVar[bool] = False
 
     @property
     def hint(self) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from headrace.spark.batches import BatchSinkStatistics
 from headrace.spark.job import StreamJob
 from headrace.spark.replay import SparkReplay, assert_same_on_spark
 from headrace.spark.rocketmq import register
 from headrace.spark.statistics import JobStatistics, OperatorStatistics
 
 __all__ = [
+    "BatchSinkStatistics",
     "JobStatistics",
     "OperatorStatistics",
     "SparkReplay",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -24,16 +23,16 @@ from headrace.runtime.state_checks import settled_record
 from headrace.runtime.state_home import StateHome
 from headrace.runtime.state_views import StateView
 from headrace.settings import JobSettings
+from headrace.spark.batches import BatchSinks
 from headrace.spark.coordinator import assemble
 from headrace.spark.launch import make_connection, pickle_plan, prepare_topics
 from headrace.spark.query import failure_of, run_query
 from headrace.spark.rows import blocks_of
-from headrace.spark.session import get_session, scratch_folder, sweep_scratch
+from headrace.spark.session import checkpoint_folder, get_session
 from headrace.spark.source import Launch
 from headrace.spark.statistics import JobStatistics, Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import timedelta
     from types import TracebackType
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state_checks import Migrations
     from headrace.runtime.task import Summary
+    from headrace.spark.worker import PlanHandle
     from headrace.topology import Topology
 
 __all__ = ["StreamJob"]
@@ -104,6 +104,8 @@ class StreamJob:
         self._epoch_is_over = False
         self._opened = ExitStack()
         self._views: dict[str, StateView] = {}
+        self._handle: PlanHandle | None = None
+        self._batches: BatchSinks | None = None
 
     def start(self) -> Self:
         """Begin a new epoch and run until :meth:`stop` or a failure.
@@ -124,8 +126,9 @@ class StreamJob:
             connection = make_connection(self.topology, self.settings, namesrv)
             opened.callback(connection.close)
             queues = prepare_topics(connection)
-            get_session(self.settings)
+            session = get_session(self.settings)
             self._open(connection)
+            self._handle = pickle_plan(connection.plan)
             lease = Lease(
                 connection.client,
                 connection.plan.job,
@@ -134,6 +137,9 @@ class StreamJob:
             )
             lease.keep()
             opened.callback(lease.release)
+            assert self._record is not None
+            sinks = BatchSinks(connection, self._handle, session, self._record.batch)
+            self._batches = opened.enter_context(sinks)
             self._opened = opened.pop_all()
         self._connection = connection
         self._stages = len(connection.plan.stages.stages)
@@ -180,6 +186,18 @@ class StreamJob:
                     )
                 self._changed.wait(1.0 if rest is None else min(rest, 1.0))
 
+    def await_batches(self, timeout: timedelta | None = None) -> None:
+        """Wait until what is committed now is handed to ``for_each_batch`` and ``sink_dataframe``.
+
+        Raises
+        ------
+        RequestTimeoutError
+            It was not, within ``timeout``.
+        """
+        self._running()
+        if self._batches is not None and self._record is not None:
+            self._batches.await_done(self._record.batch, timeout)
+
     def await_termination(self, timeout: timedelta | None = None) -> bool:
         """Wait for the job's end; tell whether it came within ``timeout``.
 
@@ -207,6 +225,7 @@ class StreamJob:
             lag,
             (0, 0) if root is None else restoring(root),
             running=self._failure is None,
+            batches={} if self._batches is None else self._batches.statistics(),
         )
 
     def state(self, operator: str) -> StateView:
@@ -305,10 +324,10 @@ class StreamJob:
                 self._changed.notify_all()
 
     def _run(self, queues: dict[str, list[str]]) -> None:
-        connection = self._running()
         assert self._record is not None
+        assert self._handle is not None
         launch = Launch(
-            handle=pickle_plan(connection.plan),
+            handle=self._handle,
             epoch=self._epoch,
             record=msgspec.json.encode(self._record),
             queues=queues,
@@ -317,7 +336,7 @@ class StreamJob:
         self._batch_failure = None
         if not self._stopping.is_set():
             self._ended.clear()
-        with self._checkpoint() as folder:
+        with checkpoint_folder() as folder:
             try:
                 run_query(
                     get_session(self.settings),
@@ -334,15 +353,6 @@ class StreamJob:
                     raise failure_of(self.topology.name, error) from error
         if self._batch_failure is not None:
             raise self._batch_failure
-
-    @contextmanager
-    def _checkpoint(self) -> Iterator[str]:
-        root = scratch_folder()
-        sweep_scratch(root)
-        with tempfile.TemporaryDirectory(
-            prefix=f"headrace-{os.getpid()}-", dir=root, ignore_cleanup_errors=True
-        ) as folder:
-            yield folder
 
     def _on_batch(self, epoch: int, frame: DataFrame, _: int) -> None:
         """Collect what the tasks report (the batch's one action) and commit it.
@@ -377,3 +387,5 @@ class StreamJob:
             self._meter.committed(record, summaries)
             self._record = record
             self._changed.notify_all()
+        if self._batches is not None:
+            self._batches.committed(record.batch)

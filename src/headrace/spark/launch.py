@@ -106,14 +106,15 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
         A state topic has fewer queues than the job has partitions.
     """
     plan = job.plan
+    admin = Admin(job.client)
+    known = set(admin.topics())
+    _make_batch_topics(job, admin, known)
     for topic in plan.source_topics:
         _queues(job, topic, f"job '{plan.job}' reads topic '{topic}'")
     queues = {
         topic: _queues(job, topic, f"job '{plan.job}' writes topic '{topic}'")
         for topic in plan.sink_topics
     }
-    admin = Admin(job.client)
-    known = set(admin.topics())
     for topic in plan.state_topics.values():
         if topic not in known:
             admin.create_topic(topic, queues=plan.settings.partitions, attributes=_COMPACTION)
@@ -126,6 +127,14 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
         admin.create_topic(plan.topology.commit_topic, queues=1, attributes=_COMPACTION)
     _queues(job, plan.topology.commit_topic, f"job '{plan.job}' commits to")
     return queues
+
+
+def _make_batch_topics(job: JobConnection, admin: Admin, known: set[str]) -> None:
+    for sink in job.plan.topology.batch_sinks:
+        if sink.topic not in known:
+            admin.create_topic(sink.topic, queues=job.plan.settings.partitions)
+        if sink.done_topic not in known:
+            admin.create_topic(sink.done_topic, queues=1, attributes=_COMPACTION)
 
 
 def _queues(job: JobConnection, topic: str, purpose: str) -> list[str]:

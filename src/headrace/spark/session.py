@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +17,11 @@ from headrace.java import use_java
 from headrace.spark.gateway import launch_quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace.settings import JobSettings
 
-__all__ = ["SPARK_CONFIG", "get_session", "scratch_folder", "sweep_scratch"]
+__all__ = ["SPARK_CONFIG", "checkpoint_folder", "get_session", "scratch_folder", "sweep_scratch"]
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -41,6 +43,8 @@ SPARK_CONFIG: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.speculation": "false",
+    # What writers of sink_dataframe run takes turns with the job, and does not go before it.
+    "spark.scheduler.mode": "FAIR",
     "spark.python.worker.reuse": "true",
     "spark.driver.memory": "1g",
 }
@@ -84,6 +88,17 @@ def _logging(settings: JobSettings) -> dict[str, str]:
     given = settings.spark_config.get(_JAVA_OPTIONS, "")
     options = f"-Dlog4j2.configurationFile={rules} -Dheadrace.spark.log={log} {given}"
     return {_JAVA_OPTIONS: options.strip()}
+
+
+@contextmanager
+def checkpoint_folder() -> Iterator[str]:
+    """Make a folder for one query, removed with all that is in it."""
+    root = scratch_folder()
+    sweep_scratch(root)
+    with tempfile.TemporaryDirectory(
+        prefix=f"headrace-{os.getpid()}-", dir=root, ignore_cleanup_errors=True
+    ) as folder:
+        yield folder
 
 
 def sweep_scratch(root: Path) -> None:

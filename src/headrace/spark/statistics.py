@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.task import Summary
+    from headrace.spark.batches.status import BatchSinkStatistics
 
 __all__ = ["JobStatistics", "Meter", "OperatorStatistics"]
 
@@ -72,6 +73,8 @@ class JobStatistics:
     restarts: int
     #: What each operator did, by its name.
     operators: Mapping[str, OperatorStatistics]
+    #: How each ``for_each_batch`` and ``sink_dataframe`` stands, by its name.
+    batches: Mapping[str, BatchSinkStatistics]
 
 
 class Meter:
@@ -97,6 +100,7 @@ class Meter:
         restore: tuple[int, int],
         *,
         running: bool,
+        batches: Mapping[str, BatchSinkStatistics],
     ) -> JobStatistics:
         """Put the numbers together."""
         commits = list(self._commits)
@@ -123,6 +127,7 @@ class Meter:
             to_restore=restore[1],
             restarts=self.restarts,
             operators={} if record is None else self._of_operators(record),
+            batches=batches,
         )
 
     def _of_operators(self, record: CommitRecord) -> dict[str, OperatorStatistics]:

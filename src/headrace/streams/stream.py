@@ -10,6 +10,7 @@ from headrace.serdes.inference import result_hint
 from headrace.streams._calls import caller
 from headrace.streams._joining import Joins
 from headrace.streams._meeting import check_keyed
+from headrace.streams.batches import Batches
 from headrace.streams.columns import Columns
 from headrace.streams.outputs import Outputs
 from headrace.streams.processing import Processing
@@ -29,7 +30,13 @@ K2 = TypeVar("K2")
 
 
 class Stream(
-    Joins[K, V], Routing[K, V], Processing[K, V], Times[K, V], Columns[K, V], Outputs[K, V]
+    Joins[K, V],
+    Routing[K, V],
+    Processing[K, V],
+    Times[K, V],
+    Columns[K, V],
+    Batches[K, V],
+    Outputs[K, V],
 ):
     """Records with keys of type ``K`` and values of type ``V``.
 

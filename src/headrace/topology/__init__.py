@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.topology.accumulators import Accumulator, AccumulatorSerde, Copies, mergeable
 from headrace.topology.aggregations import Aggregation
+from headrace.topology.batches import BatchRecords, BatchToken
 from headrace.topology.entries import EntriesSerde
 from headrace.topology.errors import ErrorPolicy, dead_letter_topic
 from headrace.topology.graph import Topology
@@ -37,7 +38,7 @@ from headrace.topology.low_level import (
     wall_timer,
     window_state,
 )
-from headrace.topology.names import commit_topic, state_topic
+from headrace.topology.names import batch_topic, commit_topic, done_topic, state_topic
 from headrace.topology.numbers import add_numbers
 from headrace.topology.operators import (
     Aggregate,
@@ -56,6 +57,12 @@ from headrace.topology.operators import (
     Source,
     Start,
     ToStream,
+)
+from headrace.topology.operators_batches import (
+    BatchSink,
+    DriverFunction,
+    ForEachBatch,
+    SinkDataFrame,
 )
 from headrace.topology.operators_flow import Branch, MapAsync, Merge, Output, Repartition
 from headrace.topology.operators_process import KeyedProcess, Process
@@ -101,11 +108,15 @@ __all__ = [
     "AccumulatorSerde",
     "Aggregate",
     "Aggregation",
+    "BatchRecords",
+    "BatchSink",
+    "BatchToken",
     "Branch",
     "Context",
     "Copies",
     "CountWindow",
     "CountWindows",
+    "DriverFunction",
     "Emit",
     "EntriesSerde",
     "ErrorPolicy",
@@ -114,6 +125,7 @@ __all__ = [
     "Fired",
     "FlatMap",
     "FlatMapValues",
+    "ForEachBatch",
     "ForeignKeyJoin",
     "ForeignKeyRequests",
     "GlobalTableJoin",
@@ -149,6 +161,7 @@ __all__ = [
     "Shuffle",
     "SidesJoin",
     "Sink",
+    "SinkDataFrame",
     "SlidingWindow",
     "SlidingWindows",
     "Source",
@@ -173,11 +186,13 @@ __all__ = [
     "WindowedSerde",
     "WithWindow",
     "add_numbers",
+    "batch_topic",
     "check_pickling",
     "commit_topic",
     "count_window",
     "cut_stages",
     "dead_letter_topic",
+    "done_topic",
     "event_timer",
     "hopping",
     "list_state",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.topology.errors import dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators import Operator, Sink, Source
+from headrace.topology.operators_batches import BatchSink
 
 if TYPE_CHECKING:
     from headrace.topology.stages import StagePlan
@@ -62,6 +63,8 @@ def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
         if isinstance(operator, Sink):
             for topic in operator.topics:
                 uses.setdefault(topic, []).append(f"written by {operator.name}")
+        if isinstance(operator, BatchSink):
+            uses[operator.done_topic] = [f"batches done by {operator.name}"]
     for operator in operators:
         if operator.stateful:
             uses[state_topic(job, operator.name)] = [f"state of {operator.name}"]

@@ -9,6 +9,7 @@ from headrace.topology.describe import describe, to_dot
 from headrace.topology.errors import dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators import Operator, Sink, Source
+from headrace.topology.operators_batches import BatchSink
 from headrace.topology.stages import StagePlan, cut_stages
 from headrace.topology.validation import validate
 
@@ -66,6 +67,11 @@ class Topology:
     def sinks(self) -> tuple[Sink, ...]:
         """The operators that write topics."""
         return tuple(o for o in self.operators if isinstance(o, Sink))
+
+    @property
+    def batch_sinks(self) -> tuple[BatchSink, ...]:
+        """The sinks out of which committed batches are read back."""
+        return tuple(o for o in self.operators if isinstance(o, BatchSink))
 
     @property
     def dead_letter_topics(self) -> list[str]:

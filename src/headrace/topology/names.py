@@ -12,10 +12,12 @@ from headrace.errors import TopologyError
 
 __all__ = [
     "MAX_TOPIC_LENGTH",
+    "batch_topic",
     "check_job_name",
     "check_operator_name",
     "check_topic",
     "commit_topic",
+    "done_topic",
     "state_topic",
 ]
 
@@ -46,6 +48,28 @@ def commit_topic(job: str) -> str:
     'word-count-commitTopic'
     """
     return f"{job}-commitTopic"
+
+
+def batch_topic(job: str, operator: str) -> str:
+    """Name the topic out of which the committed batches of an operator are read back.
+
+    Examples
+    --------
+    >>> batch_topic("word-count", "to-parquet")
+    'word-count-to-parquet-batchTopic'
+    """
+    return f"{job}-{operator}-batchTopic"
+
+
+def done_topic(job: str, operator: str) -> str:
+    """Name the topic that says how far the committed batches of an operator are handed over.
+
+    Examples
+    --------
+    >>> done_topic("word-count", "to-parquet")
+    'word-count-to-parquet-doneTopic'
+    """
+    return f"{job}-{operator}-doneTopic"
 
 
 def check_job_name(name: str) -> None:

@@ -14,6 +14,7 @@ from headrace.topology.names import (
     state_topic,
 )
 from headrace.topology.operators import Operator, Sink, Source
+from headrace.topology.operators_batches import BatchSink
 from headrace.topology.updates import check_updates
 
 __all__ = ["validate"]
@@ -101,6 +102,7 @@ def _check_sources_used(operators: Sequence[Operator]) -> None:
 def _check_topics(name: str, operators: Sequence[Operator]) -> None:
     sources = [operator for operator in operators if isinstance(operator, Source)]
     own = {commit_topic(name)} | {state_topic(name, o.name) for o in operators if o.stateful}
+    own |= {operator.done_topic for operator in operators if isinstance(operator, BatchSink)}
     for operator in operators:
         for topic in _used_topics(operator):
             if topic in own:

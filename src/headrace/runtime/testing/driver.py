@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    from headrace.topology import Topology
+    from headrace.topology import BatchRecords, BatchToken, Topology
 
 __all__ = ["TopologyTestDriver"]
 
@@ -129,6 +129,19 @@ class TopologyTestDriver:
             f"topic '{topic}'", self._job.outputs[topic], lambda written: written.read(reader)
         )
 
+    def batches(self, operator: str) -> list[tuple[BatchToken, BatchRecords[Any, Any]]]:
+        """Give what ``for_each_batch`` or ``sink_dataframe`` got so far, batch by batch.
+
+        Functions of ``for_each_batch`` run in this process, at the end of each batch; what they
+        raise, the test gets.  Writers of ``sink_dataframe`` are not called: there is no Spark here.
+
+        Raises
+        ------
+        StateError
+            The topology has no such operator of this name.
+        """
+        return self._job.batches.of(operator)
+
     def late(self, operator: str) -> TestOutput[Any]:
         """Give the records that came too late for an operator, whether or not anyone takes them.
 
@@ -197,6 +210,7 @@ class TopologyTestDriver:
         Caller: comparisons with other executors.
         """
         fresh = TopologyTestDriver(self.topology, start=self.now, queues=self.queues)
+        fresh._job.batches.calls = False
         for messages in self.recorded:
             fresh._run(messages)
         return fresh._job.outputs

@@ -19,6 +19,7 @@ from headrace.runtime.silence import (
     origins_of,
 )
 from headrace.runtime.task import Control, Summary, Task
+from headrace.runtime.testing.batches import CommittedBatches
 from headrace.runtime.testing.memory import BatchCopies, MemoryCopies, MemoryWriter, SavedChanges
 from headrace.runtime.testing.reading import SourceQueues
 from headrace.runtime.testing.taps import TappedContext, tapped
@@ -63,6 +64,8 @@ class MemoryJob:
         #: What tasks counted so far, and records that reached each operator.
         self.counters: dict[str, int] = defaultdict(int)
         self.records: dict[str, int] = defaultdict(int)
+        #: Batches of sinks that take whole ones.
+        self.batches = CommittedBatches(topology)
         self._copies = MemoryCopies()
         self._began = began
         self._states: dict[tuple[str, int], StateSummary] = {}
@@ -92,6 +95,7 @@ class MemoryJob:
                 )
                 blocks += task.finish(1, {} if stage.number == 0 else None)
         self._commit(control.batch, writer, saved)
+        self.batches.commit(control.batch, writer.staged)
         for operator, chunks in taken.items():
             self.late[operator] += chain.from_iterable(map(records_of, chunks))
         summaries = [

@@ -1,0 +1,184 @@
+"""Reading a batch: messages of its ranges, as records or as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.client import MessageQueue, PullConsumer
+from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
+from headrace.protocol.property_columns import property_column
+from headrace.runtime.batches.tags import BATCH, Tags
+from headrace.runtime.messages import ranged, user_properties
+from headrace.topology.batches import BatchRecords
+from headrace.topology.low_level import Record
+
+if TYPE_CHECKING:
+    from headrace.runtime.batches.cutting import Cut
+    from headrace.runtime.chunk import Int64s
+    from headrace.topology.operators_batches import BatchSink
+
+__all__ = ["BatchMessages", "batch_records", "batch_table", "read_cut", "table_schema"]
+
+_HEADERS = pa.map_(pa.string(), pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMessages:
+    """Messages of one queue and one batch."""
+
+    queue: MessageQueue
+    bodies: pa.BinaryArray
+    #: Raw properties strings.
+    properties: pa.BinaryArray
+    #: ms since 1970.
+    times: Int64s
+    offsets: Int64s
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def keys(self) -> list[Any]:
+        """Read the keys."""
+        columns = (property_column(self.properties, name) for name in (KEYS, EXACT_KEY))
+        return keys_from_columns(*columns)
+
+    def headers(self) -> list[dict[str, str]]:
+        """Read the headers."""
+        return [user_properties(raw) or {} for raw in self.properties.to_pylist()]
+
+    def present(self) -> pa.BooleanArray:
+        """Tell which messages have a value."""
+        return pa.array(Tags(property_column(self.properties, BATCH)).has_value)
+
+
+def read_cut(consumer: PullConsumer, cut: Cut) -> Iterator[BatchMessages]:
+    """Read the messages of a batch, queue by queue, block by block.
+
+    Raises
+    ------
+    OffsetExpiredError
+        A queue no longer holds a message of the batch.
+    """
+    for name, (begin, end) in sorted(cut.ranges.items()):
+        queue = MessageQueue.parse(name)
+        for result in consumer.blocks(queue, begin, end):
+            columns = ranged(result.columns(), begin, end)
+            picks = np.flatnonzero(Tags(columns.property(BATCH)).of(cut.batch, cut.epoch))
+            if not len(picks):
+                continue
+            places = pa.array(picks)
+            yield BatchMessages(
+                queue,
+                columns.body.take(places),
+                columns.properties.take(places),
+                columns.born[picks],
+                columns.queue_offset[picks],
+            )
+
+
+def batch_records(sink: BatchSink, messages: list[BatchMessages]) -> BatchRecords[Any, Any]:
+    """Give messages as a user's function takes them."""
+    return BatchRecords(
+        sum(map(len, messages)),
+        lambda: [record for part in messages for record in _records(sink, part)],
+        lambda: pa.Table.from_batches(
+            [batch_table(sink, part) for part in messages], table_schema(sink)
+        ),
+    )
+
+
+def _records(sink: BatchSink, messages: BatchMessages) -> Iterator[Record[Any, Any]]:
+    present = messages.present()
+    values = iter(sink.value_serde.deserialize_many(messages.bodies.filter(present)))
+    columns = (messages.keys(), present.to_pylist(), messages.times.tolist(), messages.headers())
+    for key, is_there, time, headers in zip(*columns, strict=True):
+        value = next(values) if is_there else None
+        yield Record(key, value, datetime.fromtimestamp(time / 1000, UTC), headers)
+
+
+def table_schema(sink: BatchSink) -> pa.Schema:
+    """Give the columns of a sink's batches."""
+    return pa.schema(
+        [
+            ("key", sink.key_type),
+            ("value", sink.value_type),
+            ("time", pa.timestamp("us", "UTC")),
+            ("headers", _HEADERS),
+            ("broker", pa.string()),
+            ("queue", pa.int32()),
+            ("offset", pa.int64()),
+        ]
+    )
+
+
+def batch_table(sink: BatchSink, messages: BatchMessages) -> pa.RecordBatch:
+    """Give messages as columns.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        A value does not fit the column of its type.
+    """
+    count = len(messages)
+    schema = table_schema(sink)
+    headers = [list(found.items()) for found in messages.headers()]
+    arrays = [
+        _key_column(sink, messages),
+        _value_column(sink, messages),
+        pa.array(messages.times * 1000, pa.int64()).cast(schema.field("time").type),
+        pa.array(headers, _HEADERS),
+        pa.repeat(pa.scalar(messages.queue.broker), count),
+        pa.repeat(pa.scalar(messages.queue.queue_id, pa.int32()), count),
+        pa.array(messages.offsets, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _key_column(sink: BatchSink, messages: BatchMessages) -> pa.Array:
+    if not pa.types.is_string(sink.key_type):
+        return pa.array(messages.keys(), sink.key_type)
+    # Keys that are not text are shown as tools show them.
+    texts = property_column(messages.properties, KEYS).to_pylist()
+    exact = property_column(messages.properties, EXACT_KEY)
+    if exact.null_count < len(exact):
+        read = messages.keys()
+        pairs = zip(read, texts, strict=True)
+        return pa.array([k if isinstance(k, str) else _text(text) for k, text in pairs])
+    return pa.array([_text(text) for text in texts], pa.string())
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def _value_column(sink: BatchSink, messages: BatchMessages) -> pa.Array:
+    present = messages.present()
+    bodies = messages.bodies.filter(present)
+    column = _values(sink, bodies)
+    if len(bodies) == len(messages):
+        return column
+    places = np.cumsum(present.to_numpy(zero_copy_only=False)) - 1
+    missing = ~present.to_numpy(zero_copy_only=False)
+    return column.take(pa.array(places, mask=missing))
+
+
+def _values(sink: BatchSink, bodies: pa.BinaryArray) -> pa.Array:
+    schema, serde = sink.schema, sink.value_serde
+    if schema is None:
+        return bodies.cast(sink.value_type)
+    if serde.schema == schema:
+        batch = serde.read_columns(bodies)
+    else:
+        batch = schema.batch(serde.deserialize_many(bodies))
+    columns = [
+        column.cast(kind) for column, (_, kind) in zip(batch.columns, schema.columns, strict=True)
+    ]
+    if schema.kind == "single":
+        return columns[0]
+    return pa.StructArray.from_arrays(columns, fields=list(sink.value_type))

@@ -1,0 +1,86 @@
+"""The other side of a :class:`FunctionProcess`: reads batches and calls the function.
+
+Run as ``python -m headrace.spark.batches.function_worker CHANNEL``.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from headrace.errors import HeadraceError, UserCodeError
+from headrace.runtime.batches.cutting import Cut
+from headrace.runtime.batches.reading import batch_records, read_cut
+from headrace.runtime.failures import describe_failure
+from headrace.runtime.job_plan import JobConnection, JobPlan
+from headrace.topology import BatchToken, ForEachBatch
+from headrace.user_lines import user_line
+
+__all__ = ["run", "serve"]
+
+
+def run(job: JobConnection, sink: ForEachBatch, cut: Cut) -> None:
+    """Read a batch and call the function with it, unless no record of it counts.
+
+    Raises
+    ------
+    UserCodeError
+        The function raised.
+    HeadraceError
+        The records could not be read.
+    """
+    messages = list(read_cut(job.consumer, cut))
+    if not messages:
+        return
+    token = BatchToken(job.plan.job, cut.batch)
+    try:
+        sink.function(batch_records(sink, messages), token)
+    except Exception as error:
+        place = user_line(error, sink.function)
+        raise UserCodeError(
+            f"for_each_batch '{sink.name}' (made at {sink.origin}) failed on batch {cut.batch}:"
+            f" {type(error).__name__}: {error}" + (f"\n  {place}" if place else "")
+        ) from error
+
+
+def serve(channel: Connection) -> None:
+    """Answer requests until the other side is gone, also in the middle of a call."""
+    operator = channel.recv_bytes().decode()
+    plan = pickle.loads(channel.recv_bytes())  # noqa: S301 - made by our own driver
+    assert isinstance(plan, JobPlan)
+    sink = plan.topology.operator(operator)
+    assert isinstance(sink, ForEachBatch)
+    job = plan.connect()
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()
+    while True:
+        cut = msgspec.json.decode(requests.get(), type=Cut)
+        channel.send_bytes(_answer(job, sink, cut))
+
+
+def _answer(job: JobConnection, sink: ForEachBatch, cut: Cut) -> bytes:
+    try:
+        run(job, sink, cut)
+    except HeadraceError as error:
+        return describe_failure(error)
+    except Exception as error:  # noqa: BLE001 - a serde of the user's raises what it likes
+        return describe_failure(UserCodeError(f"batch {cut.batch} cannot be read: {error!r}"))
+    return b""
+
+
+def _listen(channel: Connection, requests: queue.SimpleQueue[bytes]) -> None:
+    try:
+        while True:
+            requests.put(channel.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,210 @@
+"""Committed batches in users' functions and in Spark's own writers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace import BatchRecords, BatchToken, serdes
+from headrace.client import Admin, Client
+from headrace.failpoints import ENVIRONMENT_VARIABLE
+from headrace.spark import StreamJob
+from headrace.streams import StreamBuilder
+from headrace.topology import Topology
+from tests.clusters import Cluster
+from tests.spark import batch_program
+from tests.spark.batch_program import NOTES, TOPIC
+from tests.spark.pipelines import LIMIT, Rig
+
+pytestmark = pytest.mark.spark
+
+LINES = [f"line {number}" for number in range(400)]
+
+
+@pytest.fixture
+def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
+    return Rig(cluster.namesrv, client, tmp_path, make_topic)
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LIMIT.total_seconds()
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def run(rig: Rig, topology: Topology, **given: Any) -> None:
+    with StreamJob(topology, rig.settings(**given)).start() as job:
+        job.await_caught_up(LIMIT)
+        job.await_batches(LIMIT)
+
+
+def calls(path: Path) -> list[tuple[int, str]]:
+    """Batch and value of every record of every call."""
+    if not path.exists():
+        return []
+    rows = [line.split("\t") for line in path.read_text().splitlines()]
+    return [(int(batch), value) for batch, value in rows]
+
+
+def noting(path: Path, failures: int = 0) -> Callable[[BatchRecords[Any, str], BatchToken], None]:
+    """Make a function that fails so many times and then writes down what it gets."""
+    tries = path.with_suffix(".tries")
+
+    def note(records: BatchRecords[Any, str], token: BatchToken) -> None:
+        tried = int(tries.read_text()) if tries.exists() else 0
+        tries.write_text(str(tried + 1))
+        if tried < failures:
+            message = f"not yet, {tried}"
+            raise ValueError(message)
+        with path.open("a") as file:
+            file.writelines(f"{token.batch}\t{record.value}\n" for record in records)
+
+    return note
+
+
+def test_every_batch_comes_once_in_order_also_after_failures_and_a_restart(
+    rig: Rig, tmp_path: Path
+) -> None:
+    lines, notes = rig.topic(queues=2), tmp_path / "notes"
+    builder = StreamBuilder(f"noted-{lines}")
+    builder.source(lines, serdes.string).for_each_batch(noting(notes, failures=2), name="note")
+    topology = builder.build()
+    rig.send(lines, LINES[:200])
+    with StreamJob(topology, rig.settings(max_records_per_batch=60)).start() as job:
+        job.await_caught_up(LIMIT)
+        await_true(lambda: job.statistics().batches["note"].failures > 0)
+        status = job.statistics().batches["note"]
+        assert "not yet, " in (status.error or "")
+        assert "test_batches.py" in (status.error or "")
+        job.await_batches(LIMIT)
+        assert job.statistics().batches["note"].failures == 0
+    found = calls(notes)
+    assert sorted(value for _, value in found) == sorted(LINES[:200])
+    batches = [batch for batch, _ in found]
+    assert batches == sorted(batches)
+    assert len(set(batches)) > 2
+    rig.send(lines, LINES[200:])
+    run(rig, topology)
+    assert sorted(value for _, value in calls(notes)) == sorted(LINES)
+
+
+def test_parquet_holds_every_record_once(rig: Rig, tmp_path: Path) -> None:
+    lines, folder = rig.topic(queues=2), tmp_path / "parquet"
+    builder = StreamBuilder(f"parquet-{lines}")
+    words = builder.source(lines, serdes.string)
+    numbered = words.key_by(lambda line: line[-1]).map_values(int_of)
+    numbered.sink_dataframe(
+        lambda frame, token: frame.write.mode("overwrite").parquet(f"{folder}/batch={token.batch}"),
+        name="files",
+    )
+    rig.send(lines, LINES)
+    run(rig, builder.build(), max_records_per_batch=150)
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    rows = session.read.parquet(str(folder)).collect()
+    assert sorted(row.value for row in rows) == list(range(400))
+    assert {(row.key, row.value) for row in rows} == {(line[-1], int_of(line)) for line in LINES}
+    assert len({row.batch for row in rows}) > 1
+    assert len({(row.broker, row.queue, row.offset) for row in rows}) == 400
+    assert all(row.time is not None for row in rows)
+
+
+def int_of(line: str) -> int:
+    return int(line.split()[1])
+
+
+def test_a_function_that_hangs_holds_nobody_up(rig: Rig) -> None:
+    lines, copies = rig.topic(), rig.topic()
+    builder = StreamBuilder(f"hangs-{lines}")
+    read = builder.source(lines, serdes.string)
+    read.sink(copies, serdes.string)
+    read.for_each_batch(lambda records, token: time.sleep(600), name="hang")
+    rig.send(lines, LINES[:10])
+    job = StreamJob(builder.build(), rig.settings()).start()
+    try:
+        job.await_caught_up(LIMIT)
+        await_true(lambda: job.statistics().batches["hang"].running is not None)
+        rig.send(lines, LINES[10:30])
+        job.await_caught_up(LIMIT)
+        assert job.statistics().batches["hang"].batch == 0
+        begun = time.monotonic()
+    finally:
+        job.stop()
+    assert time.monotonic() - begun < 20
+    assert len(rig.read(copies)) == 30
+
+
+def test_a_table_of_tokens_takes_each_batch_once(rig: Rig, tmp_path: Path) -> None:
+    lines, database = rig.topic(), tmp_path / "counts.db"
+
+    def store(records: BatchRecords[str, int], token: BatchToken) -> None:
+        with sqlite3.connect(database) as connection:
+            connection.execute("create table if not exists done (batch integer primary key)")
+            connection.execute(
+                "create table if not exists counts (word text primary key, n integer)"
+            )
+            if connection.execute("select 1 from done where batch = ?", [token.batch]).fetchone():
+                return
+            connection.execute("insert into done values (?)", [token.batch])
+            rows = [(record.key, record.value) for record in records]
+            connection.executemany("insert or replace into counts values (?, ?)", rows)
+
+    builder = StreamBuilder(f"tokens-{lines}")
+    words = builder.source(lines, serdes.string).flat_map_values(str.split)
+    words.key_by(lambda word: word).count().to_stream().for_each_batch(store, name="store")
+    rig.send(lines, LINES)
+    run(rig, builder.build(), max_records_per_batch=100)
+    with sqlite3.connect(database) as connection:
+        found = dict(connection.execute("select word, n from counts"))
+    assert found == {"line": 400} | {str(number): 1 for number in range(400)}
+
+
+def test_a_driver_killed_after_a_call_makes_it_again_with_the_same_records(
+    embedded: Cluster, tmp_path: Path
+) -> None:
+    lines, notes = f"killed-{os.getpid()}", tmp_path / "notes"
+    with Client(embedded.namesrv) as client:
+        Admin(client).create_topic(lines, queues=2)
+        Rig(embedded.namesrv, client, tmp_path, lambda: lines).send(lines, LINES[:120])
+    assert drive(embedded, lines, notes, "batches.called=kill:2") == -signal.SIGKILL
+    first = calls_with_tokens(notes)
+    assert len(first) == 2
+    assert drive(embedded, lines, notes) == 0
+    found = calls_with_tokens(notes)
+    tokens = [token for token, _ in found]
+    assert tokens == [tokens[0], tokens[1], *dict.fromkeys(tokens[1:])]
+    assert found[1] == found[2]
+    assert sorted(value for _, values in found[:1] + found[2:] for value in values) == sorted(
+        LINES[:120]
+    )
+
+
+def drive(cluster: Cluster, lines: str, notes: Path, failpoints: str = "") -> int:
+    """Run the program to its end, in a process of its own; give its status."""
+    options = ["--namesrv", cluster.namesrv, "--data-dir", str(notes.parent / "data")]
+    limits = ["--max-records-per-batch", "30", "--partitions", "2", "--master", "local[2]"]
+    environment = {NOTES: str(notes), TOPIC: lines, ENVIRONMENT_VARIABLE: failpoints}
+    command = [sys.executable, "-m", "headrace", "run", str(batch_program.__file__)]
+    return subprocess.run(
+        [*command, "--until-caught-up", *options, *limits],
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    ).returncode
+
+
+def calls_with_tokens(notes: Path) -> list[tuple[str, list[str]]]:
+    return [(token, values) for token, values in map(json.loads, notes.read_text().splitlines())]
