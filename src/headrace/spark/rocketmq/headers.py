@@ -11,6 +11,7 @@ from headrace.errors import MessageRejectedError
 from headrace.keys import EXACT_KEY
 from headrace.protocol import properties as names
 from headrace.protocol.layout import slices
+from headrace.runtime.batches.tags import BATCH
 
 __all__ = ["RESERVED", "header_properties", "headers_column", "text_column"]
 
@@ -19,7 +20,7 @@ RESERVED = frozenset(
     value
     for name in names.__all__
     if name.isupper() and isinstance(value := getattr(names, name), str)
-) | {EXACT_KEY}
+) | {EXACT_KEY, BATCH}
 
 _AFTER_NAME, _AFTER_VALUE = 1, 2
 _Int64s = npt.NDArray[np.int64]
