@@ -74,15 +74,17 @@ def test_values_come_back_as_they_were() -> None:
 def test_empty_text_is_no_missing_value() -> None:
     builder = StreamBuilder("job")
     words = builder.source("words", serdes.string)
-    words.map_values(
-        lambda word: None if word == "-" else word, serde=serdes.string
-    ).for_each_batch(lambda *_: None, name="each")
+    words.map_values(or_none, serde=serdes.string).for_each_batch(lambda *_: None, name="each")
     with TopologyTestDriver(builder.build()) as driver:
         with driver.batch():
             driver.input("words", serdes.string).pipe(["", "-", "a"])
         ((_, records),) = driver.batches("each")
     assert [record.value for record in records] == ["", None, "a"]
     assert records.to_arrow().column("value").to_pylist() == ["", None, "a"]
+
+
+def or_none(word: str) -> Any:
+    return None if word == "-" else word
 
 
 def test_columns_are_typed_by_schema_and_key() -> None:
