@@ -82,6 +82,15 @@ class ProcessorContext(Protocol):
     def retracts(self, operator: Operator) -> bool:
         """Tell whether an operator must send the old value before each new one."""
 
+    def settled(self, operator: Operator) -> int:
+        """Tell up to which event time an operator had done all there was to do, ms.
+
+        ``NEVER`` in the first batch of an epoch: others may have changed the state.
+        """
+
+    def settled_clock(self) -> tuple[int, int]:
+        """Tell the same of the wall clock, and how far it had come in the batch before."""
+
     def store(self, operator: Operator) -> StateStore:
         """Open the operator's state store for this partition."""
 

@@ -9,7 +9,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.keys import decode_key
 
@@ -193,26 +193,39 @@ class RowLayout(LatestLayout):
 
 
 class BucketLayout(StateLayout):
-    """Records that wait for others: side, stretch of time, key; timers: ``t``, time, side, key."""
+    """Records that wait for others, and timers, as :mod:`headrace.runtime.joins.buckets` has them.
 
-    _head = 9
-    _record = struct.Struct("<q?I")
+    A timer is ``t``, time, side, number of a block, and key.
+    """
+
+    #: Where keys begin, by family.
+    _heads: ClassVar[dict[bytes, int]] = {b"l": 9, b"r": 9, b"L": 13, b"R": 13, b"t": 14}
+    _count = 4
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give what stands behind the stretch, and behind the side of a timer."""
-        return entry[self._head + (entry[:1] == b"t") :]
+        """Give what stands behind the stretch, and behind the side and block of a timer."""
+        return entry[self._heads[entry[:1]] :]
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
         """Give the records, each with its time."""
-        side, at, found = _SIDES.get(entry[:1]), 0, []
+        side = _SIDES.get(entry[:1].lower())
         if side is None:
             return []
-        key = decode_key(self.key_of(entry))
-        while at < len(value):
-            time, _, size = self._record.unpack_from(value, at)
-            at += self._record.size + size
-            found.append(StateEntry(key, read(value[at - size : at], side), time, time, side))
-        return found
+        at = self._count if entry[:1].islower() else 0
+        return waiting(decode_key(self.key_of(entry)), value[at:], side, read)
+
+
+_RECORD = struct.Struct("<q?I")
+
+
+def waiting(key: Any, value: bytes, side: str, read: Read) -> list[StateEntry]:
+    """Give the records of a block, each with its time."""
+    at, found = 0, []
+    while at < len(value):
+        time, _, size = _RECORD.unpack_from(value, at)
+        at += _RECORD.size + size
+        found.append(StateEntry(key, read(value[at - size : at], side), time, time, side))
+    return found
 
 
 _SIDES = {b"l": "left", b"r": "right"}

@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
+from headrace.runtime.chunk import NEVER
 from headrace.runtime.failures import describe_failure
 from headrace.runtime.record_errors import RecordErrors
 from headrace.runtime.silence import milliseconds, operator_watermark
@@ -52,8 +53,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     batch: int
     partitions: int
-    #: Wall clock of the batch, ms since 1970.
+    #: Wall clock of the batch, and of the one before, ms since 1970.
     clock: int
+    clock_before: int = NEVER
     #: Writable queues of every sink and state topic, in order.
     queues: dict[str, list[QueueName]]
     #: Brokers that hold the source queues.
@@ -189,6 +191,20 @@ class TaskContext:
                 0 if summary is None else summary.checksum,
             )
         return self._stores[name]
+
+    def settled(self, operator: Operator) -> int:
+        """Tell up to which event time an operator had done all there was to do, ms."""
+        return NEVER if self._begins_epoch else self.control.progress.get(operator.name, NEVER)
+
+    def settled_clock(self) -> tuple[int, int]:
+        """Tell the same of the wall clock, and how far it had come in the batch before."""
+        before = self.control.clock_before
+        return NEVER if self._begins_epoch else before, before
+
+    @property
+    def _begins_epoch(self) -> bool:
+        lineage = self.control.lineage
+        return bool(lineage) and lineage[-1][0] != self.control.epoch
 
     def operator_watermark(self, operator: Operator) -> OperatorWatermark:
         """Give an operator's watermark as of the last commit."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.runtime.chunk import NEVER
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -37,6 +39,14 @@ class Timers:
         Where they lie: a timer is an entry without a value of its own.
     family
         First byte of their keys.
+    settled
+        All timers up to this time have been taken.  Nothing looks there again: a store keeps what
+        was deleted for a while, and would have to pass over it.
+    passed
+        How far time had come.  Where it may be behind ``settled``, which it is not unless given.
+    early
+        First byte of the keys of timers that are set when their time has passed, where that may
+        happen: they are few, and looked for on their own.
 
     Examples
     --------
@@ -48,33 +58,63 @@ class Timers:
     ([(10, b'a'), (20, b'b')], [])
     """
 
-    def __init__(self, store: Entries, family: bytes) -> None:
+    def __init__(
+        self,
+        store: Entries,
+        family: bytes,
+        *,
+        settled: int = NEVER,
+        passed: int = NEVER,
+        early: bytes = b"",
+    ) -> None:
         self._store = store
         self._family = family
+        self._start = -_BIAS if settled == NEVER else settled + 1
+        self._passed = max(passed, settled)
+        self._early = early
 
     def set(self, time: int, what: bytes) -> None:
         """Set a timer, ms since 1970; again is no change."""
-        self._store.put(self._key(time, what), b"")
+        early = self._early and time <= self._passed
+        self._store.put(_key(self._early if early else self._family, time, what), b"")
 
     def clear(self, time: int, what: bytes) -> None:
         """Take a timer back, also one that is not there."""
-        self._store.delete(self._key(time, what))
+        self._store.delete(_key(self._family, time, what))
+        if self._early:
+            self._store.delete(_key(self._early, time, what))
 
     def due(self, time: int) -> Iterator[tuple[int, bytes]]:
         """Take the timers up to a time, that time included, oldest first."""
-        start, stop = self._key(-_BIAS, b""), self._key(time + 1, b"")
-        for key, _ in list(self._store.range(start, stop)):
+        found = [
+            key
+            for family, start in self._ranges()
+            if start <= time
+            for key, _ in self._store.range(_key(family, start, b""), _key(family, time + 1, b""))
+        ]
+        self._start, self._passed = max(self._start, time + 1), max(self._passed, time)
+        for key in found:
             self._store.delete(key)
-            (at,) = _TIME.unpack_from(key, len(self._family))
-            yield at - _BIAS, key[len(self._family) + _TIME.size :]
+            yield _time_of(key), key[1 + _TIME.size :]
 
     def next(self) -> int | None:
         """Time of the first timer, None where there is none."""
-        start, stop = self._key(-_BIAS, b""), self._family + b"\xff" * (_TIME.size + 1)
-        for key, _ in self._store.range(start, stop):
-            (at,) = _TIME.unpack_from(key, len(self._family))
-            return int(at) - _BIAS
+        for family, start in self._ranges():
+            stop = family + b"\xff" * (_TIME.size + 1)
+            for key, _ in self._store.range(_key(family, start, b""), stop):
+                return _time_of(key)
         return None
 
-    def _key(self, time: int, what: bytes) -> bytes:
-        return self._family + _TIME.pack(time + _BIAS) + what
+    def _ranges(self) -> list[tuple[bytes, int]]:
+        """Give the families in the order of their times, and where each begins."""
+        ordinary = (self._family, self._start)
+        return [(self._early, -_BIAS), ordinary] if self._early else [ordinary]
+
+
+def _key(family: bytes, time: int, what: bytes) -> bytes:
+    return family + _TIME.pack(time + _BIAS) + what
+
+
+def _time_of(key: bytes) -> int:
+    (time,) = _TIME.unpack_from(key, 1)
+    return int(time) - _BIAS

@@ -165,6 +165,7 @@ class JobReader(DataSourceStreamReader):
             batch=stop.batch,
             partitions=job.plan.settings.partitions,
             clock=planned.answer.clock,
+            clock_before=record.clock,
             queues=self._launch.queues,
             brokers=sorted({MessageQueue.parse(queue).broker for queue in stop.queues}),
             states=record.states,

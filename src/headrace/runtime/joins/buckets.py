@@ -2,14 +2,23 @@
 
 Within a batch everything lies in memory: entries are read many at once before the first record is
 handled, and written once at the end.  What ended meanwhile is never written.
+
+============  ====================================================================
+family       what lies there
+============  ====================================================================
+``l``, ``r``  stretch (u64) and key: number of full blocks (u32), open block
+``L``, ``R``  stretch (u64), number of the block (u32) and key: a full block
+============  ====================================================================
 """
 
 from __future__ import annotations
 
+import heapq
 import struct
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,11 +30,18 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.topology.operators import Operator
 
-__all__ = ["Buckets", "Kept", "decoded", "packed", "raw_values"]
+__all__ = ["BLOCK_BYTES", "BLOCK_RECORDS", "Buckets", "Kept", "decoded", "packed", "raw_values"]
 
 _NUMBER = struct.Struct(">Q")
 _BIAS = 1 << 63
 _RECORD = struct.Struct("<q?I")
+_BLOCK = struct.Struct(">QI")
+#: Before an open block: how many are full.
+_COUNT = struct.Struct("<I")
+_NO_BLOCKS = _COUNT.pack(0)
+#: A block with so much is full.
+BLOCK_RECORDS = 128
+BLOCK_BYTES = 1 << 15
 
 
 @dataclass(slots=True, eq=False)
@@ -38,14 +54,32 @@ class Kept:
     met: bool = False
     #: The value as the serde writes it, once that is known.
     raw: bytes | None = None
+    #: Number of its block.
+    block: int = 0
 
 
 Bucket = dict[bytes, list[Kept]]
-"""Records of one stretch of time, by key."""
+"""Records of one stretch of time, by key: those of each key's open block."""
+
+Place = tuple[int, bytes]
+"""Number of a stretch, and a key."""
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """The blocks of a place that are full."""
+
+    #: How many there are; the open block has this number.
+    count: int
+    #: Those that have been read, or filled in this batch.
+    held: dict[int, list[Kept]] = field(default_factory=dict)
 
 
 class Buckets:
     """The records of one side.
+
+    The records of a place, which is a stretch and a key, lie in blocks.  All but the last are full
+    and do not change, so that a batch writes what it adds, however much there is.
 
     Parameters
     ----------
@@ -54,7 +88,7 @@ class Buckets:
     store
         Where they lie.
     family
-        First byte of their entries.
+        First byte of the entries of open blocks; a capital for those that are full.
     serde
         Writes their values.
     done
@@ -70,44 +104,90 @@ class Buckets:
         self._serde = serde
         self._done = done
         self._held: dict[int, Bucket] = {}
-        self._read: set[tuple[int, bytes]] = set()
+        #: Numbers of what is held, as a heap.
+        self._numbers: list[int] = []
+        self._full: dict[Place, _Blocks] = {}
+        self._read: set[Place] = set()
         self._changed: dict[int, set[bytes]] = defaultdict(set)
+        self._changed_blocks: set[tuple[int, bytes, int]] = set()
 
-    def load(self, places: Iterable[tuple[int, bytes]]) -> None:
-        """Read the entries of places that are not known yet, many at once."""
-        fresh = [place for place in dict.fromkeys(places) if place not in self._read]
+    def load(self, places: Iterable[Place], *, whole: bool = True) -> None:
+        """Read the entries of places that are not known yet, many at once.
+
+        Without ``whole`` the open blocks are enough: records are only added.
+        """
+        wanted = dict.fromkeys(places)
+        fresh = [place for place in wanted if place not in self._read]
         self._read.update(fresh)
         found = self._store.get_many([self._prefix(number) + key for number, key in fresh])
         present = [
             (place, entry) for place, entry in zip(fresh, found, strict=True) if entry is not None
         ]
-        for (number, key), records in zip(
-            (place for place, _ in present),
-            decoded([entry for _, entry in present], self._serde),
-            strict=True,
-        ):
-            self._held.setdefault(number, {})[key] = records
+        records = decoded([entry[_COUNT.size :] for _, entry in present], self._serde)
+        for (place, entry), own in zip(present, records, strict=True):
+            (count,) = _COUNT.unpack_from(entry)
+            if count:
+                self._full[place] = _Blocks(count)
+                _note_block(own, count)
+            self._bucket(place[0])[place[1]] = own
+        if whole and self._full:
+            blocks = ((place, self._full[place]) for place in wanted if place in self._full)
+            self.load_blocks((*place, n) for place, full in blocks for n in range(full.count))
 
-    def get(self, number: int, key: bytes) -> list[Kept] | None:
-        """Give what a place holds that was loaded before."""
+    def load_blocks(self, blocks: Iterable[tuple[int, bytes, int]]) -> None:
+        """Read some of the full blocks of places that were loaded before."""
+        missing = [
+            (number, key, block)
+            for number, key, block in dict.fromkeys(blocks)
+            if (full := self._full.get((number, key))) is not None
+            and block < full.count
+            and block not in full.held
+        ]
+        if not missing:
+            return
+        found = self._store.get_many([self._block_key(*one) for one in missing])
+        read = decoded([entry for entry in found if entry is not None], self._serde)
+        for (number, key, block), records in zip(missing, read, strict=True):
+            _note_block(records, block)
+            self._full[number, key].held[block] = records
+
+    def get(self, number: int, key: bytes) -> Iterable[Kept] | None:
+        """Give what a place holds that was loaded before, in the order in which it came."""
         bucket = self._held.get(number)
-        return None if bucket is None else bucket.get(key)
+        records = None if bucket is None else bucket.get(key)
+        if records is None or not self._full or (number, key) not in self._full:
+            return records
+        full = self._full[number, key].held
+        return chain(*(full[block] for block in sorted(full)), records)
+
+    def block(self, number: int, key: bytes, block: int) -> list[Kept]:
+        """Give one block of a place that was loaded before."""
+        full = self._full.get((number, key))
+        if full is not None and block < full.count:
+            return full.held[block]
+        return self._held.get(number, {}).get(key, [])
 
     def add(self, number: int, key: bytes, record: Kept) -> None:
         """Add a record to a place that was loaded before."""
-        bucket = self._held.get(number)
-        if bucket is None:
-            bucket = self._held[number] = {}
+        bucket = self._bucket(number)
         records = bucket.get(key)
         if records is None:
             bucket[key] = [record]
         else:
+            if self._full and (full := self._full.get((number, key))) is not None:
+                record.block = full.count
             records.append(record)
+            if len(records) == BLOCK_RECORDS:
+                self._changed_blocks.add((number, key, self._close_block(number, key)))
         self._changed[number].add(key)
 
-    def touch(self, number: int, key: bytes) -> None:
-        """Note that a record of a place was changed."""
-        self._changed[number].add(key)
+    def touch(self, number: int, key: bytes, block: int) -> None:
+        """Note that a record of a block was changed."""
+        full = self._full.get((number, key)) if self._full else None
+        if full is not None and block < full.count:
+            self._changed_blocks.add((number, key, block))
+        else:
+            self._changed[number].add(key)
 
     def end(self, limit: int, *, wanted: bool) -> list[tuple[int, bytes, list[Kept]]]:
         """Drop the stretches with numbers below a limit; give what they held where it is wanted."""
@@ -117,34 +197,68 @@ class Buckets:
         self._done = limit
         if wanted:
             self.load(map(self._place, (key for key, _ in stored)))
-        for key, _ in stored:
-            self._store.delete(key)
-        ended = sorted(number for number in self._held if number < limit)
-        for number in ended:
+        for entry, value in stored:
+            self._store.delete(entry)
+            place, (count,) = self._place(entry), _COUNT.unpack_from(value)
+            for block in range(count):
+                self._store.delete(self._block_key(*place, block))
+        ended: list[tuple[int, bytes, list[Kept]]] = []
+        while self._numbers and self._numbers[0] < limit:
+            number = heapq.heappop(self._numbers)
             self._changed.pop(number, None)
-        return [
-            (number, key, records)
-            for number in ended
-            for key, records in self._held.pop(number).items()
-        ]
+            if wanted:
+                ended += [(number, k, list(self.get(number, k) or ())) for k in self._held[number]]
+            del self._held[number]
+        return ended
 
     def flush(self) -> None:
         """Write what changed."""
         places = [(number, key) for number, keys in self._changed.items() for key in keys]
         self._changed.clear()
-        entries = [self._held[number][key] for number, key in places]
+        heads = [self._held[number][key] for number, key in places]
+        blocks = [place for place in self._changed_blocks if place[0] >= self._done]
+        self._changed_blocks.clear()
+        full = [self._full[number, key].held[block] for number, key, block in blocks]
         with writing(self._operator, f"its state (serde {self._serde!r})"):
-            raw_values([record for records in entries for record in records], self._serde)
-        self._store.put_many(
-            [self._prefix(number) + key for number, key in places], list(map(packed, entries))
-        )
+            raw_values([record for one in (*heads, *full) for record in one], self._serde)
+        self._store.put_many([self._block_key(*one) for one in blocks], list(map(packed, full)))
+        values: list[bytes] = []
+        for place, entry in zip(places, map(packed, heads), strict=True):
+            if len(entry) > BLOCK_BYTES:
+                self._store.put(self._block_key(*place, self._close_block(*place)), entry)
+                entry = b""  # noqa: PLW2901 - what is left of it
+            count = _COUNT.pack(self._full[place].count) if place in self._full else _NO_BLOCKS
+            values.append(count + entry)
+        self._store.put_many([self._prefix(number) + key for number, key in places], values)
+
+    def _bucket(self, number: int) -> Bucket:
+        bucket = self._held.get(number)
+        if bucket is None:
+            bucket = self._held[number] = {}
+            heapq.heappush(self._numbers, number)
+        return bucket
+
+    def _close_block(self, number: int, key: bytes) -> int:
+        """Begin a new open block; give the number of the one that is full."""
+        full = self._full.setdefault((number, key), _Blocks(0))
+        block, full.count = full.count, full.count + 1
+        full.held[block], self._held[number][key] = self._held[number][key], []
+        return block
 
     def _prefix(self, number: int) -> bytes:
         return self._family + _NUMBER.pack(number + _BIAS)
 
-    def _place(self, key: bytes) -> tuple[int, bytes]:
-        (number,) = _NUMBER.unpack_from(key, len(self._family))
-        return number - _BIAS, key[len(self._family) + _NUMBER.size :]
+    def _block_key(self, number: int, key: bytes, block: int) -> bytes:
+        return self._family.upper() + _BLOCK.pack(number + _BIAS, block) + key
+
+    def _place(self, entry: bytes) -> Place:
+        (number,) = _NUMBER.unpack_from(entry, len(self._family))
+        return number - _BIAS, entry[len(self._family) + _NUMBER.size :]
+
+
+def _note_block(records: list[Kept], block: int) -> None:
+    for record in records:
+        record.block = block
 
 
 def raw_values(records: list[Kept], serde: Serde[Any]) -> None:

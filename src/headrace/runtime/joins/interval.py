@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IntervalJoinProcessor"]
 
-_FAMILIES = (b"l", b"r")
+#: What timers are about: side of the record and number of its block; then comes the key.
+_WAITING = struct.Struct(">BI")
 
 
 class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
@@ -39,8 +44,9 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
         #: How far before, and how far behind, a record its partners lie, by its side.
         self._spans = ((operator.before, operator.after), (operator.after, operator.before))
         self._width = max(operator.before + operator.after, 1)
-        #: Timers of this batch: when due, side, time of the record, key.
-        self._waiting: list[tuple[int, int, int, bytes]] = []
+        #: What waits since this batch, as a heap: when due, number, side, key and record.
+        self._waiting: list[tuple[int, int, int, bytes, Kept]] = []
+        self._numbers = count()
         self._buckets: tuple[Buckets, Buckets] | None = None
 
     def prepare(self, arrivals: Arrivals) -> None:
@@ -54,7 +60,7 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             back, forth = self._spans[port]
             keys = [arrivals.keys[i] for i in mine.tolist()]
             at = times[mine]
-            buckets.load(zip((at // self._width).tolist(), keys, strict=True))
+            buckets.load(zip((at // self._width).tolist(), keys, strict=True), whole=False)
             first, last = (at - back) // self._width, (at + forth) // self._width
             partners.load(zip(first.tolist(), keys, strict=True))
             wide = np.flatnonzero(last > first).tolist()
@@ -74,10 +80,11 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
                 self.give_alone(arrivals, i, meetings)
                 continue
             met = self._meet(arrivals, i, time, meetings)
-            sides[port].add(time // width, key, Kept(time, values[i], met))
+            record = Kept(time, values[i], met)
+            sides[port].add(time // width, key, record)
             if not met and port + 1 in alone:
                 due = time + self._reaches[port] + grace + 1
-                heapq.heappush(self._waiting, (due, port, time, key))
+                heapq.heappush(self._waiting, (due, next(self._numbers), port, key, record))
         return late
 
     def _meet(self, arrivals: Arrivals, i: int, time: int, meetings: Meetings) -> bool:
@@ -93,8 +100,9 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             if bucket is None:
                 continue
             here = [record for record in bucket if first <= record.time <= last]
-            if here and (2 - port) in self.operator.alone and not all(r.met for r in here):
-                partners.touch(number, key)
+            if here and (2 - port) in self.operator.alone:
+                for block in {record.block for record in here if not record.met}:
+                    partners.touch(number, key, block)
             found += here
         if len(found) > 1:
             found.sort(key=_time_of)
@@ -109,34 +117,46 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
         """Give what nothing met in time, and drop what can meet nothing more."""
         sides = self._sides()
         if self.operator.alone:
-            for time, port, key in self._due(watermark.time):
-                for record in sides[port].get(time // self._width, key) or ():
-                    if record.time == time and not record.met:
-                        value = (RIGHT, None, record.value) if port else (LEFT, record.value, None)
-                        meetings.add(decode_key(key), value, time, watermark.mark)
+            for record, port, key in self._lonely(watermark.time):
+                value = (RIGHT, None, record.value) if port else (LEFT, record.value, None)
+                meetings.add(decode_key(key), value, record.time, watermark.mark)
         for port, buckets in enumerate(sides):
             buckets.end(self._ended(port, watermark.time), wanted=False)
 
-    def _due(self, time: int) -> list[tuple[int, int, bytes]]:
-        due: set[tuple[int, int, bytes]] = set()
-        while self._waiting and self._waiting[0][0] <= time:
-            _, port, at, key = heapq.heappop(self._waiting)
-            due.add((at, port, key))
-        for when, what in self._timers().due(time):
-            port = what[0]
-            due.add((when - self._reaches[port] - self.operator.grace - 1, port, what[1:]))
+    def _lonely(self, time: int) -> Iterator[tuple[Kept, int, bytes]]:
+        """Give the records whose time is up and that nothing met, in the order of their times."""
+        sides = self._sides()
+        found: list[tuple[int, int, bytes, int, int, Kept]] = []
+        for (port, key, number, block), times in self._due(time).items():
+            for at, record in enumerate(sides[port].block(number, key, block)):
+                if record.time in times and not record.met:
+                    found.append((record.time, port, key, block, at, record))
+        for _, port, key, _, _, record in sorted(found):
+            yield record, port, key
+
+    def _due(self, time: int) -> dict[tuple[int, bytes, int, int], set[int]]:
+        """Give the times of records that have waited long enough, by where they lie."""
+        due: dict[tuple[int, bytes, int, int], set[int]] = defaultdict(set)
+        for when, what in self._timers.due(time):
+            port, block = _WAITING.unpack_from(what)
+            at = when - self._reaches[port] - self.operator.grace - 1
+            due[port, what[_WAITING.size :], at // self._width, block].add(at)
         for port, buckets in enumerate(self._sides()):
-            buckets.load((at // self._width, key) for at, p, key in due if p == port)
-        return sorted(due)
+            places = [(number, key, block) for own, key, number, block in due if own == port]
+            buckets.load(((number, key) for number, key, _ in places), whole=False)
+            buckets.load_blocks(places)
+        while self._waiting and self._waiting[0][0] <= time:
+            _, _, port, key, record = heapq.heappop(self._waiting)
+            due[port, key, record.time // self._width, record.block].add(record.time)
+        return due
 
     def finish(self) -> Chunk:
         """Write what is kept, and the timers of what nothing has met."""
         if self._buckets is not None:
-            timers = self._timers()
-            for due, port, time, key in self._waiting:
-                records = self._buckets[port].get(time // self._width, key) or ()
-                if any(record.time == time and not record.met for record in records):
-                    timers.set(due, bytes((port,)) + key)
+            timers = self._timers
+            for due, _, port, key, record in self._waiting:
+                if not record.met:
+                    timers.set(due, _WAITING.pack(port, record.block) + key)
             self._waiting = []
             for buckets in self._buckets:
                 buckets.flush()
@@ -146,13 +166,14 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
         if self._buckets is None:
             operator, store = self.operator, self.context.store(self.operator)
             self._buckets = (
-                Buckets(operator, store, b"l", operator.left_serde, self._ended(0, self.begun_at)),
-                Buckets(operator, store, b"r", operator.right_serde, self._ended(1, self.begun_at)),
+                Buckets(operator, store, b"l", operator.left_serde, self._ended(0, self.settled)),
+                Buckets(operator, store, b"r", operator.right_serde, self._ended(1, self.settled)),
             )
         return self._buckets
 
+    @cached_property
     def _timers(self) -> Timers:
-        return Timers(self.context.store(self.operator), b"t")
+        return Timers(self.context.store(self.operator), b"t", settled=self.settled)
 
     def _ended(self, port: int, time: int) -> int:
         return (time - self.operator.grace - self._reaches[port]) // self._width

@@ -3,51 +3,97 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.keys import decode_key
-from headrace.runtime.state_layouts import PlainLayout, Read, Span, StateEntry, StateLayout, only
+from headrace.runtime.state_layouts import (
+    PlainLayout,
+    Read,
+    Span,
+    StateEntry,
+    StateLayout,
+    only,
+    waiting,
+)
 
-__all__ = ["JoinSessionLayout", "ReferenceLayout", "ReferringLayout", "place"]
+__all__ = ["JoinSessionLayout", "ReferenceLayout", "ReferringLayout", "block_key", "place"]
 
 _LENGTH = struct.Struct(">I")
 _ROW, _REFERRING = b"r", b"s"
-_SIZE = struct.Struct("<I")
-_RECORD = struct.Struct("<q?I")
+#: First and last time of a session; of each side, its full blocks and the bytes of the open one.
+_TIMES = struct.Struct("<qq")
+_SIDE = struct.Struct("<II")
+#: Side and number of a full block.
+_BLOCK = struct.Struct(">BI")
 
 
 class JoinSessionLayout(StateLayout):
-    """Open sessions of both sides (``s``, key), and when they end (``t``, time, key)."""
+    """Open sessions (``s``, key), their full blocks (``b``) and timers (``t``, time, key)."""
 
     _time = 8
 
     def spans(self, key: bytes) -> list[Span]:
-        """Give the entry of all sessions."""
-        return [only(b"s" + key)]
+        """Give the entry of all sessions, and the places of blocks."""
+        start = _blocks(key)
+        return [only(b"s" + key), (start, start[:-1] + b"\x01")]
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give what stands behind the family, and behind the time of a timer."""
+        """Give what stands behind the family, a length or the time of a timer."""
+        if entry[:1] == b"b":
+            (length,) = _LENGTH.unpack_from(entry, 1)
+            return entry[1 + _LENGTH.size :][:length]
         return entry[1:] if entry[:1] == b"s" else entry[1 + self._time :]
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the sessions, each with its first and last time and the records of both sides."""
-        if entry[:1] != b"s":
-            return []
-        key, at, found = decode_key(entry[1:]), 0, []
+        """Give the sessions, each with its first and last time and the records of both sides.
+
+        Of a session with many records these are the newest; its full blocks stand beside it.
+        """
+        family, key = entry[:1], decode_key(self.key_of(entry))
+        if family == b"b":
+            port, number = _BLOCK.unpack_from(entry, len(entry) - _BLOCK.size)
+            records = waiting(key, value, SIDES[port], read)
+            times = [one.start for one in records if one.start is not None]
+            block = StateEntry(key, _by_side(records), min(times), max(times), item=number)
+            return [block]
+        found: list[StateEntry] = []
+        at = 0 if family == b"s" else len(value)
         while at < len(value):
-            times: list[int] = []
-            sides: dict[str, list[Any]] = {"left": [], "right": []}
-            for side, records in sides.items():
-                (size,) = _SIZE.unpack_from(value, at)
-                at += _SIZE.size
-                end = at + size
-                while at < end:
-                    time, _, length = _RECORD.unpack_from(value, at)
-                    at += _RECORD.size + length
-                    times.append(time)
-                    records.append(read(value[at - length : at], side))
-            found.append(StateEntry(key, sides, min(times), max(times)))
+            start, end = _TIMES.unpack_from(value, at)
+            at += _TIMES.size
+            sides: list[StateEntry] = []
+            for side in SIDES:
+                count, size = _SIDE.unpack_from(value, at)
+                at += _SIDE.size + 4 * count + size
+                sides += waiting(key, value[at - size : at], side, read)
+            found.append(StateEntry(key, _by_side(sides), start, end))
         return found
+
+    def gathered(self, entries: Sequence[StateEntry]) -> Any:
+        """Give the records of the latest session."""
+        sessions = [(entry.start or 0, entry) for entry in entries if entry.item is None]
+        if not sessions:
+            return None
+        start, last = max(sessions, key=lambda session: session[0])
+        within = [one for one in entries if one.item is not None and (one.start or 0) >= start]
+        return {side: [v for one in (*within, last) for v in one.value[side]] for side in SIDES}
+
+
+SIDES = ("left", "right")
+
+
+def block_key(key: bytes, port: int, number: int) -> bytes:
+    """Name a full block of one side of a session."""
+    return _blocks(key) + _BLOCK.pack(port, number)
+
+
+def _blocks(key: bytes) -> bytes:
+    return b"b" + _LENGTH.pack(len(key)) + key + b"\x00"
+
+
+def _by_side(records: Sequence[StateEntry]) -> dict[str, list[Any]]:
+    return {side: [one.value for one in records if one.part == side] for side in SIDES}
 
 
 class ReferenceLayout(PlainLayout):

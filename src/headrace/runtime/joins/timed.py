@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.sides import LEFT, RIGHT, Meetings, merged_sides
 from headrace.runtime.keyless import NULL_KEYS
 from headrace.runtime.processors import Processor
@@ -17,6 +17,7 @@ from headrace.topology.joins import TimedJoin
 if TYPE_CHECKING:
     from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
+    from headrace.runtime.state_layouts import StateLayout
     from headrace.runtime.watermarks import Watermark
 
 __all__ = ["TimedJoinProcessor"]
@@ -31,14 +32,11 @@ class TimedJoinProcessor(Processor[JoinT]):
 
     def __init__(self, operator: JoinT, context: ProcessorContext) -> None:
         super().__init__(operator, context)
-        #: How far event time had come when the batch began.
-        self.begun_at = NEVER
-        self._begun = False
+        #: Event time up to which all was done before.
+        self.settled = context.settled(operator)
 
     def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
         """Handle what came from each side, and each watermark behind the records up to its mark."""
-        if not self._begun:
-            self._begun, self.begun_at = True, self.event_time
         if not watermarks and not any(map(len, inputs.values())):
             return Chunk.empty()
         arrivals, meetings = merged_sides(inputs, self.operator), Meetings()

@@ -49,8 +49,13 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
             ends[i].append(end)
         self._ends = ends
         self._tell(found)
-        for buckets in self._sides():
-            buckets.load((end, arrivals.keys[i]) for i, end in places)
+        for port, buckets in enumerate(self._sides()):
+            by_side: tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]] = ([], [])
+            for i, end in places:
+                by_side[arrivals.ports[i] != port].append((end, arrivals.keys[i]))
+            own, others = by_side
+            buckets.load(own, whole=False)
+            buckets.load(others)
 
     def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
         """Handle records in order; give the places of those whose windows have all fired."""
@@ -115,7 +120,7 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
     def _sides(self) -> tuple[Buckets, Buckets]:
         if self._buckets is None:
             operator, store = self.operator, self.context.store(self.operator)
-            done = self.begun_at - operator.grace + 1
+            done = self.settled - operator.grace + 1
             self._buckets = (
                 Buckets(operator, store, b"l", operator.left_serde, done),
                 Buckets(operator, store, b"r", operator.right_serde, done),

@@ -28,10 +28,16 @@ class Alarms:
         Where they lie.
     family
         First byte of their keys.
+    early
+        The same of those that are set when their time has passed.
+    settled, passed
+        Time up to which all have fired, and how far time had come.
     """
 
-    def __init__(self, cells: Cells, family: bytes) -> None:
-        self._timers = Timers(cells, family)
+    def __init__(
+        self, cells: Cells, family: bytes, early: bytes, *, settled: int, passed: int
+    ) -> None:
+        self._timers = Timers(cells, family, settled=settled, passed=passed, early=early)
         self._family = family
         #: Timers that fire now, as a heap, and which of them are still set.
         self._firing: list[tuple[int, bytes]] | None = None

@@ -8,6 +8,7 @@ family     what lies there
 ``x``      ends of entries with a time to live: time (u64), key of the entry
 ``e``      timers of event time: time (u64), then as ``s``
 ``w``      timers of the wall clock: the same
+``X E W``  as ``x``, ``e`` and ``w``, of times that had passed when they were set
 =========  =======================================================================
 """
 
@@ -69,7 +70,7 @@ def key_of_entry(entry: bytes) -> bytes:
     """
     family = entry[:1]
     at = 1 if family == STATE else 1 + _TIME_BYTES
-    if family == _EXPIRY:
+    if family.lower() == _EXPIRY:
         at += 1
     (length,) = _LENGTH.unpack_from(entry, at)
     return entry[at + _LENGTH.size : at + _LENGTH.size + length]
@@ -84,13 +85,17 @@ class Cells:
         The operator's store.
     undoable
         Whether :meth:`undo` may be called.
+    settled, passed
+        Event time up to which all ends have been met, and how far it had come.
     """
 
-    def __init__(self, store: StateStore, *, undoable: bool) -> None:
+    def __init__(
+        self, store: StateStore, *, undoable: bool, settled: int = NEVER, passed: int = NEVER
+    ) -> None:
         self.store = store
         self._undoable = undoable
         self._before: dict[bytes, bytes | None] = {}
-        self._ends = Timers(self, _EXPIRY)
+        self._ends = Timers(self, _EXPIRY, settled=settled, passed=passed, early=_EXPIRY.upper())
         #: Event time as the entries see it, ms: those that end at or before it are gone.
         self.now = NEVER
 

@@ -288,9 +288,16 @@ class KeyedProcessProcessor(TimedProcessor[KeyedProcess]):
     def _open(self) -> tuple[Cells, Scope]:
         if self._opened is None:
             operator = self.operator
-            cells = Cells(self.context.store(operator), undoable=self._skips)
+            settled, passed = self.context.settled(operator), self.event_time
+            cells = Cells(
+                self.context.store(operator),
+                undoable=self._skips,
+                settled=settled,
+                passed=passed,
+            )
             scope = Scope(cells)
-            self._alarms = {"event": Alarms(cells, EVENT), "wall": Alarms(cells, WALL)}
+            self._alarms = {"event": _alarms(cells, EVENT, settled, passed)}
+            self._alarms["wall"] = _alarms(cells, WALL, *self.context.settled_clock())
             self._states = {spec.name: KINDS[spec.kind](spec, scope) for spec in operator.states}
             self._host.context.declare(self._states, self._key_timers(scope))
             self._opened = cells, scope
@@ -313,6 +320,10 @@ class KeyedProcessProcessor(TimedProcessor[KeyedProcess]):
             if spec.kind in ("value", "list"):
                 state = self._states[spec.name]
                 cells.prefetch([state.entry(key) for key in distinct])
+
+
+def _alarms(cells: Cells, family: bytes, settled: int, passed: int) -> Alarms:
+    return Alarms(cells, family, family.upper(), settled=settled, passed=passed)
 
 
 #: Operator to processor.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.runtime.blocks import Block
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.state import MemoryBase
+    from headrace.runtime.task import StateCopies
     from headrace.topology import Topology
 
 __all__ = ["MemoryJob"]
@@ -94,6 +95,7 @@ class MemoryJob:
                     if (block.stage, block.partition) == (stage.number, partition)
                 )
                 blocks += task.finish(1, {} if stage.number == 0 else None)
+                task.close()
         self._commit(control.batch, writer, saved)
         self.batches.commit(control.batch, writer.staged)
         for operator, chunks in taken.items():
@@ -138,6 +140,7 @@ class MemoryJob:
             batch=self._record.batch + 1,
             partitions=self._partitions,
             clock=clock,
+            clock_before=self._record.clock,
             queues={
                 topic: [f"{topic}@test@{number}" for number in range(self._partitions)]
                 for topic in topics
@@ -163,7 +166,7 @@ class MemoryJob:
             control=control,
             partition=partition,
             finder=self.queues,
-            copies=BatchCopies(self._copies, saved),
+            copies=self._batch_copies(saved),
             plan=self.topology.plan,
             state_topics=self.topology.state_topics,
             taken=taken,
@@ -177,6 +180,10 @@ class MemoryJob:
             number=partition,
         )
         return Task(context, attempt, writer)
+
+    def _batch_copies(self, saved: SavedChanges) -> StateCopies:
+        """Give the state copies as one batch sees them."""
+        return BatchCopies(self._copies, saved)
 
     @property
     def written_topics(self) -> list[str]:

@@ -80,7 +80,8 @@ class PartStore:
 
     def take_due(self, time: int) -> list[bytes]:
         """Give the keys whose timers are due, and read their parts."""
-        timers = Timers(self._context.store(self._operator), _TIMERS)
+        settled = self._context.settled(self._operator)
+        timers = Timers(self._context.store(self._operator), _TIMERS, settled=settled)
         due = [key for _, key in timers.due(time)]
         self.read(due)
         for key in due:

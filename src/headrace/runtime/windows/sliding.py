@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.windows.by_record import ByRecordProcessor
+from headrace.runtime.windows.merging import MergedParts
 from headrace.topology.operators_windows import SlidingWindow
 
 if TYPE_CHECKING:
+    from headrace.runtime.processors import ProcessorContext
     from headrace.runtime.watermarks import Watermark
     from headrace.runtime.windows.parts import Part
 
@@ -20,13 +21,21 @@ _OPEN, _FIRED = 0, 1
 
 
 class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
-    """Keeps one part for each time of a key, and puts windows together when they fire."""
+    """Keeps one part for each time of a key, and puts windows together when they fire.
+
+    Windows fire in the order of their ends, so parts that have fired stand before the others.
+    """
+
+    def __init__(self, operator: SlidingWindow, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        #: By the list of a key's parts, which is the same for all of a batch.
+        self._merged: dict[int, MergedParts] = {}
 
     def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
         """Put a record into the part of its time."""
         if self._passed(record) <= self.event_time:
             return None
-        place = bisect_left(parts, record.time, key=lambda part: part.last)
+        place = bisect_left(parts, record.time, key=_time)
         found = place < len(parts) and parts[place].last == record.time
         part = parts[place] if found else record
         part.accumulator = self.algebra.add(part.accumulator, value, record.mark)
@@ -35,36 +44,40 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
             parts.insert(place, part)
         if self.operator.emit == "close":
             return [part]
-        last = record.time + self.operator.windows.size
-        return [one for one in parts[place:] if one.last <= last and one.number == _OPEN]
+        last = bisect_right(parts, record.time + self.operator.windows.size, key=_time)
+        return [one for one in parts[place:last] if one.number == _OPEN]
 
     def next_time(self, parts: list[Part]) -> int | None:
         """Tell when the first window has passed, or the first part is no longer needed."""
         if not parts:
             return None
-        fires = next((self._passed(part) for part in parts if part.number == _OPEN), None)
-        drops = self._passed(parts[0]) + self.operator.windows.size
-        return drops if fires is None else min(fires, drops)
+        drops, fired = self._passed(parts[0]) + self.operator.windows.size, _fired(parts)
+        return drops if fired == len(parts) else min(self._passed(parts[fired]), drops)
 
     def close(self, key: bytes, parts: list[Part], watermark: Watermark) -> None:
         """Give the windows that have passed, and drop what no open one can hold."""
-        for part in parts:
-            if part.number == _OPEN and self._passed(part) <= watermark.time:
-                self.fire(key, parts, part, watermark.mark)
-                part.number = _FIRED
-        size = self.operator.windows.size
-        while parts and self._passed(parts[0]) + size <= watermark.time:
-            del parts[0]
+        at = _fired(parts)
+        while at < len(parts) and self._passed(parts[at]) <= watermark.time:
+            self.fire(key, parts, parts[at], watermark.mark)
+            parts[at].number = _FIRED
+            at += 1
+        size, gone = self.operator.windows.size, 0
+        while gone < len(parts) and self._passed(parts[gone]) + size <= watermark.time:
+            gone += 1
+        if gone:
+            del parts[:gone]
+            if (merged := self._merged.get(id(parts))) is not None:
+                merged.forget(gone)
 
     def content(self, parts: list[Part], part: Part) -> Any:
         """Put the window that ends at a part together."""
-        first = bisect_left(parts, part.last - self.operator.windows.size, key=lambda p: p.last)
-        within = [one for one in parts[first:] if one.last <= part.last]
-        # Merging may change what it is given, and the parts are needed again.
-        merged = copy.deepcopy(within[0].accumulator)
-        for one in within[1:]:
-            merged = self.algebra.merge(merged, copy.deepcopy(one.accumulator))
-        return merged
+        first = bisect_left(parts, part.last - self.operator.windows.size, key=_time)
+        stop = bisect_left(parts, part.last, key=_time) + 1
+        # Where the order of merging matters, nothing is merged ahead.
+        settled = _fired(parts) if self.algebra.merges else 0
+        if id(parts) not in self._merged:
+            self._merged[id(parts)] = MergedParts(self.algebra, parts)
+        return self._merged[id(parts)].run(first, stop, settled)
 
     def bounds(self, part: Part) -> tuple[int, int]:
         """Give the window that ends at a part."""
@@ -73,3 +86,12 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
     def _passed(self, part: Part) -> int:
         # Records at the very end still belong to it, so event time has to be beyond.
         return part.last + self.operator.grace + 1
+
+
+def _time(part: Part) -> int:
+    return part.last
+
+
+def _fired(parts: list[Part]) -> int:
+    """Tell how many parts have fired."""
+    return bisect_left(parts, _OPEN, key=lambda part: -part.number)

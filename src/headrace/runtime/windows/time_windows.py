@@ -65,6 +65,8 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         #: Those that the store's entry is part of.
         self._read: set[bytes] = set()
         self._headers: dict[bytes, dict[str, str]] = {}
+        #: Windows that end before this have fired.
+        self._fired = context.settled(operator) - operator.grace + 1
         self._retracts = context.retracts(operator)
         #: The last result that was given of windows, where it is taken back with the next.
         self._given: dict[bytes, Any] = {}
@@ -215,10 +217,10 @@ class TimeWindowProcessor(Processor[TimeWindow]):
 
     def _fire(self, watermarks: Sequence[Watermark]) -> Chunk:
         """Give the results of windows that have passed, and forget these."""
-        last = watermarks[-1].time - self.operator.grace
-        limit = _FAMILY + _BOUNDS.pack(last + 1 + _BIAS, 0)
+        first, self._fired = self._fired, watermarks[-1].time - self.operator.grace + 1
+        limit = _FAMILY + _BOUNDS.pack(self._fired + _BIAS, 0)
         store = self.context.store(self.operator)
-        stored = list(store.range(_FAMILY, limit))
+        stored = list(store.range(_FAMILY + _BOUNDS.pack(first + _BIAS, 0), limit))
         self._take_olds([entry for entry in stored if entry[0] not in self._read])
         store.put_many([place for place, _ in stored], [None] * len(stored))
         self._read.difference_update([place for place in self._read if place < limit])
