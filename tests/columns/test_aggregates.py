@@ -287,3 +287,12 @@ def test_cells_read_back_as_they_were(cells: list[Any], packs: bool) -> None:
     back = serde.deserialize(serde.serialize(tuple(cells)))
     assert back == tuple(cells)
     assert list(map(type, back)) == list(map(type, cells))
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_many_cells_are_written_as_each_is(packs: bool) -> None:
+    serde = CellsSerde(packs=packs)
+    for rows in ([(1, 2.5), (None, "a")], [(1,), (2**70,)], []):
+        data = serde.serialize_many(rows)
+        assert data.to_pylist() == list(map(serde.serialize, rows))
+        assert serde.deserialize_many(data) == rows

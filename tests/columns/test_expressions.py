@@ -198,3 +198,11 @@ def test_special_floats_and_times_pass() -> None:
     assert math.isnan(computed(col("a") * 2, a=[math.nan])[0])
     moment = datetime(2024, 1, 2, 3, tzinfo=UTC)
     assert computed(col("a") >= moment, a=[moment, None]) == [True, None]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.date32(), pa.duration("us")])
+def test_moments_come_back_as_they_were(kind: pa.DataType) -> None:
+    for numbers in ([3, None, 3, 7], [None], []):
+        column = pa.array(numbers, pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+        assert python_values(column) == column.to_pylist()
+        assert python_values(column.slice(1)) == column.slice(1).to_pylist()

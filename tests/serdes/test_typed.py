@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -98,6 +98,29 @@ def test_checks_of_the_users_own_run_for_columns_too() -> None:
 def test_defaults_fill_columns() -> None:
     batch = serdes.json(Plain).read_columns(pa.array([b'{"item":"tea","price":1}'], pa.binary()))
     assert batch.to_pydict() == {"item": ["tea"], "price": [1], "note": [None], "tags": [[]]}
+
+
+class Open(TypedDict):
+    item: str
+    note: NotRequired[str]
+
+
+Odd = TypedDict("Odd", {"item": str, "a-b": int, "class": int})
+
+
+def test_keys_of_dicts_that_are_no_fields_of_a_class_are_columns() -> None:
+    batch = serdes.json(Open).read_columns(
+        pa.array([b'{"item":"tea"}', b'{"item":"tea","note":"x"}'], pa.binary())
+    )
+    assert batch.to_pydict() == {"item": ["tea", "tea"], "note": [None, "x"]}
+    odd = serdes.json(Odd).read_columns(pa.array([b'{"item":"a","a-b":1,"class":2}'], pa.binary()))
+    assert odd.to_pydict() == {"item": ["a"], "a-b": [1], "class": [2]}
+
+
+@pytest.mark.parametrize("kind", [Typed, Open, Odd])
+def test_missing_key_is_refused_for_columns_too(kind: Any) -> None:
+    with pytest.raises(ValueError, match="missing required field `item`"):
+        serdes.json(kind).read_columns(pa.array([b'{"price":1,"a-b":1,"class":2}'], pa.binary()))
 
 
 def test_ints_of_any_size_fit_a_column() -> None:

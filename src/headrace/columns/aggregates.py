@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -161,7 +162,7 @@ def group(
     for one in measures:
         values = None if one.argument is None else evaluate(one.argument, batch)
         columns += [(way, values) for way in one.cells]
-    numbers = pa.array(range(first, first + batch.num_rows), pa.int64())
+    numbers = pa.array(np.arange(first, first + batch.num_rows))
     return _grouped(keys, columns, numbers)
 
 
@@ -246,6 +247,15 @@ def merge_cells(
     (3, 5, 'a')
     """
     steps = [{"min": builtins.min, "max": builtins.max}.get(way, add) for way in ways]
+
+    if len(steps) == 1:
+        (only,) = steps
+
+        def merge_one(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
+            a, b = left[0], right[0]
+            return (a if b is None else b if a is None else only(a, b),)
+
+        return merge_one
 
     def merge(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(

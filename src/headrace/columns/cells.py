@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import msgspec
+import pyarrow as pa
 
 from headrace.encoding import decode, encode_exact
 from headrace.serdes.base import Serde
@@ -55,6 +56,23 @@ class CellsSerde(Serde[tuple[Any, ...]]):
             cells: tuple[Any, ...] = decode(data)
             return cells
         return self._decoder.decode(data)
+
+    def serialize_many(self, values: list[tuple[Any, ...]]) -> pa.BinaryArray:
+        """Write the cells of many groups."""
+        if self._packs:
+            try:
+                return pa.array(list(map(self._encoder.encode, values)), pa.binary())
+            except OverflowError:
+                pass
+        return super().serialize_many(values)
+
+    def deserialize_many(self, data: pa.BinaryArray) -> list[tuple[Any, ...]]:
+        """Read the cells of many groups."""
+        try:
+            return list(map(self._decoder.decode, data.to_pylist()))
+        except msgspec.DecodeError:
+            # Some are plain data.
+            return super().deserialize_many(data)
 
 
 def _make(packs: bool) -> CellsSerde:  # noqa: FBT001 - pickle gives no keywords

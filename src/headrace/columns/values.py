@@ -117,6 +117,12 @@ def python_values(column: pa.Array) -> list[Any]:
     >>> python_values(pa.array([2**70], pa.decimal256(76, 0)))
     [1180591620717411303424]
     """
+    if pa.types.is_temporal(column.type):
+        # Moments are slow to make, and often the same, as the bounds of windows are.
+        coded = column.dictionary_encode()
+        moments = [*coded.dictionary.to_pylist(), None]
+        places = coded.indices.fill_null(len(moments) - 1).to_pylist()
+        return list(map(moments.__getitem__, places))
     values: list[Any] = column.to_pylist()
     if column.type == WIDE:
         return [int(value) if isinstance(value, Decimal) else value for value in values]

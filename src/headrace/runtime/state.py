@@ -184,6 +184,9 @@ class StateStore:
             self._ordered[family] = SortedSet(k for k in self._changes if k and k[0] == family)
         self._order()
         changed = list(self._ordered[family].irange(start, stop, (True, False)))
+        if not changed:
+            yield from self._base.range(start, stop)
+            return
         changes = self._changes
         fresh = [(key, changes[key]) for key in changed]
         for key, value in _overlaid(self._base.range(start, stop), fresh):
