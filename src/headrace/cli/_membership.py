@@ -43,6 +43,7 @@ async def _print(
     until_end: bool,
 ) -> None:
     from headrace.client import AsyncPullConsumer, AsyncPushConsumer, PushOptions
+    from headrace.topology.through import WATERMARK
 
     async with asynchronous(client) as connection:
         ends = await AsyncPullConsumer(connection).end_offsets(await connection.queues(topic))
@@ -51,8 +52,12 @@ async def _print(
             watch = asyncio.create_task(_close_at(consumer, ends)) if until_end else None
             left = limit
             async for delivery in consumer:
-                _write(delivery.message)
+                shown = WATERMARK not in delivery.message.properties
+                if shown:
+                    _write(delivery.message)
                 delivery.ack()
+                if not shown:
+                    continue
                 if left is not None:
                     left -= 1
                     if not left:

@@ -219,8 +219,9 @@ class _Printer:
 
 def _lines(result: PullResult, end: int | None) -> Iterator[str]:
     from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
+    from headrace.runtime.messages import without_watermarks
 
-    columns = result.columns()
+    columns = without_watermarks(result.columns())
     keys = keys_from_columns(columns.property(KEYS), columns.property(EXACT_KEY))
     bodies = columns.body.to_pylist()
     for offset, key, body in zip(columns.queue_offset.tolist(), keys, bodies, strict=True):

@@ -17,25 +17,41 @@ from headrace.runtime.batches.tags import BATCH
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.record_errors import Original
 from headrace.runtime.timestamps import checked_times
+from headrace.topology.through import THROUGH_PROPERTIES, WATERMARK
 
 if TYPE_CHECKING:
     from headrace.topology.operators import Operator, Source
 
-__all__ = ["SourceReader", "joined", "original_at", "ranged", "user_properties"]
+__all__ = [
+    "SourceReader",
+    "SourceTask",
+    "joined",
+    "original_at",
+    "picked",
+    "ranged",
+    "user_properties",
+    "without_watermarks",
+]
 
 #: Properties that belong to the protocol or to the key, not to the user.
 _RESERVED = frozenset(
     {value for name in names.__all__ if isinstance(value := getattr(names, name), str)}
     | {KEYS, EXACT_KEY, BATCH}
+    | THROUGH_PROPERTIES
 )
 _SHOWN_BYTES = 80
+_NEEDLE = WATERMARK.encode()
 
 
-class _Task(Protocol):
+class SourceTask(Protocol):
+    """What a source asks of its task."""
+
     @property
-    def wall_clock(self) -> int: ...
+    def wall_clock(self) -> int:
+        """Wall clock of the batch, ms since 1970."""
 
-    def divert_message(self, operator: Operator, original: Original, error: Exception) -> None: ...
+    def divert_message(self, operator: Operator, original: Original, error: Exception) -> None:
+        """Follow an operator's policy with a message of which no record could be made."""
 
 
 class SourceReader:
@@ -51,7 +67,7 @@ class SourceReader:
         Whether some sink passes the messages' own properties on.
     """
 
-    def __init__(self, source: Source, task: _Task, *, forwards_headers: bool) -> None:
+    def __init__(self, source: Source, task: SourceTask, *, forwards_headers: bool) -> None:
         self.source = source
         self._task = task
         self._forwards_headers = forwards_headers
@@ -127,6 +143,15 @@ class SourceReader:
             hint=f"the source was made at {self.source.origin}; give it another deserializer, or"
             ' on_error="skip" or on_error="topic:NAME" to go on without such messages',
         )
+
+
+def without_watermarks(columns: MessageColumns) -> MessageColumns:
+    """Leave out the messages that carry watermarks through a topic."""
+    data = columns.properties.buffers()[2]
+    if data is None or not len(columns) or _NEEDLE not in data.to_pybytes():
+        return columns
+    records = np.flatnonzero(columns.property(WATERMARK).is_null().to_numpy(zero_copy_only=False))
+    return columns if len(records) == len(columns) else picked(columns, records)
 
 
 def user_properties(raw: bytes) -> dict[str, str] | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.runtime.announcing import announcements, owes_announcement
 from headrace.runtime.silence import BatchTime, batch_time, is_due, origins_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from headrace.protocol.transactions import PlanAnswer, QueueName
     from headrace.runtime.job_plan import JobPlan
@@ -19,7 +20,9 @@ __all__ = [
     "QueueRange",
     "Split",
     "make_splits",
+    "owes_batch",
     "plan_batch",
+    "planned_time",
 ]
 
 #: A task costs some ten milliseconds: below so many messages another one does not pay.
@@ -59,7 +62,11 @@ class PlannedBatch:
 
 
 def plan_batch(
-    plan: JobPlan, answer: PlanAnswer, offsets: Mapping[QueueName, int], began: int
+    plan: JobPlan,
+    answer: PlanAnswer,
+    offsets: Mapping[QueueName, int],
+    began: int,
+    written: Mapping[str, Collection[QueueName]],
 ) -> PlannedBatch | None:
     """Plan the next batch; None while there is nothing to read and nothing is due.
 
@@ -73,6 +80,8 @@ def plan_batch(
         Next offset to read, by queue.
     began
         When this start of the job was first planned, ms since 1970.
+    written
+        Queues that the job writes, by topic.
     """
     record = answer.record
     assert record is not None, "a job is opened before its batches are planned"
@@ -81,12 +90,39 @@ def plan_batch(
     if not plan.topology.timed:
         due = has_news or (record.due is not None and record.due <= answer.clock)
         return PlannedBatch(answer, BatchTime([], {}, [], {})) if due else None
+    time = planned_time(plan, answer, starts, began, written)
+    stages = plan.stages
+    due = is_due(stages, time, record, answer.clock) or owes_announcement(stages, time, record)
+    if not (has_news or due):
+        return None
+    # The first batch of a start tells queues that are new how far event time has come.
+    first = not record.lineage or record.lineage[-1][0] != record.epoch
+    announced = announcements(stages, time, record, again=first)
+    return PlannedBatch(answer, replace(time, announced=announced))
+
+
+def planned_time(
+    plan: JobPlan,
+    answer: PlanAnswer,
+    starts: Mapping[QueueName, int],
+    began: int,
+    written: Mapping[str, Collection[QueueName]],
+) -> BatchTime:
+    """Tell what is known of time by what the cluster holds and where reading goes on."""
+    assert answer.record is not None, "a job is opened before its batches are planned"
     unread = {queue for queue, end in answer.latest.items() if end > starts[queue]}
-    origins = origins_of(plan.stages, answer.ends, plan.settings.partitions)
-    time = batch_time(origins, record, unread, answer.clock, began)
-    if has_news or is_due(plan.stages, time, record, answer.clock):
-        return PlannedBatch(answer, time)
-    return None
+    origins = origins_of(plan.stages, answer.ends, plan.settings.partitions, written)
+    return batch_time(origins, answer.record, unread, answer.clock, began)
+
+
+def owes_batch(
+    plan: JobPlan, answer: PlanAnswer, written: Mapping[str, Collection[QueueName]]
+) -> bool:
+    """Tell whether the next batch announces event time that somebody waits for."""
+    assert answer.record is not None, "a job is opened before its batches are planned"
+    starts = {**answer.begins, **answer.record.offsets}
+    time = planned_time(plan, answer, starts, answer.clock, written)
+    return owes_announcement(plan.stages, time, answer.record)
 
 
 def make_splits(ranges: Mapping[QueueName, tuple[int, int]], most: int) -> list[Split]:

@@ -7,8 +7,8 @@ An origin that has been silent for its timeout lets the others go on without it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ import msgspec
 from headrace.runtime.chunk import NEVER
 from headrace.runtime.watermarks import OperatorWatermark, origin_name, source_of
 from headrace.topology.operators import Source
+from headrace.topology.through import ThroughSource
 from headrace.topology.times import SelectTimestamp
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "milliseconds",
     "operator_watermark",
     "origins_of",
+    "watermark_of",
 ]
 
 
@@ -50,6 +52,8 @@ class TimeOrigin:
     direct: bool = True
     #: Its time is the wall clock less so many ms, whether records come or not.
     behind_wall: int | None = None
+    #: Clocks whose time it passes on: it is silent when all of them are.
+    follows: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class BatchTime:
     idle: list[str]
     #: Since when each origin has been silent, ms since 1970.
     seen: dict[str, int]
+    #: Watermarks that the batch announces, by the operator that writes a topic of the job's own.
+    announced: dict[str, int] = field(default_factory=dict)
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -76,11 +82,32 @@ def milliseconds(duration: timedelta) -> int:
 
 
 def origins_of(
-    plan: StagePlan, queues: Collection[QueueName], partitions: int
+    plan: StagePlan,
+    queues: Collection[QueueName],
+    partitions: int,
+    written: Mapping[str, Collection[QueueName]] | None = None,
 ) -> Iterator[TimeOrigin]:
-    """Give every origin of event time in a job that reads these queues."""
+    """Give every origin of event time in a job that reads these queues.
+
+    Parameters
+    ----------
+    plan
+        The topology.
+    queues
+        Queues that are read.
+    partitions
+        Partitions of the job.
+    written
+        Queues that the job writes, by topic; None: all that there are.
+    """
     for operator in (operator for stage in plan.stages for operator in stage.operators):
-        if isinstance(operator, Source):
+        if isinstance(operator, ThroughSource):
+            clocks = frozenset(plan.clocks_of(operator.parents[0]))
+            own = queues if written is None else written[operator.topics[0]]
+            for queue in _queues_of(plan, operator, own):
+                name = origin_name(operator.name, queue)
+                yield TimeOrigin(name, None, frozenset({queue}), follows=clocks)
+        elif isinstance(operator, Source):
             behind = operator.allowed_lateness if operator.timestamp == "wall" else None
             for queue in _queues_of(plan, operator, queues):
                 yield TimeOrigin(
@@ -143,14 +170,38 @@ def batch_time(
         if origin.behind_wall is not None:
             now = clock - origin.behind_wall
             watermarks[origin.name] = max(now, watermarks.get(origin.name, now))
-    idle = [
+    silent = {
         origin.name
         for origin in origins
         if origin.timeout is not None
         and origin.behind_wall is None
         and _heard_to(origin, record, unread, clock) - seen[origin.name] >= origin.timeout
-    ]
-    return BatchTime(list(seen), watermarks, idle, seen)
+    }
+    silent |= _followers(origins, silent, unread)
+    return BatchTime(list(seen), watermarks, [name for name in seen if name in silent], seen)
+
+
+def _followers(
+    origins: Sequence[TimeOrigin], silent: Collection[str], unread: Collection[QueueName]
+) -> set[str]:
+    """Give the origins that are silent because all whose time they pass on are."""
+    followers = [origin for origin in origins if origin.follows]
+    speaking = {source_of(origin.name) for origin in origins if origin.name not in silent}
+    found: set[str] = set()
+    while True:
+        # A topic may be fed by what came through another one.
+        more = {
+            origin.name
+            for origin in followers
+            if origin.name not in found
+            and origin.queues.isdisjoint(unread)
+            and speaking.isdisjoint(origin.follows)
+        }
+        if not more:
+            return found
+        found |= more
+        quiet = {*silent, *found}
+        speaking = {source_of(origin.name) for origin in origins if origin.name not in quiet}
 
 
 def _heard_to(
@@ -164,12 +215,13 @@ def _heard_to(
 
 def operator_watermark(plan: StagePlan, operator: Operator, control: Control) -> OperatorWatermark:
     """Give an operator's watermark as a batch finds it."""
-    return _watermark(plan, operator, control, control.progress)
+    return watermark_of(plan, operator, control, control.progress)
 
 
-def _watermark(
+def watermark_of(
     plan: StagePlan, operator: Operator, time: BatchTime | Control, progress: Mapping[str, int]
 ) -> OperatorWatermark:
+    """Give an operator's watermark by what is known of time, and how far it had come."""
     behind = plan.clocks_of(operator.name)
     delays = {
         origin: behind[clock] for origin in time.origins if (clock := source_of(origin)) in behind
@@ -195,7 +247,7 @@ def is_due(plan: StagePlan, time: BatchTime, record: CommitRecord, clock: int) -
     return any(
         operator.timed
         and (not operator.stateful or operator.name in holding)
-        and _watermark(plan, operator, time, record.progress).begin()
+        and watermark_of(plan, operator, time, record.progress).begin()
         for stage in plan.stages
         for operator in stage.operators
     )

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
-from headrace.runtime.messages import SourceReader, joined, original_at, ranged
+from headrace.runtime.messages import (
+    SourceReader,
+    joined,
+    original_at,
+    ranged,
+    without_watermarks,
+)
+from headrace.runtime.through import ThroughReader
 from headrace.runtime.timestamps import newest_times, observe
+from headrace.topology.through import ThroughSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,8 +101,7 @@ class SourceFeed:
         self._task = task
         task.context.source_queues = queues
         self._readers = [
-            SourceReader(source, task, forwards_headers=forwards_headers(source))
-            for source in sources
+            _reader(source, task, forwards_headers=forwards_headers(source)) for source in sources
         ]
         self._clocks = {
             source.name: task.context.event_clock(source, source.allowed_lateness)
@@ -103,26 +110,38 @@ class SourceFeed:
 
     def take(self, run: Run) -> None:
         """Run messages through the sources that read their topic, and on through the stage."""
+        records = without_watermarks(run.columns)
         chunks: dict[str, Chunk] = {}
         for reader in self._readers:
             if reader.source.reads(run.topic):
-                chunk = reader.read(run.topic, run.columns)
-                self._observe(reader.source, run, chunk)
+                chunk = reader.read(run.topic, records)
+                self._tell_time(reader, run, chunk)
                 chunks[reader.source.name] = chunk
-        self._task.counters["records_in"] += len(run.columns)
+        self._task.counters["records_in"] += len(records)
         self._task.feed(chunks)
 
-    def _observe(self, source: Source, run: Run, chunk: Chunk) -> None:
-        clock = self._clocks[source.name]
-        if clock is None or not len(chunk):
+    def _tell_time(self, reader: SourceReader, run: Run, chunk: Chunk) -> None:
+        clock = self._clocks[reader.source.name]
+        if clock is None:
             return
+        context, source = self._task.context, reader.source
         places = np.searchsorted(run.columns.position, chunk.marks)
         chunk.queues = run.numbers[places]
-        context = self._task.context
-        # The wall clock runs ahead of every message, and of an old one by any time.
-        by_wall = source.timestamp == "wall"
-        newest = None if by_wall else newest_times(source, context, run.columns.stored[places])
-        observe(context, clock, context.source_queues, chunk, newest)
+        if isinstance(reader, ThroughReader):
+            told = reader.watermarks(run.columns, context.source_queues, run.numbers)
+            context.tell_time(clock.take(told), clock.current)
+        elif len(chunk):
+            # The wall clock runs ahead of every message, and of an old one by any time.
+            by_wall = source.timestamp == "wall"
+            newest = None if by_wall else newest_times(source, context, run.columns.stored[places])
+            observe(context, clock, context.source_queues, chunk, newest)
+
+
+def _reader(source: Source, task: Task, *, forwards_headers: bool) -> SourceReader:
+    if isinstance(source, ThroughSource):
+        job = task.context.control.job
+        return ThroughReader(source, task, job=job, forwards_headers=forwards_headers)
+    return SourceReader(source, task, forwards_headers=forwards_headers)
 
 
 def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[Run]:

@@ -11,15 +11,18 @@ from headrace.runtime.batches.writing import BatchSinkWriter
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.column_aggregates import COLUMNS
+from headrace.runtime.edges import Edge, RecordEdge
 from headrace.runtime.flow import FLOW
 from headrace.runtime.joins import JOINS
 from headrace.runtime.low_level import PROCESSES
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
+from headrace.runtime.through import ThroughWriter
 from headrace.runtime.timestamps import SelectTimestampProcessor
 from headrace.runtime.windows import WINDOWS
 from headrace.topology.operators import Aggregate, Operator, Sink, Source
 from headrace.topology.operators_batches import BatchSink
+from headrace.topology.through import Through
 from headrace.topology.times import SelectTimestamp
 
 if TYPE_CHECKING:
@@ -100,8 +103,9 @@ class StageRunner:
             if not isinstance(operator, (Source, Sink))
         }
         self._edges = {
-            (child.name, port): PROCESSORS[type(child)].edge(child, port, context)
+            (child.name, port): _edge(child, port, context)
             for operator in self._operators
+            if not isinstance(operator, Sink)
             for child, port in _outputs(plan, operator)
             if plan.stage_of(child.name) != stage
         }
@@ -157,7 +161,8 @@ class StageRunner:
         return min((time for time in times if time is not None), default=None)
 
     def _records(self, name: str, port: int, rows: Rows) -> Chunk:
-        serde = self._processors[name].operator.input_serde(port)
+        (operator,) = (operator for operator in self._operators if operator.name == name)
+        serde = operator.input_serde(port)
         return Chunk(
             decode_keys(rows.keys.to_pylist()),
             serde.deserialize_many(rows.values),
@@ -235,7 +240,13 @@ class StageRunner:
 def _writer(sink: Sink, context: StageContext) -> SinkWriter:
     if isinstance(sink, BatchSink):
         return BatchSinkWriter(sink, context)
-    return SinkWriter(sink, context)
+    return (ThroughWriter if isinstance(sink, Through) else SinkWriter)(sink, context)
+
+
+def _edge(child: Operator, port: int, context: StageContext) -> Edge:
+    if isinstance(child, Sink):
+        return RecordEdge(child, port, context.locator)
+    return PROCESSORS[type(child)].edge(child, port, context)
 
 
 def _by_parent(inputs: Mapping[int, Chunk]) -> dict[int, Chunk]:

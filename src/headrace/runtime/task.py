@@ -24,6 +24,7 @@ from headrace.runtime.silence import milliseconds, operator_watermark
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner
 from headrace.runtime.state import ChangeSet, StateStore
+from headrace.runtime.through import watermark_messages
 from headrace.runtime.watermarks import (
     OperatorWatermark,
     QueueWatermark,
@@ -76,6 +77,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     max_future: int | None = None
     #: Since when each origin has been silent, ms since 1970; for the first stage only.
     seen: dict[str, int] = {}
+    #: Watermarks that the first split announces, by the operator that writes a topic of the
+    #: job's own; for the first stage only.
+    announced: dict[str, int] = {}
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +87,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     part: StagedPart
     states: list[StateSummary] = []
+    #: Ends of queues that the next batch reads, where something was sent there at once.
+    sent: dict[QueueName, int] = {}
     #: Records that reached each operator of the stage.
     records: dict[str, int] = {}
     #: Records that each operator gave.
@@ -127,7 +133,8 @@ def control_blocks(control: Control, stages: int) -> Iterator[Block]:
     for stage in range(1, stages):
         for partition in range(control.partitions):
             own = [state for state in control.states if state.partition == partition]
-            payload = msgspec.json.encode(msgspec.structs.replace(control, states=own, seen={}))
+            shown = msgspec.structs.replace(control, states=own, seen={}, announced={})
+            payload = msgspec.json.encode(shown)
             yield Block(partition, stage, BlockKind.CONTROL, "", 0, payload)
 
 
@@ -297,10 +304,19 @@ class Task:
         self._runner = StageRunner(context.plan, attempt.stage, context, self._emit)
         self._stages = len(context.plan.stages)
         self.counters = context.counters
+        self._loops = {
+            queue for sink in context.plan.throughs for queue in context.queues(sink.topic)
+        }
+        self._sent: dict[QueueName, int] = {}
 
     def _emit(self, messages: QueueMessages) -> None:
         self.counters["records_out"] += len(messages)
-        self._writer.stage(messages)
+        self._publish(messages)
+
+    def _publish(self, messages: QueueMessages) -> None:
+        end = self._writer.stage(messages)
+        if end is not None and messages.queue in self._loops:
+            self._sent[messages.queue] = max(end, self._sent.get(messages.queue, 0))
 
     def feed(self, inputs: Mapping[str, Chunk]) -> None:
         """Run records that sources read through the stage."""
@@ -341,6 +357,7 @@ class Task:
         """End the batch: give blocks for later stages, and the summary for the driver."""
         yield from self._runner.finish(self._context.partitions)
         yield from self._watermark_blocks()
+        announced = {} if ends is None else self._announce()
         for messages in self._context.locator.dead_letters():
             self._writer.stage(messages)
         failpoint("task.processed")
@@ -350,6 +367,7 @@ class Task:
         summary = Summary(
             part=part,
             states=states,
+            sent=self._sent,
             records=dict(self._runner.records),
             given=dict(self._runner.given),
             counters=dict(self.counters),
@@ -359,7 +377,7 @@ class Task:
             clock=self._context.wall_clock,
             due=self._runner.due,
             watermarks=self._context.moved,
-            progress=self._runner.progress,
+            progress={**self._runner.progress, **announced},
         )
         yield Block(
             self._context.partition % self._context.partitions,
@@ -369,6 +387,13 @@ class Task:
             0,
             msgspec.json.encode(summary),
         )
+
+    def _announce(self) -> dict[str, int]:
+        """Tell those behind topics of the job's own how far event time has come; one task does."""
+        control = self._context.control
+        for messages in watermark_messages(control, self._context.plan.throughs):
+            self._publish(messages)
+        return control.announced
 
     def _watermark_blocks(self) -> Iterator[Block]:
         if not self._context.watermarks:

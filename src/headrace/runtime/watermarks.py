@@ -117,6 +117,17 @@ class SourceWatermarks:
             found += passed_on
         return found, before
 
+    def take(self, told: Iterable[QueueWatermark]) -> list[QueueWatermark]:
+        """Move the watermarks by what was told of them; give those that have risen."""
+        risen: list[QueueWatermark] = []
+        for watermark in told:
+            origin = watermark.origin
+            known = self.current.get(origin, self.before.get(origin))
+            if known is None or watermark.time > known:
+                self.current[origin] = watermark.time
+                risen.append(watermark)
+        return risen
+
     def _observe_queue(
         self, origin: str, times: Int64s, marks: Int64s
     ) -> tuple[list[QueueWatermark], Int64s]:

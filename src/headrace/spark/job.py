@@ -25,6 +25,7 @@ from headrace.runtime.state_views import StateView
 from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
 from headrace.spark.coordinator import assemble
+from headrace.spark.job_topics import JobTopics
 from headrace.spark.launch import make_connection, pickle_plan, prepare_topics
 from headrace.spark.query import failure_of, run_query
 from headrace.spark.rows import blocks_of
@@ -33,6 +34,7 @@ from headrace.spark.source import Launch
 from headrace.spark.statistics import JobStatistics, Meter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
     from types import TracebackType
 
@@ -125,7 +127,7 @@ class StreamJob:
             )
             connection = make_connection(self.topology, self.settings, namesrv)
             opened.callback(connection.close)
-            queues = prepare_topics(connection)
+            self._topics = JobTopics(connection, prepare_topics(connection))
             session = get_session(self.settings)
             self._open(connection)
             self._handle = pickle_plan(connection.plan)
@@ -145,7 +147,6 @@ class StreamJob:
         self._stages = len(connection.plan.stages.stages)
         self._supervisor = threading.Thread(
             target=self._supervise,
-            args=(queues,),
             name=f"headrace-{self.topology.name}",
             daemon=True,
         )
@@ -165,6 +166,8 @@ class StreamJob:
     def await_caught_up(self, timeout: timedelta | None = None) -> None:
         """Wait until everything that was in the source topics at this moment is committed.
 
+        What it became in topics of :meth:`Stream.through` is read by then too.
+
         Raises
         ------
         RequestTimeoutError
@@ -172,11 +175,19 @@ class StreamJob:
         HeadraceError
             The job failed.
         """
-        connection = self._running()
-        wanted = connection.transactions.plan(connection.source_topics(), {}, 0, 0).latest
+        self._running()
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        for reaches in self._topics.goals():
+            self._await(reaches, deadline, timeout)
+
+    def _await(
+        self,
+        reaches: Callable[[CommitRecord], bool],
+        deadline: float | None,
+        timeout: timedelta | None,
+    ) -> None:
         with self._changed:
-            while not self._has_reached(wanted):
+            while self._record is None or not reaches(self._record):
                 self._check_alive()
                 rest = None if deadline is None else deadline - time.monotonic()
                 if rest is not None and rest <= 0:
@@ -217,8 +228,7 @@ class StreamJob:
         record, connection = self._record, self._connection
         lag = None
         if record is not None and connection is not None and self._failure is None:
-            latest = connection.transactions.plan(connection.source_topics(), {}, 0, 0).latest
-            lag = sum(max(0, end - record.offsets.get(queue, 0)) for queue, end in latest.items())
+            lag = self._topics.lag(record)
         root = None if connection is None else connection.plan.state_root
         return self._meter.statistics(
             record,
@@ -266,10 +276,6 @@ class StreamJob:
             )
         return self._connection
 
-    def _has_reached(self, wanted: dict[str, int]) -> bool:
-        offsets = {} if self._record is None else self._record.offsets
-        return all(end <= offsets.get(queue, 0) for queue, end in wanted.items())
-
     def _check_alive(self) -> None:
         if self._failure is not None:
             raise self._failure
@@ -293,14 +299,14 @@ class StreamJob:
             # The driver before this one may have committed a batch without publishing it.
             connection.transactions.publish(record)
 
-    def _supervise(self, queues: dict[str, list[str]]) -> None:
+    def _supervise(self) -> None:
         pause, restarts, last_batch = _FIRST_PAUSE, 0, -1
         try:
             while not self._stopping.is_set():
                 try:
                     if self._epoch_is_over:
                         self._open(self._running())
-                    self._run(queues)
+                    self._run()
                     return
                 except HeadraceError as error:
                     batch = self._record.batch if self._record else 0
@@ -323,14 +329,14 @@ class StreamJob:
             with self._changed:
                 self._changed.notify_all()
 
-    def _run(self, queues: dict[str, list[str]]) -> None:
+    def _run(self) -> None:
         assert self._record is not None
         assert self._handle is not None
         launch = Launch(
             handle=self._handle,
             epoch=self._epoch,
             record=msgspec.json.encode(self._record),
-            queues=queues,
+            queues=self._topics.queues,
             splits=self.settings.partitions,
         )
         self._batch_failure = None
@@ -386,6 +392,7 @@ class StreamJob:
         with self._changed:
             self._meter.committed(record, summaries)
             self._record = record
+            self._topics.note(summaries)
             self._changed.notify_all()
         if self._batches is not None:
             self._batches.committed(record.batch)

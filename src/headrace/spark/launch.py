@@ -94,7 +94,9 @@ def _home(module: ModuleType) -> Path | None:
 
 
 def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
-    """Check the topics that a job reads and writes, make its state and commit topics.
+    """Check the topics that a job reads and writes, make those that are its own.
+
+    Its own are state and commit topics, and those that :meth:`Stream.through` names.
 
     Gives the writable queues of every sink and state topic, in order.
 
@@ -109,6 +111,9 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     admin = Admin(job.client)
     known = set(admin.topics())
     _make_batch_topics(job, admin, known)
+    for through in plan.topology.throughs:
+        if through.topic not in known:
+            admin.create_topic(through.topic, queues=through.queues)
     for topic in plan.source_topics:
         _queues(job, topic, f"job '{plan.job}' reads topic '{topic}'")
     queues = {

@@ -109,7 +109,8 @@ class SparkReplay:
     def __enter__(self) -> Self:
         admin = Admin(self.client)
         for topic, count in self.queues.items():
-            admin.create_topic(topic, queues=count)
+            if topic not in _own_topics(self.topology):
+                admin.create_topic(topic, queues=count)
         for topic in self._written_topics():
             admin.create_topic(topic, queues=self.sink_queues)
         return self
@@ -155,6 +156,7 @@ class SparkReplay:
         queues = {
             (queue.topic, queue.queue_id): queue
             for topic in self.queues
+            if topic not in _own_topics(self.topology)
             for queue in self.client.queues(topic, for_="write")
         }
         for message in messages:
@@ -186,7 +188,13 @@ class SparkReplay:
     def _written_topics(self) -> list[str]:
         dead = self.topology.dead_letter_topics
         written = [topic for sink in self.topology.sinks for topic in sink.topics]
-        return list(dict.fromkeys([*written, *dead]))
+        own = _own_topics(self.topology)
+        return [topic for topic in dict.fromkeys([*written, *dead]) if topic not in own]
+
+
+def _own_topics(topology: Topology) -> set[str]:
+    """Give the topics that the job makes and reads itself."""
+    return {sink.topic for sink in topology.throughs}
 
 
 def _compare(
@@ -198,6 +206,8 @@ def _compare(
         written for sink in topology.sinks if _updates(topology, sink) for written in sink.topics
     }
     for topic in dict.fromkeys([*expected, *found]):
+        if topic in _own_topics(topology):
+            continue
         last = topic in updating
         wanted = _by_key(expected.get(topic, ()), last_only=last)
         given = _by_key(found.get(topic, ()), last_only=last)

@@ -125,7 +125,7 @@ class JobReader(DataSourceStreamReader):
             return start
         if self._began is None:
             self._began = answer.clock
-        planned = plan_batch(job.plan, answer, begin.queues, self._began)
+        planned = plan_batch(job.plan, answer, begin.queues, self._began, launch.queues)
         if planned is None:
             return start
         self._planned = {begin.batch + 1: planned}
@@ -174,6 +174,7 @@ class JobReader(DataSourceStreamReader):
             watermarks=time.watermarks,
             idle=time.idle,
             seen=time.seen,
+            announced=time.announced,
             progress=record.progress,
             max_future=milliseconds(job.plan.settings.max_future),
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from headrace.errors import TopologyError
 from headrace.serdes.inference import result_hint
 from headrace.streams._calls import record_function
+from headrace.streams._looping import loop
 from headrace.streams._meeting import check_stream
 from headrace.streams._records import Records
 from headrace.topology import Branch, KeyBy, Merge, Output, Repartition
@@ -229,6 +230,59 @@ class Routing(Records[K, V]):
         from headrace.streams.keyed import KeyedStream
 
         return KeyedStream(moved)
+
+    def through(
+        self,
+        topic: str | None = None,
+        *,
+        queues: int = 8,
+        serde: Serde[V] | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self:
+        """Write the records to a topic that the next batch reads, so that others see them too.
+
+        They go to the queue of their key and stay in order per key; a stream without keys writes
+        to one queue per task.  Keys, times, headers and what is known of late records stay as
+        they are, so results are those that there would be without the topic, a batch later.
+
+        Parameters
+        ----------
+        topic
+            Name of the topic, which nothing else in the job reads or writes; by default
+            ``JOB-ROCKETMQ-THROUGH-NUMBER-shuffleTopic`` with the place of the operator in the
+            topology.  Where it is missing the job makes it.  A job that begins does not read
+            what is there already.
+        queues
+            Queues that it is made with.
+        serde
+            Writes the values; by default as they are written between stages.
+        name
+            Name of the operator; the one that reads has ``-read`` behind it.
+        on_error
+            What becomes of a record that cannot be written, or read back; see :meth:`sink`.
+
+        Raises
+        ------
+        TopologyError
+            The values are of a type without a serde, or the keys are not plain data; ``queues``
+            is below 1.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamBuilder("words")
+        >>> words = builder.source("words", serdes.string).key_by(str.lower).through()
+        >>> words.count().to_stream().sink("counts", serdes.json)
+        <end of 'sink-counts'>
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("words", serdes.string).send("To")
+        ...     driver.output("words-ROCKETMQ-THROUGH-00003-shuffleTopic", serdes.string).read().key
+        ...     driver.output("counts", serdes.json).read().value
+        'to'
+        1
+        """
+        return self._same(loop(self._flow, topic, queues, serde, name, on_error))
 
     def _keyed(self, selector: Callable[..., Any], name: str | None) -> Flow:
         from headrace import serdes

@@ -38,7 +38,13 @@ from headrace.topology.low_level import (
     wall_timer,
     window_state,
 )
-from headrace.topology.names import batch_topic, commit_topic, done_topic, state_topic
+from headrace.topology.names import (
+    batch_topic,
+    commit_topic,
+    done_topic,
+    shuffle_topic,
+    state_topic,
+)
 from headrace.topology.numbers import add_numbers
 from headrace.topology.operators import (
     Aggregate,
@@ -88,6 +94,7 @@ from headrace.topology.tables import (
     StreamTableJoin,
     TableJoin,
 )
+from headrace.topology.through import Through, ThroughSource, is_loop
 from headrace.topology.times import SelectTimestamp
 from headrace.topology.windowed import Windowed, WindowedSerde, WithWindow
 from headrace.topology.windows import (
@@ -171,6 +178,8 @@ __all__ = [
     "StateSpec",
     "StreamTableJoin",
     "TableJoin",
+    "Through",
+    "ThroughSource",
     "TimeWindow",
     "TimeWindows",
     "TimedJoin",
@@ -195,11 +204,13 @@ __all__ = [
     "done_topic",
     "event_timer",
     "hopping",
+    "is_loop",
     "list_state",
     "map_state",
     "mergeable",
     "session",
     "shape_changes",
+    "shuffle_topic",
     "sliding",
     "state_shape",
     "state_topic",

@@ -11,6 +11,7 @@ from headrace.topology.errors import dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators import Operator, Sink, Source
 from headrace.topology.operators_batches import BatchSink
+from headrace.topology.through import is_loop
 
 if TYPE_CHECKING:
     from headrace.topology.stages import StagePlan
@@ -41,6 +42,8 @@ def _detail(operator: Operator, plan: StagePlan) -> str:
         f"<= {parent} ({_way(operator)})" if parent in shuffled else f"<- {parent}"
         for parent in operator.parents
     ]
+    if is_loop(operator):
+        parts = [f"{part} (a batch later)" for part in parts]
     policy = [] if operator.on_error == "fail" else [f"on_error {operator.on_error}"]
     return ", ".join([*parts, *operator.facts(), *policy])
 
@@ -84,7 +87,7 @@ def to_dot(job: str, plan: StagePlan) -> str:
     shuffled = {(shuffle.parent, shuffle.operator) for shuffle in plan.shuffles}
     for stage in plan.stages:
         for operator in stage.operators:
-            for parent in operator.parents:
+            for parent in () if is_loop(operator) else operator.parents:
                 moved = (parent, operator.name) in shuffled
                 style = f' [style=bold, label="{_way(operator)}"]' if moved else ""
                 lines.append(f"  {_quoted(parent)} -> {_quoted(operator.name)}{style};")

@@ -11,6 +11,7 @@ from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators import Operator, Sink, Source
 from headrace.topology.operators_batches import BatchSink
 from headrace.topology.stages import StagePlan, cut_stages
+from headrace.topology.through import Through
 from headrace.topology.validation import validate
 
 __all__ = ["Topology"]
@@ -72,6 +73,11 @@ class Topology:
     def batch_sinks(self) -> tuple[BatchSink, ...]:
         """The sinks out of which committed batches are read back."""
         return tuple(o for o in self.operators if isinstance(o, BatchSink))
+
+    @property
+    def throughs(self) -> tuple[Through, ...]:
+        """The sinks whose topics the job itself reads, a batch later."""
+        return tuple(o for o in self.operators if isinstance(o, Through))
 
     @property
     def dead_letter_topics(self) -> list[str]:

@@ -18,6 +18,7 @@ __all__ = [
     "check_topic",
     "commit_topic",
     "done_topic",
+    "shuffle_topic",
     "state_topic",
 ]
 
@@ -70,6 +71,17 @@ def done_topic(job: str, operator: str) -> str:
     'word-count-to-parquet-doneTopic'
     """
     return f"{job}-{operator}-doneTopic"
+
+
+def shuffle_topic(job: str, number: int) -> str:
+    """Name the topic of a shuffle that people can see, as RIP-58 does, by its place in the graph.
+
+    Examples
+    --------
+    >>> shuffle_topic("word-count", 4)
+    'word-count-ROCKETMQ-THROUGH-00004-shuffleTopic'
+    """
+    return f"{job}-ROCKETMQ-THROUGH-{number:05}-shuffleTopic"
 
 
 def check_job_name(name: str) -> None:

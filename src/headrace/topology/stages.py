@@ -1,7 +1,8 @@
 """The cut of a topology into stages: a shuffle in front of every stateful operator that needs one.
 
 A stateful operator needs all records of a key in one partition.  So it is shuffled to, unless
-the key is still the one that an earlier shuffle went by; ``repartition`` always is.  An operator's stage is the number of
+the key is still the one that an earlier shuffle went by; ``repartition`` always is.  What comes by
+a topic of the job's own begins in stage 0, as all that is read.  An operator's stage is the number of
 shuffles on the longest way to it; operators of one stage are fused.
 """
 
@@ -14,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from headrace.topology.operators import Source
+from headrace.topology.through import Through, is_loop
 from headrace.topology.updates import taking_back
 
 if TYPE_CHECKING:
@@ -95,12 +97,13 @@ class StagePlan:
         return found
 
     def sources_of(self, name: str) -> list[Source]:
-        """Give the sources whose records may reach an operator; a source reaches itself."""
+        """Give the nearest sources on each way up to an operator; a source reaches itself."""
         operators = {o.name: o for stage in self.stages for o in stage.operators}
         found = {name: operators[name]}
         pending = [name]
         while pending:
-            for parent in operators[pending.pop()].parents:
+            child = operators[pending.pop()]
+            for parent in () if isinstance(child, Source) else child.parents:
                 if parent not in found:
                     found[parent] = operators[parent]
                     pending.append(parent)
@@ -112,10 +115,28 @@ class StagePlan:
         return any(operator.timed for stage in self.stages for operator in stage.operators)
 
     @cached_property
+    def throughs(self) -> tuple[Through, ...]:
+        """The operators that write what the next batch reads."""
+        operators = [operator for stage in self.stages for operator in stage.operators]
+        return tuple(operator for operator in operators if isinstance(operator, Through))
+
+    def timed_behind(self, name: str) -> list[Operator]:
+        """Give the operators behind one, over topics too, that act on event time."""
+        found: dict[str, Operator] = {}
+        pending = [name]
+        while pending:
+            for child in self.children(pending.pop()):
+                if child.name not in found:
+                    found[child.name] = child
+                    pending.append(child.name)
+        return [operator for operator in found.values() if operator.timed]
+
+    @cached_property
     def taking_back(self) -> frozenset[str]:
         """The operators to which old values of updates go."""
-        operators = [operator for stage in self.stages for operator in stage.operators]
-        return taking_back(operators, self.children)
+        operators = {o.name: o for stage in self.stages for o in stage.operators}
+        # Children are known in the order of the graph, which stages need not be in.
+        return taking_back([operators[name] for name in self._children], self.children)
 
     def retracts(self, operator: Operator) -> bool:
         """Tell whether an operator must send the old value before each new one."""
@@ -133,11 +154,9 @@ def cut_stages(topology: Topology) -> StagePlan:
     shuffled = _shuffled_edges(operators)
     stage_of: dict[str, int] = {}
     for operator in operators:
+        parents = () if is_loop(operator) else operator.parents
         stage_of[operator.name] = max(
-            (
-                stage_of[parent] + ((parent, operator.name) in shuffled)
-                for parent in operator.parents
-            ),
+            (stage_of[parent] + ((parent, operator.name) in shuffled) for parent in parents),
             default=0,
         )
     stages = tuple(
@@ -159,7 +178,7 @@ def _shuffled_edges(operators: Sequence[Operator]) -> set[tuple[str, str]]:
     edges: set[tuple[str, str]] = set()
     for operator in operators:
         astray = [parent for parent in operator.parents if not partitioned[parent]]
-        moved = operator.parents if operator.moves else astray if operator.stateful else ()
+        moved = operator.parents if operator.moves else astray if operator.gathers else ()
         edges.update((parent, operator.name) for parent in moved)
         # Its clock is known to no other task before the next stage.
         new_time = operator.keeps_time and bool(operator.parents)

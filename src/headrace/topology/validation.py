@@ -15,6 +15,7 @@ from headrace.topology.names import (
 )
 from headrace.topology.operators import Operator, Sink, Source
 from headrace.topology.operators_batches import BatchSink
+from headrace.topology.through import is_loop
 from headrace.topology.updates import check_updates
 
 __all__ = ["validate"]
@@ -69,15 +70,16 @@ def _check_unique_names(operators: Sequence[Operator]) -> None:
 def _check_parents(operators: Sequence[Operator]) -> None:
     seen: dict[str, Operator] = {}
     for operator in operators:
-        if isinstance(operator, Source) == bool(operator.parents):
-            needed = "no operator" if isinstance(operator, Source) else "an operator"
+        begins = isinstance(operator, Source) and not is_loop(operator)
+        if begins == bool(operator.parents):
+            needed = "no operator" if begins else "an operator"
             raise TopologyError(f"{_named(operator)} needs {needed} that feeds it")
         for parent in operator.parents:
             if parent not in seen:
                 raise TopologyError(
                     f"{_named(operator)} is fed by '{parent}', which does not stand before it"
                 )
-            if isinstance(seen[parent], Sink):
+            if isinstance(seen[parent], Sink) and not is_loop(operator):
                 raise _after_sink(operator, seen[parent])
         seen[operator.name] = operator
 
@@ -111,8 +113,8 @@ def _check_topics(name: str, operators: Sequence[Operator]) -> None:
                     f" '{name}' itself",
                     hint="use another topic, or give the job or the operator another name",
                 )
-    _check_starts(sources)
     _check_outputs(operators, sources)
+    _check_starts(sources)
 
 
 def _shown(source: Source) -> str:
@@ -154,7 +156,8 @@ def _check_starts(sources: Sequence[Source]) -> None:
 def _check_outputs(operators: Sequence[Operator], sources: Sequence[Source]) -> None:
     for operator in operators:
         for topic in _written_by(operator):
-            reader = next((source for source in sources if source.reads(topic)), None)
+            others = (source for source in sources if operator.name not in source.parents)
+            reader = next((source for source in others if source.reads(topic)), None)
             if reader is None:
                 continue
             raise TopologyError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.protocol.transactions import CommitRecord, StateSummary
+from headrace.runtime.announcing import announcements, owes_announcement
 from headrace.runtime.blocks import BlockKind
 from headrace.runtime.commits import Attempt
 from headrace.runtime.silence import (
@@ -24,6 +25,7 @@ from headrace.runtime.testing.memory import BatchCopies, MemoryCopies, MemoryWri
 from headrace.runtime.testing.reading import SourceQueues
 from headrace.runtime.testing.taps import TappedContext, tapped
 from headrace.runtime.testing.topics import Sent, TestRecord, Written, records_of
+from headrace.topology.through import WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -69,6 +71,8 @@ class MemoryJob:
         self.batches = CommittedBatches(topology)
         self._copies = MemoryCopies()
         self._began = began
+        #: What was published for the next batch to read.
+        self._looping: list[Sent] = []
         self._states: dict[tuple[str, int], StateSummary] = {}
         self._record = CommitRecord(job=topology.name, kind="commit", epoch=1, batch=0, clock=began)
 
@@ -77,6 +81,18 @@ class MemoryJob:
         return [self._copies.base(operator, number) for number in range(self._partitions)]
 
     def run(self, sent: list[Sent], clock: int) -> None:
+        """Run one batch, then those that read what goes through topics of the job's own."""
+        self._run(sent, clock)
+        self._settle(clock)
+
+    def _settle(self, clock: int) -> None:
+        while self._looping or owes_announcement(
+            self.topology.plan, self._time(clock), self._record
+        ):
+            looping, self._looping = self._looping, []
+            self._run(looping, clock)
+
+    def _run(self, sent: list[Sent], clock: int) -> None:
         """Run one batch; nothing of it is kept when it fails."""
         control = self._control(sent, clock)
         writer = MemoryWriter()
@@ -120,6 +136,7 @@ class MemoryJob:
         time = self._time(clock)
         if is_due(self.topology.plan, time, self._record, clock):
             self.run([], clock)
+        self._settle(clock)
 
     def _time(self, clock: int, unread: Collection[str] = ()) -> BatchTime:
         origins = origins_of(self.topology.plan, self.queues.names, self._partitions)
@@ -142,7 +159,10 @@ class MemoryJob:
             clock=clock,
             clock_before=self._record.clock,
             queues={
-                topic: [f"{topic}@test@{number}" for number in range(self._partitions)]
+                topic: [
+                    f"{topic}@test@{number}"
+                    for number in range(self.queues.counts.get(topic, self._partitions))
+                ]
                 for topic in topics
             },
             states=list(self._states.values()),
@@ -150,6 +170,7 @@ class MemoryJob:
             watermarks=time.watermarks,
             idle=time.idle,
             seen=time.seen,
+            announced=announcements(self.topology.plan, time, self._record),
             progress=self._record.progress,
         )
 
@@ -193,10 +214,14 @@ class MemoryJob:
 
     def _commit(self, batch: int, writer: MemoryWriter, saved: SavedChanges) -> None:
         state_topics = set(self.topology.state_topics.values())
+        loops = {sink.topic for sink in self.topology.throughs}
         for messages in writer.staged:
-            topic = messages.queue.split("@")[0]
+            topic, _, number = messages.queue.split("@")
             if topic not in state_topics:
-                self.outputs[topic] += Written.unpack(messages)
+                written = Written.unpack(messages)
+                self.outputs[topic] += [one for one in written if WATERMARK not in one.properties]
+            if topic in loops:
+                self._looping += Sent.unpack(messages, topic, int(number))
         for (store, partition), changes in saved.changes.items():
             self._copies.base(store, partition).apply(changes)
             before = self._states.get((store, partition))

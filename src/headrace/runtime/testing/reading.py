@@ -39,8 +39,9 @@ class SourceQueues:
         self._sources = topology.sources
         self._given = counts
         topics = sorted({topic for source in topology.sources for topic in source.topics})
+        own = {sink.topic: sink.queues for sink in topology.throughs}
         #: Number of queues of each topic that is read.
-        self.counts = {topic: counts.get(topic, 1) for topic in topics}
+        self.counts = {topic: counts.get(topic, own.get(topic, 1)) for topic in topics}
         self._position = 0
         self._offsets: dict[str, int] = defaultdict(int)
         #: Everything that a test sent: what the log is to a broker.

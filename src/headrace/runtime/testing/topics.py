@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.keys import EXACT_KEY, KEYS, key_from_properties, properties_of_key
 from headrace.protocol.properties import decode_properties, encode_properties
+from headrace.topology.through import THROUGH_PROPERTIES
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Sent", "TestInput", "TestOutput", "TestRecord", "Written", "milliseconds", "records_of"]
 
 K = TypeVar("K")
+_OWN = {KEYS, EXACT_KEY, *THROUGH_PROPERTIES}
 V = TypeVar("V")
 
 
@@ -44,6 +46,16 @@ class Sent:
     properties: bytes
     #: ms since 1970.
     time: int
+
+    @classmethod
+    def unpack(cls, messages: QueueMessages, topic: str, queue: int) -> list[Sent]:
+        """Give staged messages of one queue one by one."""
+        columns = (
+            messages.bodies.to_pylist(),
+            messages.properties.to_pylist(),
+            messages.times.tolist(),
+        )
+        return [cls(topic, queue, *message) for message in zip(*columns, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,7 @@ class Written:
         """Make a record of it."""
         found = deserializer.deserialize(self.body, self.properties)
         key = key_from_properties(self.properties) if found.key is None else found.key
-        headers = {k: v for k, v in self.properties.items() if k not in (KEYS, EXACT_KEY)}
+        headers = {k: v for k, v in self.properties.items() if k not in _OWN}
         return TestRecord(key, found.value, _datetime(self.time), headers)
 
 
