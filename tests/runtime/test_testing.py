@@ -9,7 +9,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headrace import serdes
+from headrace import (
+    Context,
+    Processor,
+    Record,
+    StreamBuilder,
+    serdes,
+    session,
+    value_state,
+)
 from headrace.errors import StateError, TopicNotFoundError
 from headrace.runtime import TestRecord, TopologyTestDriver
 from tests.runtime.test_driver import word_count
@@ -128,3 +136,41 @@ def test_a_driver_starts_in_less_than_50_ms() -> None:
 
     # The best of a few: others share the processor.
     assert min(seconds() for _ in range(5)) < 0.05
+
+
+class Last(Processor[str, int, str, int]):
+    def init(self, context: Context) -> None:
+        self.last = context.value("last")
+
+    def process(self, record: Record[str, int]) -> None:
+        self.last.put(record.value)
+
+
+def test_state_of_every_kind_can_be_looked_at() -> None:
+    builder = StreamBuilder("job")
+    numbers = builder.source("numbers", serdes.with_key(serdes.int)).group_by_key()
+    numbers.avg(name="mean").to_stream().sink("means", serdes.json)
+    numbers.window(session(timedelta(minutes=1))).sum(name="visits").to_stream().sink(
+        "visits", serdes.int
+    )
+    numbers.process(Last, states=[value_state("last")], name="last").sink("none", serdes.json)
+    others = builder.source("others", serdes.with_key(serdes.int))
+    pairs = numbers.join(others, lambda number, other: number + other, name="pairs")
+    pairs.sink("sums", serdes.int)
+    rows = builder.table("rows", serdes.string, name="rows")
+    numbers.join(rows, lambda number, row: row * number).sink("rows-out", serdes.string)
+    with TopologyTestDriver(builder.build()) as driver:
+        for second, number in ((0, 2), (10, 5), (600, 3)):
+            driver.input("numbers", serdes.int).send(number, key="a", time=at(second))
+        driver.input("others", serdes.int).send(7, key="a")
+        driver.input("rows", serdes.string).send("row", key="a")
+        assert driver.state("mean").all() == {"a": 10 / 3}
+        assert driver.state("visits").get("a") == 3
+        # The first one has ended and is gone.
+        (window,) = driver.state("visits").window("a", at(0), at(3600))
+        assert window[2] == 3
+        assert driver.state("last").get("a") == {"last": 3}
+        assert driver.state("pairs").get("a") == {"left": 3, "right": 7}
+        stores = [name for name in driver.topology.state_topics if "rows" in name]
+        assert {driver.state(name).get("a") for name in stores} == {"row"}
+        assert driver.state("mean").get("nobody") is None

@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from headrace import serdes
 from headrace.errors import StateError, TopicNotFoundError
 from headrace.runtime.testing.job import MemoryJob
 from headrace.runtime.testing.state import TestState
 from headrace.runtime.testing.topics import Sent, TestInput, TestOutput, Written, milliseconds
 from headrace.serdes import Deserializer, Serde, as_deserializer
-from headrace.topology.operators import Aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -172,11 +170,7 @@ class TopologyTestDriver:
                 f"topology '{self.topology.name}' has no state store '{operator}'",
                 hint=f"it has {', '.join(names) or 'none'}",
             )
-        found = self.topology.operator(operator)
-        return TestState(
-            found.state_serde if isinstance(found, Aggregate) else serdes.bytes,
-            self._job.state(operator),
-        )
+        return TestState(self.topology.operator(operator), self._job.state(operator))
 
     def advance_wall_clock(self, by: timedelta) -> None:
         """Move the clock on; what is due by then happens, such as timers and idle timeouts.

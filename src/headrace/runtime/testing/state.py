@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from headrace.keys import decode_key, encode_key
+from headrace.runtime.stage import PROCESSORS
+from headrace.runtime.state_layouts import PlainLayout
+from headrace.runtime.state_looks import StateLook
+from headrace.runtime.state_values import reader
+from headrace.topology.shapes import state_shape
 
 if TYPE_CHECKING:
-    from headrace.runtime.state import MemoryBase
-    from headrace.serdes import Serde
+    from headrace.runtime.state import MemoryBase, StateBase
+    from headrace.topology import Operator
 
 __all__ = ["TestState"]
 
 
-class TestState:
-    """One state store, over all partitions."""
+class TestState(StateLook):
+    """One state store, over all partitions: what ``job.state(name)`` shows of a running job.
+
+    Parameters
+    ----------
+    operator
+        Whose state it is.
+    bases
+        Its partitions.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> from headrace import StreamBuilder, TopologyTestDriver, serdes, tumbling
+    >>> builder = StreamBuilder("job")
+    >>> words = builder.source("words", serdes.string).key_by(lambda word: word)
+    >>> minutes = words.window(tumbling(timedelta(minutes=1))).count(name="minutes")
+    >>> minutes.to_stream().sink("counts", serdes.int)
+    <end of 'sink-counts'>
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     driver.input("words", serdes.string).pipe(["to", "be", "to"])
+    ...     state = driver.state("minutes")
+    ...     state.get("to"), state.all(), list(state.prefix("b"))
+    (2, {'to': 2, 'be': 1}, [('be', 1)])
+    """
 
     __test__ = False
 
-    def __init__(self, serde: Serde[Any], bases: list[MemoryBase]) -> None:
-        self._serde = serde
-        self._bases = bases
-
-    def get(self, key: object) -> Any:
-        """Give the state of a key, None where there is none."""
-        encoded = encode_key(key)
-        for base in self._bases:
-            if encoded in base.entries:
-                return self._serde.deserialize(base.entries[encoded])
-        return None
-
-    def all(self) -> dict[Any, Any]:
-        """Give the state of every key."""
-        return {
-            decode_key(key): self._serde.deserialize(value)
-            for base in self._bases
-            for key, value in base.scan()
-        }
+    def __init__(self, operator: Operator, bases: Sequence[MemoryBase]) -> None:
+        shape = state_shape(operator)
+        layout = PROCESSORS[type(operator)].layout or PlainLayout()
+        super().__init__(layout.of(shape), reader(operator, shape))
+        # What every partition has whole is shown once.
+        self._stores = bases[:1] if self._layout.everywhere else bases
 
     def __len__(self) -> int:
-        return sum(len(base.entries) for base in self._bases)
+        return sum(len(base.entries) for base in self._stores)
+
+    @contextmanager
+    def _bases(self, key: bytes | None = None) -> Iterator[list[StateBase]]:
+        del key
+        yield list(self._stores)
