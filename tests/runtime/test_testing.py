@@ -174,3 +174,15 @@ def test_state_of_every_kind_can_be_looked_at() -> None:
         stores = [name for name in driver.topology.state_topics if "rows" in name]
         assert {driver.state(name).get("a") for name in stores} == {"row"}
         assert driver.state("mean").get("nobody") is None
+
+
+def test_state_of_aggregates_of_updates_shows_their_results() -> None:
+    builder = StreamBuilder("job")
+    counts = builder.source("words", serdes.string).key_by(lambda word: word).count().to_stream()
+    sizes = counts.key_by(lambda count: 1)
+    sizes.max(name="most").to_stream().sink("most", serdes.plain)
+    sizes.count_distinct(name="sizes").to_stream(name="s").sink("sizes", serdes.plain)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.input("words", serdes.string).pipe(["to", "be", "to"])
+        assert driver.state("most").all() == {1: 2}
+        assert driver.state("sizes").all() == {1: 2}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from headrace import serdes
 from headrace.columns.rows import CellsOf
 from headrace.errors import DeserializationError
@@ -54,11 +56,10 @@ def reader(known: Operator | None, shape: Mapping[str, str]) -> Read:
 def _results(known: Operator) -> Callable[[bytes], Any] | None:
     """Give what turns the state of an aggregate into its result."""
     aggregation = getattr(known, "aggregation", None)
-    result: Callable[[Any], Any]
     if aggregation is not None:
-        result, serde = algebra_of(aggregation).result, aggregation.state_serde
-    elif isinstance(known, AggregateColumns):
+        algebra = algebra_of(aggregation)
+        return lambda value: algebra.result(*algebra.decode(pa.array([value], pa.binary())))
+    if isinstance(known, AggregateColumns):
         result, serde = CellsOf(known.schema, known.shown, ()).result, known.state_serde
-    else:
-        return None
-    return lambda value: result(serde.deserialize(value))
+        return lambda value: result(serde.deserialize(value))
+    return None
