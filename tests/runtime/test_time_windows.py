@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -373,3 +374,29 @@ def test_a_record_that_finds_its_window_fired_after_an_idle_timeout_is_late(
             other.send(9, key="k", time=EPOCH + ms(60_000))
         assert [r.value for r in driver.output("late", serdes.int).read_all()] == [7]
         assert driver.counters["late"] == 1
+
+
+@pytest.mark.parametrize("cuts", [[], [50], [25, 75], range(5, 100, 5)])
+@pytest.mark.parametrize("numbers", [[1, -2], [2**62, 2**62], [-(2**70), 3]])
+def test_sums_of_many_keys_do_not_depend_on_the_cut(
+    cuts: Sequence[int], numbers: list[int]
+) -> None:
+    # So many keys that the store is asked for whole windows, over bounds of 64 bits.
+    events = [
+        Event(f"k{key}", numbers[time % 2], time)
+        for time in (0, 3, 7, 12, 18, 25)
+        for key in range(40)
+    ]
+    outcome = run(
+        lambda keyed: keyed.window(hopping(ms(10), ms(5))).sum(),
+        in_batches(events, [cut * len(events) // 100 for cut in cuts]),
+    )
+    expected: dict[tuple[str, int], int] = {}
+    for event in events:
+        for start in (event.time // 5 * 5, event.time // 5 * 5 - 5):
+            if start + 10 <= 25:
+                place = (event.key, start)
+                expected[place] = expected.get(place, 0) + event.value
+    assert {(one.key, one.start): one.value for one in outcome.results} == expected
+    assert len(outcome.results) == len(expected)
+    assert outcome.state == 2 * 40

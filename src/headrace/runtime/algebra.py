@@ -10,6 +10,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from headrace.runtime.chunk import Int64s
     from headrace.topology.aggregations import Aggregation
 
 __all__ = ["ABSENT", "Algebra"]
@@ -82,6 +83,21 @@ class Algebra(ABC):
         for key, partial in zip(keys, partials, strict=True):
             before = merged.get(key, ABSENT)
             merged[key] = partial if before is ABSENT else merge(before, partial)
+        return merged
+
+    def merge_groups(
+        self, data: pa.BinaryArray, picks: Int64s, groups: Int64s, size: int
+    ) -> list[Any]:
+        """Merge encoded partials: of each pick one into the group beside it.
+
+        A partial may be picked for several groups.  Every number below ``size`` is a group.
+        """
+        merged: list[Any] = [ABSENT] * size
+        merge = self.merge
+        partials = self.decode(data.take(pa.array(picks)))
+        for group, partial in zip(groups.tolist(), partials, strict=True):
+            before = merged[group]
+            merged[group] = partial if before is ABSENT else merge(before, partial)
         return merged
 
     def decode_olds(self, olds: Sequence[bytes | None]) -> list[Any]:

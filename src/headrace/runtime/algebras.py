@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from headrace.runtime.algebra import ABSENT, Algebra
 from headrace.runtime.algebras_columns import ColumnAlgebra
 from headrace.runtime.algebras_ranked import RANKING
@@ -15,15 +17,41 @@ from headrace.topology import add_numbers, mergeable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pyarrow as pa
+
+    from headrace.runtime.chunk import Int64s
     from headrace.topology.aggregations import Aggregation
 
 __all__ = ["ABSENT", "ALGEBRAS", "Algebra", "algebra_of"]
 
 #: Types whose ``+`` is exact, or as inexact as their user expects.
 _PLAIN_NUMBERS = {int, float}
+_LEAST_OVERFLOW = 1 << 63
 
 
-class CountAlgebra(Algebra):
+class _NumberAlgebra(Algebra):
+    """Keeps a number, to which others are added."""
+
+    def merge_groups(
+        self, data: pa.BinaryArray, picks: Int64s, groups: Int64s, size: int
+    ) -> list[Any]:
+        partials = self.decode(data)
+        if set(map(type, partials)) != {int}:
+            return super().merge_groups(data, picks, groups, size)
+        try:
+            numbers = np.array(partials, np.int64)
+        except OverflowError:
+            return super().merge_groups(data, picks, groups, size)
+        most = max(abs(int(numbers.max())), abs(int(numbers.min())))
+        if most * len(picks) >= _LEAST_OVERFLOW:
+            return super().merge_groups(data, picks, groups, size)
+        sums = np.zeros(size, np.int64)
+        np.add.at(sums, groups, numbers[picks])
+        found: list[Any] = sums.tolist()
+        return found
+
+
+class CountAlgebra(_NumberAlgebra):
     """Counts records."""
 
     removes = True
@@ -65,7 +93,7 @@ class CountAlgebra(Algebra):
         return accumulators
 
 
-class SumAlgebra(Algebra):
+class SumAlgebra(_NumberAlgebra):
     """Adds values up; ``function`` picks the number where it is given."""
 
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:

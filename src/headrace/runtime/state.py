@@ -148,11 +148,28 @@ class StateStore:
             self._before[key] = self._base.get_many([key])[0]
         return self._before[key]
 
+    def began_with(self, start: bytes, stop: bytes) -> bool:
+        """Tell whether the last commit left entries from ``start`` to before ``stop``."""
+        return next(self._base.range(start, stop), None) is not None
+
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set entries; None deletes."""
         self._changes.update(zip(keys, values, strict=True))
         if self._ordered:
             self._unordered.extend(keys)
+
+    def add_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set entries that the last commit did not leave, so that nobody looks them up.
+
+        Examples
+        --------
+        >>> store = StateStore(EmptyBase())
+        >>> store.add_many([b"a"], [b"1"])
+        >>> store.get(b"a")
+        b'1'
+        """
+        self._before.update(dict.fromkeys(keys))
+        self.put_many(keys, values)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one entry."""
@@ -189,8 +206,12 @@ class StateStore:
             return
         changes = self._changes
         fresh = [(key, changes[key]) for key in changed]
+        before = self._before
         for key, value in _overlaid(self._base.range(start, stop), fresh):
             if value is not None:
+                # What is walked is mostly deleted next, and then asked for once more.
+                if key not in changes:
+                    before[key] = value
                 yield key, value
 
     def _order(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,26 +27,25 @@ from headrace.runtime.windows.changing import with_olds
 from headrace.runtime.windows.columns import ColumnWindowEdge
 from headrace.runtime.windows.combining import WindowEdge, split_pane_keys
 from headrace.runtime.windows.lateness import count_late, event_times, give_late
+from headrace.runtime.windows.places import Places, bounds_prefix
 from headrace.runtime.writing import writing
 from headrace.topology.operators_windows import TimeWindow
 from headrace.topology.windowed import window_headers
 
 if TYPE_CHECKING:
     from headrace.runtime.blocks import Rows
-    from headrace.runtime.chunk import Int64s
+    from headrace.runtime.chunk import Bools, Int64s
     from headrace.runtime.edges import Edge
     from headrace.runtime.watermarks import Watermark
 
 __all__ = ["TimeWindowProcessor"]
 
-#: First byte of the state's keys; then end and start of the window, so that what is due comes
-#: first, then the key.
-_FAMILY = b"w"
-_BOUNDS = struct.Struct(">QQ")
-_PREFIX = len(_FAMILY) + _BOUNDS.size
-_BIAS = 1 << 63
 #: Before the accumulator: the highest event time in the window.
 _TIME = struct.Struct(">q")
+#: No window starts before.
+_EARLIEST = -(1 << 63)
+#: So many places of a window are looked up without a thought whether the store holds the window.
+_FEW = 32
 
 
 class TimeWindowProcessor(Processor[TimeWindow]):
@@ -60,16 +60,20 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         #: Whether accumulators of this batch hold those of earlier ones from the start.
         self._reads_first = operator.emit == "update" or not self._algebra.merges
         self._parts: list[Rows] = []
-        self._accumulators: dict[bytes, Any] = {}
-        self._times: dict[bytes, int] = {}
+        self._places = Places()
+        #: By place, with the highest event time in each.
+        self._accumulators: dict[int, Any] = {}
+        self._times: dict[int, int] = {}
         #: Those that the store's entry is part of.
-        self._read: set[bytes] = set()
-        self._headers: dict[bytes, dict[str, str]] = {}
+        self._read: set[int] = set()
+        #: Whether the store held a window, by its number, when the batch began.
+        self._stored: dict[int, bool] = {}
+        self._headers: dict[tuple[int, int], dict[str, str]] = {}
         #: Windows that end before this have fired.
         self._fired = context.settled(operator) - operator.grace + 1
         self._retracts = context.retracts(operator)
         #: The last result that was given of windows, where it is taken back with the next.
-        self._given: dict[bytes, Any] = {}
+        self._given: dict[int, Any] = {}
 
     @classmethod
     def edge(cls, operator: TimeWindow, port: int, context: ProcessorContext) -> Edge:
@@ -99,47 +103,65 @@ class TimeWindowProcessor(Processor[TimeWindow]):
 
     def finish(self) -> Chunk:
         """Write what is still open."""
-        keys = list(self._accumulators)
-        self._read_olds([key for key in keys if key not in self._read])
+        held = self._accumulators
+        self._read_olds([place for place in held if place not in self._read])
+        places = list(held)
         with writing(self.operator, "its state"):
-            encoded = self._algebra.encode([self._accumulators[key] for key in keys]).to_pylist()
-        pack = _TIME.pack
-        values = [pack(self._times[key]) + data for key, data in zip(keys, encoded, strict=True)]
-        store = self.context.store(self.operator)
-        if keys:
-            store.put_many(keys, values)
+            encoded = self._algebra.encode(list(held.values())).to_pylist()
+        pack, times = _TIME.pack, self._times
+        values = [pack(times[place]) + data for place, data in zip(places, encoded, strict=True)]
+        if places:
+            store, entries = self.context.store(self.operator), self._places.entries(places)
+            known = self._may_be_stored(places)
+            store.put_many(list(compress(entries, known)), list(compress(values, known)))
+            store.add_many(list(compress(entries, ~known)), list(compress(values, ~known)))
         return Chunk.empty()
 
     def _merge(self, rows: Rows, changes: _Changes) -> None:
         panes, keys = split_pane_keys(rows.keys.to_pylist())
-        assigned = assign(self.operator.windows, panes)
-        live = assigned.ends + self.operator.grace > self.event_time
-        if not live.all():
-            # Only a clock of an operator's own can fall idle and wake in the midst of a batch.
-            count_late(self, len(keys) - len(np.unique(assigned.indices[live])))
-            assigned = Assigned(*(column[live] for column in assigned))
-        indices = assigned.indices
-        places = self._places(assigned, keys)
-        times, marks = rows.times[indices], rows.marks[indices]
+        indices, places = self._expanded(panes, self._places.keys(keys))
+        distinct, groups = np.unique(places, return_inverse=True)
+        fresh = distinct.tolist()
         if self._reads_first:
-            self._read_olds(list(dict.fromkeys(places)))
+            self._read_olds(fresh)
         try:
-            partials = self._algebra.decode(rows.values.take(pa.array(indices)))
-            merged = self._algebra.merge_all(places, partials)
-            self._join(merged)
+            merged = self._algebra.merge_groups(rows.values, indices, groups, len(fresh))
+            self._join(fresh, merged)
         except Exception as error:
             # Which record it was is lost in the partials; the last one stands for them.
             raise self._folder.failure(error, int(rows.marks[-1])) from error
-        self._note(places, times)
+        times = rows.times[indices]
+        self._note(distinct, groups, times)
         late_below = None if rows.late_below is None else rows.late_below[indices]
-        changes.add(places, times, marks, late_below)
+        changes.add(places, times, rows.marks[indices], late_below)
 
-    def _join(self, merged: dict[bytes, Any]) -> None:
-        if not self._accumulators:
-            self._accumulators.update(merged)
-            return
+    def _expanded(
+        self, panes: Int64s, keys: Int64s
+    ) -> tuple[np.ndarray[Any, np.dtype[np.intp]], Int64s]:
+        """Give each row once for each window of its pane, and the places of these."""
+        starts, which = np.unique(panes, return_inverse=True)
+        assigned = assign(self.operator.windows, starts)
+        live = assigned.ends + self.operator.grace > self.event_time
+        order = np.flatnonzero(live)[np.argsort(assigned.indices[live], kind="stable")]
+        windows = self._places.windows(
+            assigned.starts[order].tolist(), assigned.ends[order].tolist()
+        )
+        counts = np.bincount(assigned.indices[order], minlength=len(starts))
+        wide = counts[which]
+        if not live.all():
+            # Only a clock of an operator's own can fall idle and wake in the midst of a batch.
+            count_late(self, int(np.count_nonzero(wide == 0)))
+        indices = np.repeat(np.arange(len(keys)), wide)
+        within = np.arange(len(indices)) - np.repeat(np.cumsum(wide) - wide, wide)
+        firsts = (np.cumsum(counts) - counts)[which]
+        return indices, Places.join(keys[indices], windows[firsts[indices] + within])
+
+    def _join(self, places: list[int], merged: list[Any]) -> None:
         held, merge = self._accumulators, self._algebra.merge
-        for place, accumulator in merged.items():
+        if not held:
+            held.update(zip(places, merged, strict=True))
+            return
+        for place, accumulator in zip(places, merged, strict=True):
             before = held.get(place, ABSENT)
             held[place] = accumulator if before is ABSENT else merge(before, accumulator)
 
@@ -158,82 +180,102 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         if not len(assigned.indices):
             return
         with writing(self.operator, "a key"):
-            keys = encode_keys(chunk.key_list())
-        places = self._places(assigned, keys)
+            keys = self._places.keys(encode_keys(chunk.key_list()))
+        places = Places.join(keys[assigned.indices], self._places.assigned(assigned))
         wide = chunk.take(assigned.indices)
+        distinct, groups = np.unique(places, return_inverse=True)
         if self._reads_first:
-            self._read_olds(list(dict.fromkeys(places)))
-        self._folder.fold(self._accumulators, places, wide)
-        self._note(places, wide.times)
+            self._read_olds(distinct.tolist())
+        self._folder.fold(self._accumulators, places.tolist(), wide)
+        self._note(distinct, groups, wide.times)
         changes.add(places, wide.times, wide.marks, wide.late_below)
 
-    def _places(self, assigned: Assigned, keys: list[bytes]) -> list[bytes]:
-        """Give the state's key of each window of each record."""
-        bounds = np.empty((len(assigned.ends), 2), ">u8")
-        bounds[:, 0] = assigned.ends.astype(np.uint64) + np.uint64(_BIAS)
-        bounds[:, 1] = assigned.starts.astype(np.uint64) + np.uint64(_BIAS)
-        packed = bounds.tobytes()
-        size = _BOUNDS.size
-        return [
-            _FAMILY + packed[at : at + size] + keys[index]
-            for at, index in zip(
-                range(0, len(packed), size), assigned.indices.tolist(), strict=True
-            )
-        ]
-
-    def _note(self, places: list[bytes], times: Int64s) -> None:
+    def _note(self, places: Int64s, groups: Int64s, times: Int64s) -> None:
+        """Note the highest time of each place."""
+        highest = np.full(len(places), NEVER)
+        np.maximum.at(highest, groups, times)
         noted = self._times
+        if not noted:
+            noted.update(zip(places.tolist(), highest.tolist(), strict=True))
+            return
         get = noted.get
-        for place, time in zip(places, times.tolist(), strict=True):
+        for place, time in zip(places.tolist(), highest.tolist(), strict=True):
             if time > get(place, NEVER):
                 noted[place] = time
 
-    def _read_olds(self, places: list[bytes]) -> None:
+    def _read_olds(self, places: list[int]) -> None:
         """Make what the store holds part of the accumulators."""
         read = self._read
         missing = [place for place in places if place not in read]
-        if not missing:
-            return
-        olds = self.context.store(self.operator).get_many(missing)
-        self._take_olds([(place, old) for place, old in zip(missing, olds, strict=True) if old])
         read.update(missing)
+        held = list(compress(missing, self._may_be_stored(missing)))
+        if held:
+            olds = self.context.store(self.operator).get_many(self._places.entries(held))
+            self._take_olds([(place, old) for place, old in zip(held, olds, strict=True) if old])
 
-    def _take_olds(self, entries: list[tuple[bytes, bytes]]) -> None:
-        size = _TIME.size
-        olds = self._algebra.decode(pa.array([old[size:] for _, old in entries], pa.binary()))
-        held, merge = self._accumulators, self._algebra.merge
-        self._note(
-            [place for place, _ in entries],
-            np.array([_TIME.unpack_from(old)[0] for _, old in entries], np.int64),
+    def _may_be_stored(self, places: list[int]) -> Bools:
+        """Tell of which places the store may have held the windows when the batch began."""
+        numbers, which, counts = np.unique(
+            Places.windows_of(places), return_inverse=True, return_counts=True
         )
+        stored = self._stored
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            if number not in stored and count >= _FEW:
+                start, end = self._places.bounds(number)
+                stored[number] = self.context.store(self.operator).began_with(
+                    bounds_prefix(end, start), bounds_prefix(end, start + 1)
+                )
+        found = [stored.get(number, True) for number in numbers.tolist()]
+        return np.array(found, np.bool_)[which]
+
+    def _take_olds(self, entries: list[tuple[int, bytes]]) -> None:
+        if not entries:
+            return
+        size, places = _TIME.size, [place for place, _ in entries]
+        olds = self._algebra.decode(pa.array([old[size:] for _, old in entries], pa.binary()))
+        times = np.array([_TIME.unpack_from(old)[0] for _, old in entries], np.int64)
+        self._note(np.array(places, np.int64), np.arange(len(places)), times)
         if self._retracts:
-            results = self._algebra.results(olds)
-            self._given.update(
-                (place, old) for (place, _), old in zip(entries, results, strict=True)
-            )
-        for (place, _), old in zip(entries, olds, strict=True):
+            self._given.update(zip(places, self._algebra.results(olds), strict=True))
+        held, merge = self._accumulators, self._algebra.merge
+        for place, old in zip(places, olds, strict=True):
             new = held.get(place, ABSENT)
             held[place] = old if new is ABSENT else merge(old, new)
 
     def _fire(self, watermarks: Sequence[Watermark]) -> Chunk:
         """Give the results of windows that have passed, and forget these."""
-        first, self._fired = self._fired, watermarks[-1].time - self.operator.grace + 1
-        limit = _FAMILY + _BOUNDS.pack(self._fired + _BIAS, 0)
-        store = self.context.store(self.operator)
-        stored = list(store.range(_FAMILY + _BOUNDS.pack(first + _BIAS, 0), limit))
-        self._take_olds([entry for entry in stored if entry[0] not in self._read])
-        store.put_many([place for place, _ in stored], [None] * len(stored))
-        self._read.difference_update([place for place in self._read if place < limit])
-        due = sorted(place for place in self._accumulators if place < limit)
-        accumulators = [self._accumulators.pop(place) for place in due]
-        times = np.array([self._times.pop(place) for place in due], np.int64)
+        first, passed = self._fired, watermarks[-1].time - self.operator.grace + 1
+        self._fired = passed
+        self._take_stored(first, passed)
+        held = np.fromiter(self._accumulators, np.int64, len(self._accumulators))
+        due = held[self._places.ending_before(passed, held)].tolist()
+        self._read.difference_update(due)
+        accumulators = dict(zip(due, map(self._accumulators.pop, due), strict=True))
+        times = dict(zip(due, map(self._times.pop, due), strict=True))
         if not due or self.operator.emit == "update":
             return Chunk.empty()
-        ends = np.array([_BOUNDS.unpack_from(place, 1)[0] - _BIAS for place in due], np.int64)
-        passed = np.array([watermark.time for watermark in watermarks], np.int64)
-        which = np.searchsorted(passed, ends + self.operator.grace)
+        entries = dict(zip(self._places.entries(due), due, strict=True))
+        due = [entries[entry] for entry in sorted(entries)]
+        ends = self._places.ends(np.array(due, np.int64))
+        risen = np.array([watermark.time for watermark in watermarks], np.int64)
+        which = np.searchsorted(risen, ends + self.operator.grace)
         marks = np.array([watermark.mark for watermark in watermarks], np.int64)[which]
-        return self._results(due, accumulators, times, marks)
+        return self._results(
+            due,
+            list(map(accumulators.__getitem__, due)),
+            np.array(list(map(times.__getitem__, due)), np.int64),
+            marks,
+        )
+
+    def _take_stored(self, first: int, passed: int) -> None:
+        """Take windows out of the store that end in a stretch of time."""
+        store = self.context.store(self.operator)
+        stored = list(
+            store.range(bounds_prefix(first, _EARLIEST), bounds_prefix(passed, _EARLIEST))
+        )
+        places = zip(self._places.read([entry for entry, _ in stored]), stored, strict=True)
+        self._take_olds([(place, old) for place, (_, old) in places if place not in self._read])
+        store.put_many([entry for entry, _ in stored], [None] * len(stored))
 
     def _updates(self, changes: _Changes) -> Chunk:
         """Give the latest result of every window that changed."""
@@ -242,12 +284,8 @@ class TimeWindowProcessor(Processor[TimeWindow]):
             return Chunk.empty()
         which = np.array([changes.last[place] for place in places], np.intp)
         times, marks, late_below = changes.columns()
-        chunk = self._results(
-            places,
-            [self._accumulators[place] for place in places],
-            times[which],
-            marks[which],
-        )
+        accumulators = list(map(self._accumulators.__getitem__, places))
+        chunk = self._results(places, accumulators, times[which], marks[which])
         chunk.late_below = None if late_below is None else late_below[which]
         if self._retracts:
             olds = [self._given.get(place, ABSENT) for place in places]
@@ -256,21 +294,21 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         return chunk.take(np.argsort(chunk.marks, kind="stable"))
 
     def _results(
-        self, places: list[bytes], accumulators: list[Any], times: Int64s, marks: Int64s
+        self, places: list[int], accumulators: list[Any], times: Int64s, marks: Int64s
     ) -> Chunk:
         try:
             results = self._algebra.results(accumulators)
         except Exception as error:
             raise self._folder.failure(error, int(marks[-1])) from error
-        keys = decode_keys([place[_PREFIX:] for place in places])
-        return Chunk(keys, results, times, marks, list(map(self._headers_of, places)))
+        keys = decode_keys(list(map(self._places.key, places)))
+        headers: list[dict[str, str] | None] = list(map(self._headers_of, places))
+        return Chunk(keys, results, times, marks, headers)
 
-    def _headers_of(self, place: bytes) -> dict[str, str]:
-        bounds = place[1:_PREFIX]
+    def _headers_of(self, place: int) -> dict[str, str]:
+        bounds = self._places.bounds(place)
         found = self._headers.get(bounds)
         if found is None:
-            end, start = _BOUNDS.unpack(bounds)
-            found = self._headers[bounds] = window_headers(start - _BIAS, end - _BIAS)
+            found = self._headers[bounds] = window_headers(*bounds)
         return found
 
 
@@ -279,16 +317,15 @@ class _Changes:
 
     def __init__(self, *, wanted: bool) -> None:
         self._wanted = wanted
-        self.last: dict[bytes, int] = {}
+        self.last: dict[int, int] = {}
         self._columns: list[tuple[Int64s, Int64s, Int64s | None]] = []
         self._count = 0
 
-    def add(
-        self, places: list[bytes], times: Int64s, marks: Int64s, late_below: Int64s | None
-    ) -> None:
+    def add(self, places: Int64s, times: Int64s, marks: Int64s, late_below: Int64s | None) -> None:
         if not self._wanted:
             return
-        self.last.update(zip(places, range(self._count, self._count + len(places)), strict=True))
+        numbers = range(self._count, self._count + len(places))
+        self.last.update(zip(places.tolist(), numbers, strict=True))
         self._columns.append((times, marks, late_below))
         self._count += len(places)
 
