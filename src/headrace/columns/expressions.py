@@ -240,7 +240,7 @@ class Expression:
         return self._call("round", digits)
 
     def cast(self, to: CastType) -> Expression:
-        """Turn values into another type; one that cannot be turned stops the job."""
+        """Turn values into another type; ``on_error`` says what becomes of others."""
         return self._call("cast", to)
 
 

@@ -75,19 +75,13 @@ class ColumnCombiner:
         if not len(chunk):
             return
         operator = self._operator
-        cells = by_columns(
+        chunk, cells = by_columns(
             operator,
             operator.schema,
             self._locator,
             chunk,
-            lambda batch: group(
-                self._key_columns(chunk.key_list())
-                if batch.num_rows == len(chunk)
-                # Only to find out which record is bad: groups do not matter.
-                else [pa.nulls(batch.num_rows)],
-                operator.measures,
-                batch,
-                self._seen,
+            lambda part, batch: group(
+                self._key_columns(part.key_list()), operator.measures, batch, self._seen
             ),
         )
         self._parts.append(negated(cells, self._ways) if takes_back else cells)

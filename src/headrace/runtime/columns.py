@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +12,12 @@ from headrace.columns.evaluation import evaluate, exploded, filtered
 from headrace.columns.schema import column_of
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.runtime.processors import Processor
+from headrace.runtime.user_code import without_bad
 from headrace.topology.operators_columns import GroupBy, Select, Where, WindowRows
 from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.columns.schema import Schema
     from headrace.runtime.chunk import Chunk
@@ -32,6 +33,8 @@ __all__ = [
     "by_columns",
     "without_gone",
 ]
+
+T = TypeVar("T")
 
 
 def batch_of(values: list[Any], schema: Schema) -> pa.RecordBatch:
@@ -54,42 +57,73 @@ def by_columns(
     schema: Schema,
     locator: Locator,
     chunk: Chunk,
-    compute: Callable[[pa.RecordBatch], Any],
-) -> Any:
-    """Compute something of a chunk's columns; an error names the record that it comes from.
+    compute: Callable[[Chunk, pa.RecordBatch], T],
+) -> tuple[Chunk, T]:
+    """Compute something of a chunk's columns; give the records that are left, and what it is.
+
+    Where a value cannot be computed, such as text that is no number, the operator's policy decides:
+    an error names the record that it comes from, or the records that fail are taken out.
 
     Raises
     ------
     UserCodeError
-        A value cannot be computed, such as text that is no number.
+        A record fails, and the operator's policy is to stop.
     """
+
+    def run(part: Chunk) -> T:
+        return compute(part, batch_of(part.values, schema))
+
     try:
-        return compute(batch_of(chunk.values, schema))
-    except HeadraceError:
-        raise
+        return chunk, run(chunk)
     except Exception as error:
-        mark, reason = _culprit(schema, chunk, compute, error)
-        raise UserCodeError(
-            f"operator '{operator.name}' failed on the record at {locator.locate(mark)}:"
-            f" {type(reason).__name__}: {reason}",
-            hint=f"the operator was made at {operator.origin};"
-            " nothing of this batch was committed: correct the expression and start again",
-        ) from error
+        if not len(chunk):
+            raise
+        passes = isinstance(error, HeadraceError) and error.retriable
+        found = _culprits(chunk, run, error)
+        if operator.on_error == "fail" or passes:
+            place, reason = next(found, (0, error))
+            raise _failure(operator, locator, int(chunk.marks[place]), reason) from error
+        bad = []
+        for place, reason in found:
+            locator.divert(operator, int(chunk.marks[place]), reason, None)
+            bad.append(place)
+    kept = without_bad(chunk, bad)
+    try:
+        return kept, run(kept)
+    except Exception as error:
+        raise _failure(operator, locator, int(chunk.marks[0]), error) from error
 
 
-def _culprit(
-    schema: Schema, chunk: Chunk, compute: Callable[[pa.RecordBatch], Any], error: Exception
-) -> tuple[int, Exception]:
-    """Find the first record that fails alone, by halving."""
-    low, high = 0, len(chunk)
-    while high - low > 1:
+def _failure(operator: Operator, locator: Locator, mark: int, reason: Exception) -> Exception:
+    if isinstance(reason, HeadraceError):
+        return reason
+    return UserCodeError(
+        f"operator '{operator.name}' failed on the record at {locator.locate(mark)}:"
+        f" {type(reason).__name__}: {reason}",
+        hint=f"the operator was made at {operator.origin}; nothing of this batch was committed:"
+        " correct the expression and start again, or give the operator"
+        ' on_error="skip" or on_error="topic:NAME" to go on without such records',
+    )
+
+
+def _culprits(
+    chunk: Chunk, run: Callable[[Chunk], object], error: Exception
+) -> Iterator[tuple[int, Exception]]:
+    """Find the records that fail alone, by halving: their places and errors, in order."""
+    waiting = [(0, len(chunk), error)] if len(chunk) else []
+    while waiting:
+        low, high, reason = waiting.pop()
+        if high - low == 1:
+            yield low, reason
+            continue
         middle = (low + high) // 2
-        try:
-            compute(batch_of(chunk.take(np.arange(low, middle)).values, schema))
-            low = middle
-        except Exception as found:  # noqa: BLE001 - whatever it is, it is what is looked for
-            high, error = middle, found
-    return int(chunk.marks[low]), error
+        halves = []
+        for start, stop in ((middle, high), (low, middle)):
+            try:
+                run(chunk.take(np.arange(start, stop)))
+            except Exception as found:  # noqa: BLE001 - whatever it is, it is what is looked for
+                halves.append((start, stop, found))
+        waiting += halves
 
 
 class SelectProcessor(Processor[Select]):
@@ -97,14 +131,13 @@ class SelectProcessor(Processor[Select]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Compute the columns."""
-        chunk = without_gone(chunk)
         columns = self.operator.columns
-        batch, rows = by_columns(
+        chunk, (batch, rows) = by_columns(
             self.operator,
             self.operator.schema,
             self.context.locator,
-            chunk,
-            lambda batch: exploded(columns, batch),
+            without_gone(chunk),
+            lambda _, batch: exploded(columns, batch),
         )
         values: Any = ColumnValues(batch)
         if rows is None:
@@ -122,13 +155,12 @@ class WhereProcessor(Processor[Where]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Keep what fits."""
-        chunk = without_gone(chunk)
-        kept = by_columns(
+        chunk, kept = by_columns(
             self.operator,
             self.operator.schema,
             self.context.locator,
-            chunk,
-            lambda batch: filtered(self.operator.condition, batch),
+            without_gone(chunk),
+            lambda _, batch: filtered(self.operator.condition, batch),
         )
         if len(kept) == len(chunk):
             return chunk
@@ -140,14 +172,13 @@ class GroupByProcessor(Processor[GroupBy]):
 
     def process(self, chunk: Chunk) -> Chunk:
         """Set the keys."""
-        chunk = without_gone(chunk)
         columns = self.operator.columns
-        arrays = by_columns(
+        chunk, arrays = by_columns(
             self.operator,
             self.operator.schema,
             self.context.locator,
-            chunk,
-            lambda batch: [evaluate(node, batch) for _, node in columns],
+            without_gone(chunk),
+            lambda _, batch: [evaluate(node, batch) for _, node in columns],
         )
         batch = pa.RecordBatch.from_arrays(arrays, [name for name, _ in columns])
         keys: Any = ColumnValues(batch, "tuple")

@@ -59,7 +59,7 @@ class Joins(Records[K, V]):
             they share (see :func:`headrace.tumbling`); without both the last value of each side
             meets, whenever one of them comes.  ``grace`` says how much longer to wait for late
             records.  ``name`` is that of the operator that keeps state, ``serde`` writes the
-            results, ``on_error`` says what becomes of records on which the joiner raises.
+            results, ``on_error`` says what becomes of records on which a function raises.
 
         Raises
         ------

@@ -17,7 +17,7 @@ from headrace.topology import KeyBy
 if TYPE_CHECKING:
     from headrace.streams._calls import Caller
     from headrace.streams._flow import Flow
-    from headrace.topology import Origin
+    from headrace.topology import ErrorPolicy, Origin
 
 __all__ = [
     "check_joiner",
@@ -40,7 +40,12 @@ def check_joiner(label: str, joiner: object, origin: Origin) -> bool:
     return False
 
 
-def keyed_side(flow: Flow, selector: Callable[[Any], Any] | None, made_by: Caller) -> Flow:
+def keyed_side(
+    flow: Flow,
+    selector: Callable[[Any], Any] | None,
+    made_by: Caller,
+    on_error: ErrorPolicy = "fail",
+) -> Flow:
     """Give the place behind the operator that sets the side's key.
 
     Two joins that go by the same function share it.
@@ -55,12 +60,12 @@ def keyed_side(flow: Flow, selector: Callable[[Any], Any] | None, made_by: Calle
             isinstance(known, KeyBy)
             and known.parents == (flow.operator,)
             and not (known.output or known.takes_key)
-            and known.on_error == "fail"
+            and known.on_error == on_error
             and same_function(known.selector, selector)
         ):
             key = _known_key(flow, known.name, selector, made_by)
             return replace(flow, operator=known.name, key=key)
-    step = flow.begin("key_by", None, made_by)
+    step = flow.begin("key_by", None, made_by, on_error=on_error)
     key = _known_key(flow, step.name, selector, made_by)
     key.check_key(step.name)
     return step.add(KeyBy(**step.fields, selector=selector, key_serde=serdes.key), key=key)

@@ -194,7 +194,12 @@ class StreamBuilder(TableSources):
         return Stream(Flow(self, operator.name, name or place, key, value))
 
     def sql(
-        self, text: str, *, name: str | None = None, **streams: Stream[Any, Any]
+        self,
+        text: str,
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+        **streams: Stream[Any, Any],
     ) -> Stream[Any, Any]:
         """Build what a select statement over one of the streams says.
 
@@ -208,6 +213,9 @@ class StreamBuilder(TableSources):
             ``select``, ``from``, ``where``, ``group by``, ``having``.
         name
             Name of the operator that gives the result, or that keeps the groups.
+        on_error
+            What becomes of a record of which an expression cannot be computed; see
+            :meth:`Stream.map_values`.
         streams
             Streams by the name that ``from`` knows them by.
 
@@ -234,7 +242,7 @@ class StreamBuilder(TableSources):
         """
         from headrace.streams.sql import query
 
-        return query(text, streams, name)
+        return query(text, streams, name, on_error)
 
     def build(self) -> Topology:
         """Check what was built and give it as an immutable topology.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.streams.keyed import Table
     from headrace.streams.stream import Stream
     from headrace.streams.window_columns import WindowedGroups
+    from headrace.topology import ErrorPolicy
     from headrace.topology.windows import Windows
 
 __all__ = ["ColumnGroups", "Columns", "Row", "cells_serde", "results_of"]
@@ -57,7 +58,11 @@ class Columns(Generic[K, V]):
         def _stream(self, flow: Flow) -> Stream[Any, Any]: ...
 
     def select(
-        self, *columns: Expression | str, name: str | None = None, **named: Expression | Any
+        self,
+        *columns: Expression | str,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+        **named: Expression | Any,
     ) -> Stream[K, Row]:
         """Compute columns from the columns of the values; all records of a chunk at once.
 
@@ -71,6 +76,9 @@ class Columns(Generic[K, V]):
         name
             Name of the operator; a column of this name is given as an expression with
             ``.named("name")``.
+        on_error
+            What becomes of a record of which an expression cannot be computed, such as the number
+            that a text does not hold; see :meth:`map_values`.
         named
             Expressions by the name of the column that they give.
 
@@ -87,7 +95,7 @@ class Columns(Generic[K, V]):
         >>> lines.select(word=explode(col("value").lower().split()))
         <stream 'select-lines'>
         """
-        step = self._flow.begin("select", name)
+        step = self._flow.begin("select", name, on_error=on_error)
         schema = _schema(self._flow, step, "select")
         chosen = _named(step, "select", columns, named)
         results = _tried(step, "select", lambda: types_of(dict(chosen), schema))
@@ -95,10 +103,13 @@ class Columns(Generic[K, V]):
         known = replace(step.known(dict), columns=results)
         return self._stream(step.add(operator, value=known))
 
-    def where(self, condition: Expression, *, name: str | None = None) -> Stream[K, V]:
+    def where(
+        self, condition: Expression, *, name: str | None = None, on_error: ErrorPolicy = "fail"
+    ) -> Stream[K, V]:
         """Keep the records for which a condition over columns is true.
 
-        A condition that is null, because a value is, drops the record as false does.
+        A condition that is null, because a value is, drops the record as false does; ``on_error``
+        says what becomes of a record of which it cannot be computed, see :meth:`map_values`.
 
         Raises
         ------
@@ -113,7 +124,7 @@ class Columns(Generic[K, V]):
         >>> lines.where(col("value").length() > 0)
         <stream 'where-lines'>
         """
-        step = self._flow.begin("where", name)
+        step = self._flow.begin("where", name, on_error=on_error)
         schema = _schema(self._flow, step, "where")
         if not isinstance(condition, Expression):
             raise TopologyError(
@@ -125,12 +136,17 @@ class Columns(Generic[K, V]):
         return self._stream(step.add(Where(**step.fields, schema=schema, condition=node)))
 
     def group_by(
-        self, *columns: Expression | str, name: str | None = None, **named: Expression
+        self,
+        *columns: Expression | str,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+        **named: Expression,
     ) -> ColumnGroups:
         """Go on by the values of columns; :meth:`ColumnGroups.agg` says what to compute.
 
         The key is the value of one column, or a tuple of the values of several; null is a value
-        like any other here.
+        like any other here.  ``on_error`` says what becomes of a record of which a key cannot be
+        computed, see :meth:`map_values`.
 
         Raises
         ------
@@ -144,7 +160,7 @@ class Columns(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).group_by("value").agg(count())
         <table 'agg-lines'>
         """
-        step = self._flow.begin("group_by", name)
+        step = self._flow.begin("group_by", name, on_error=on_error)
         schema = _schema(self._flow, step, "group_by")
         keys = _named(step, "group_by", columns, named)
         types = _tried(step, "group_by", lambda: _types(keys, schema))
@@ -178,7 +194,13 @@ class ColumnGroups:
 
         return WindowedGroups(self._flow, self._keys, windows, grace)
 
-    def agg(self, *measures: Measure, name: str | None = None, **named: Measure) -> Table[Any, Row]:
+    def agg(
+        self,
+        *measures: Measure,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+        **named: Measure,
+    ) -> Table[Any, Row]:
         """Compute measures of each group, and give those of the groups that changed, per batch.
 
         Values are dicts of the columns of the key and the measures.  Integers do not overflow and
@@ -190,6 +212,9 @@ class ColumnGroups:
             Made with ``count``, ``sum``, ``min``, ``max`` and ``avg`` of :mod:`headrace.columns`.
         name
             Name of the operator and of its state store.
+        on_error
+            What becomes of a record of which a measure cannot be computed; see
+            :meth:`Stream.map_values`.
         named
             Measures by the name of the column that they give.
 
@@ -213,7 +238,7 @@ class ColumnGroups:
         """
         from headrace.streams.keyed import Table
 
-        step = self._flow.begin("agg", name)
+        step = self._flow.begin("agg", name, on_error=on_error)
         chosen, types = results_of(step, self._flow, measures, named)
         results = Schema(self._keys.columns + types)
         _check_names(step, "agg", results.names)

@@ -215,7 +215,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         serde
             Writes the results.
         on_error
-            What becomes of a record on which the joiner raises; see :meth:`Stream.map`.
+            What becomes of a record on which the joiner, or a function of the key, raises; see :meth:`Stream.map`.
 
         Raises
         ------
@@ -243,7 +243,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
 
         made_by = caller()
         takes_key = check_joiner(self._kind, joiner, made_by.origin)
-        left, right = self._keyed_sides()
+        left, right = self._keyed_sides(on_error)
         place = replace(left, place=f"{left.place}-{right.place}")
         kept = self._kept(place.begin("join", name, made_by), left, right)
         meetings = replace(place, operator=kept)
@@ -284,7 +284,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         made._span, made._grace = self._span, self._grace
         return made
 
-    def _keyed_sides(self) -> tuple[Flow, Flow]:
+    def _keyed_sides(self, on_error: ErrorPolicy) -> tuple[Flow, Flow]:
         made_by = caller()
         check_one_builder(self._left, self._right, made_by.origin)
         if (self._where is None) != (self._equal_to is None):
@@ -295,8 +295,8 @@ class StreamJoin(Generic[K, V, V2, L, R]):
                 f"the join at {made_by.origin} has {given} but no {missing}",
                 hint="name the key of both sides, or of none where the records have it already",
             )
-        left = keyed_side(self._left, self._where, made_by)
-        right = keyed_side(self._right, self._equal_to, made_by)
+        left = keyed_side(self._left, self._where, made_by, on_error)
+        right = keyed_side(self._right, self._equal_to, made_by, on_error)
         check_key_types(left, right, made_by.origin)
         return left, right
 

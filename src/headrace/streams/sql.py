@@ -11,11 +11,17 @@ from headrace.errors import TopologyError
 
 if TYPE_CHECKING:
     from headrace.streams.stream import Stream
+    from headrace.topology import ErrorPolicy
 
 __all__ = ["query"]
 
 
-def query(text: str, streams: Mapping[str, Stream[Any, Any]], name: str | None) -> Stream[Any, Any]:
+def query(
+    text: str,
+    streams: Mapping[str, Stream[Any, Any]],
+    name: str | None,
+    on_error: ErrorPolicy = "fail",
+) -> Stream[Any, Any]:
     """Build what a select statement says; ``name`` is for the operator that makes the result.
 
     Raises
@@ -33,20 +39,22 @@ def query(text: str, streams: Mapping[str, Stream[Any, Any]], name: str | None) 
         )
     if statement.where is not None:
         only = name if not statement.columns and not statement.keys else None
-        stream = stream.where(Expression(statement.where), name=only)
+        stream = stream.where(Expression(statement.where), name=only, on_error=on_error)
     if statement.keys:
-        return _grouped(statement, stream, name)
+        return _grouped(statement, stream, name, on_error)
     if not statement.columns:
         return stream
-    return stream.select(*_expressions(statement.columns), name=name)
+    return stream.select(*_expressions(statement.columns), name=name, on_error=on_error)
 
 
-def _grouped(statement: Query, stream: Stream[Any, Any], name: str | None) -> Stream[Any, Any]:
-    groups = stream.group_by(*_expressions(statement.keys))
-    results = groups.agg(*statement.measures, name=name).to_stream()
+def _grouped(
+    statement: Query, stream: Stream[Any, Any], name: str | None, on_error: ErrorPolicy
+) -> Stream[Any, Any]:
+    groups = stream.group_by(*_expressions(statement.keys), on_error=on_error)
+    results = groups.agg(*statement.measures, name=name, on_error=on_error).to_stream()
     if statement.having is not None:
-        results = results.where(Expression(statement.having))
-    return results.select(*_expressions(statement.columns))
+        results = results.where(Expression(statement.having), on_error=on_error)
+    return results.select(*_expressions(statement.columns), on_error=on_error)
 
 
 def _expressions(columns: Any) -> list[Expression]:

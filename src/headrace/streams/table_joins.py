@@ -157,7 +157,9 @@ class TableLookup(Generic[K, V, R]):
         table = nullable_flow(self._table._flow)  # noqa: SLF001 - a side of the same join
         check_one_builder(self._stream, table, made_by.origin)
         everywhere = isinstance(self._table, GlobalTable)
-        stream = self._stream if everywhere else keyed_side(self._stream, self._where, made_by)
+        stream = self._stream
+        if not everywhere:
+            stream = keyed_side(stream, self._where, made_by, on_error)
         place = replace(stream, place=f"{stream.place}-{table.place}")
         step = place.begin("join", name, made_by)
         fields: dict[str, Any] = {

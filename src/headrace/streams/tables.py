@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Known
     from headrace.streams.stream import Stream
-    from headrace.topology import JoinKind
+    from headrace.topology import ErrorPolicy, JoinKind
 
 __all__ = ["GlobalTable", "Table", "kept_table"]
 
@@ -91,6 +91,7 @@ class Table(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, V2]:
         """Replace the value of every key; deletes pass as they are.
 
@@ -102,6 +103,9 @@ class Table(Generic[K, V]):
             Name of the operator.
         serde
             Writes the new values.
+        on_error
+            What becomes of a change on which the function raises, see :meth:`Stream.map_values`:
+            where it is left out, what follows keeps the row as it was.
 
         Examples
         --------
@@ -110,13 +114,21 @@ class Table(Generic[K, V]):
         >>> people.map_values(lambda person: person["name"])
         <table 'map_values-people'>
         """
-        step = self._flow.begin("map_values", name)
+        step = self._flow.begin("map_values", name, on_error=on_error)
         check_function("map_values", function, ("value",), step.caller.origin)
         known = nullable_known(step.known(result_hint(function, step.caller.names), serde))
         return Table(step.add(MapTable(**step.fields, function=function), value=known))
 
-    def filter(self, predicate: Callable[[V], object], *, name: str | None = None) -> Table[K, V]:
+    def filter(
+        self,
+        predicate: Callable[[V], object],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Table[K, V]:
         """Keep the keys whose value the predicate finds true; the others are deleted.
+
+        ``on_error`` says what becomes of a change on which it raises; see :meth:`map_values`.
 
         Examples
         --------
@@ -125,7 +137,7 @@ class Table(Generic[K, V]):
         >>> people.filter(lambda person: person["age"] >= 18)
         <table 'filter-people'>
         """
-        step = self._flow.begin("filter", name)
+        step = self._flow.begin("filter", name, on_error=on_error)
         check_function("filter", predicate, ("value",), step.caller.origin)
         known = nullable_known(self._flow.value)
         return Table(step.add(FilterTable(**step.fields, function=predicate), value=known))
@@ -138,6 +150,7 @@ class Table(Generic[K, V]):
         foreign_key: Callable[[V], Any] | None = None,
         name: str | None = None,
         serde: Serde[Out] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, Out]:
         """Join with another table: a row for each key that both have.
 
@@ -154,6 +167,9 @@ class Table(Generic[K, V]):
             Name of the operator and of its state store.
         serde
             Writes the results.
+        on_error
+            What becomes of a change on which the joiner or ``foreign_key`` raises; see
+            :meth:`map_values`.
 
         Raises
         ------
@@ -173,7 +189,7 @@ class Table(Generic[K, V]):
         ... )
         <table 'table-orders-people'>
         """
-        return self._join("inner", right, joiner, foreign_key, name, serde)
+        return self._join("inner", right, joiner, foreign_key, name, serde, on_error)
 
     def left_join(
         self,
@@ -183,6 +199,7 @@ class Table(Generic[K, V]):
         foreign_key: Callable[[V], Any] | None = None,
         name: str | None = None,
         serde: Serde[Out] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, Out]:
         """Join with another table: a row for each key of this one; see :meth:`join`.
 
@@ -194,7 +211,7 @@ class Table(Generic[K, V]):
         >>> names.left_join(ages, lambda name, age: (name, age))
         <table 'join-names-ages'>
         """
-        return self._join("left", right, joiner, foreign_key, name, serde)
+        return self._join("left", right, joiner, foreign_key, name, serde, on_error)
 
     def outer_join(
         self,
@@ -203,6 +220,7 @@ class Table(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[Out] | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, Out]:
         """Join with another table: a row for each key that either has; see :meth:`join`.
 
@@ -214,7 +232,7 @@ class Table(Generic[K, V]):
         >>> here.outer_join(there, lambda ours, theirs: (ours or 0) + (theirs or 0))
         <table 'join-here-there'>
         """
-        return self._join("outer", right, joiner, None, name, serde)
+        return self._join("outer", right, joiner, None, name, serde, on_error)
 
     def _join(
         self,
@@ -224,6 +242,7 @@ class Table(Generic[K, V]):
         foreign_key: Callable[[Any], Any] | None,
         name: str | None,
         serde: Serde[Any] | None,
+        on_error: ErrorPolicy,
     ) -> Table[K, Any]:
         made_by = caller()
         if not isinstance(right, Table):
@@ -238,10 +257,10 @@ class Table(Generic[K, V]):
         if foreign_key is not None:
             assert kind != "outer"
             return _foreign_key_join(
-                kind, place, right_side, (joiner, takes_key), foreign_key, name, serde
+                kind, place, right_side, (joiner, takes_key), foreign_key, name, serde, on_error
             )
         check_key_types(left_side, right_side, made_by.origin)
-        step = place.begin("join", name, made_by)
+        step = place.begin("join", name, made_by, on_error=on_error)
         known = nullable_known(step.known(result_hint(joiner, made_by.names), serde))
         operator = TableJoin(
             **{**step.fields, "parents": (left_side.operator, right_side.operator)},
@@ -263,11 +282,12 @@ def _foreign_key_join(
     foreign_key: Callable[[Any], Any],
     name: str | None,
     serde: Serde[Any] | None,
+    on_error: ErrorPolicy,
 ) -> Table[Any, Any]:
     """Add requests to the key that each row refers to, the join there, and the table of results."""
     made_by = caller()
     check_function("join", foreign_key, ("value",), made_by.origin)
-    step = left.begin("foreign_key", name and f"{name}-requests", made_by)
+    step = left.begin("foreign_key", name and f"{name}-requests", made_by, on_error=on_error)
     rows = left.value.needed_serde(step.name, _WHY)
     refers = step.known(result_hint(foreign_key, made_by.names))
     refers.check_key(step.name)
@@ -278,7 +298,7 @@ def _foreign_key_join(
         key=refers,
     )
     check_key_types(requests, right, made_by.origin)
-    step = requests.begin("join", name and f"{name}-rows", made_by)
+    step = requests.begin("join", name and f"{name}-rows", made_by, on_error=on_error)
     known = nullable_known(step.known(result_hint(joiner[0], made_by.names), serde))
     joined = step.add(
         ForeignKeyJoin(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from headrace.streams._flow import Flow
+    from headrace.topology import ErrorPolicy
     from headrace.topology.operators_windows import WindowEmit
     from headrace.topology.windows import Windows
 
@@ -42,6 +43,7 @@ class WindowedGroups(WindowedStream[Any, Any]):
         *measures: Measure,
         emit: WindowEmit = "close",
         name: str | None = None,
+        on_error: ErrorPolicy = "fail",
         **named: Measure,
     ) -> WindowedColumns:
         """Compute measures of each group and window.
@@ -59,6 +61,9 @@ class WindowedGroups(WindowedStream[Any, Any]):
             that changed, once per batch.
         name
             Name of the operator and of its state store.
+        on_error
+            What becomes of a record of which a measure cannot be computed; see
+            :meth:`Stream.map_values`.
         named
             Measures by the name of the column that they give.
 
@@ -77,7 +82,7 @@ class WindowedGroups(WindowedStream[Any, Any]):
         >>> words.window(tumbling(timedelta(minutes=1))).agg(count())
         <windows of columns 'agg-words'>
         """
-        step = self._flow.begin("agg", name)
+        step = self._flow.begin("agg", name, on_error=on_error)
         if gives_updates(self._flow.builder.operators, self._flow.operator):
             raise TopologyError(
                 f"agg at {step.caller.origin} gathers updates by windows, and an old value has no"

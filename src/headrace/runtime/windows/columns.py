@@ -89,24 +89,17 @@ class ColumnWindowEdge:
         return chunk.take(pc.indices_nonzero(column.is_valid()).to_numpy().astype(np.intp))
 
     def _combine(self, chunk: Chunk) -> None:
-        def combined(batch: pa.RecordBatch) -> Cells:
-            # A part of the records is tried only to find a bad one: groups do not matter.
-            whole = batch.num_rows == len(chunk)
-            times, marks = pa.array(chunk.times), pa.array(chunk.marks)
-            late = chunk.late_below
-            late_below = pa.nulls(len(chunk), pa.int64()) if late is None else pa.array(late)
-            size = batch.num_rows
+        def combined(part: Chunk, batch: pa.RecordBatch) -> Cells:
+            late = part.late_below
+            late_below = pa.nulls(len(part), pa.int64()) if late is None else pa.array(late)
+            times, marks = pa.array(part.times), pa.array(part.marks)
             for name, column in ((_TIME, times), (_MARK, marks), (_LATE, late_below)):
-                batch = batch.append_column(name, column[:size])
-            keys = [pa.nulls(size)]
-            if whole:
-                starts = pa.array(panes(self._operator.windows, chunk.times))
-                keys = [starts, *self._key_columns(chunk.key_list())]
-            return group(keys, self._measures, batch, 0)
+                batch = batch.append_column(name, column)
+            starts = pa.array(panes(self._operator.windows, part.times))
+            return group([starts, *self._key_columns(part.key_list())], self._measures, batch, 0)
 
-        self._parts.append(
-            by_columns(self._operator, self._schema, self._context.locator, chunk, combined)
-        )
+        _, cells = by_columns(self._operator, self._schema, self._context.locator, chunk, combined)
+        self._parts.append(cells)
         if len(self._parts) > 1 and sum(map(len, self._parts)) > _WAITING_GROUPS:
             self._parts = [regroup(self._parts, self._ways)]
 
