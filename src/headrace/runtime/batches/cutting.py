@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from headrace.client import MessageQueue
+from headrace.errors import OffsetExpiredError
 from headrace.runtime.batches.tags import BATCH, Tags, winner
 
 if TYPE_CHECKING:
@@ -74,8 +75,11 @@ class Cutter:
         Raises
         ------
         OffsetExpiredError
-            A queue does not hold the message where the next batch begins.
+            A queue does not hold the message where the next batch begins, or ends before it.
         """
+        for queue, end in ends.items():
+            if end < begins[queue]:
+                raise OffsetExpiredError(f"queue {queue} ends at {end}, before {begins[queue]}")
         unread = [queue for queue, end in ends.items() if end > begins[queue]]
         heads = {queue: self._batch_at(queue, begins[queue]) for queue in unread}
         batch = min(heads.values(), default=record.batch + 1)

@@ -60,9 +60,9 @@ class FrameWriter:
         context = self._session.sparkContext
         context.setLocalProperty("spark.scheduler.pool", _POOL)
         context.addJobTag(self._tag)
-        frame = frame_of(
-            self._session, self._handle, self._sink, cut, self._plan.settings.partitions
-        )
+        # A task that hangs takes a slot: one is left for the job.
+        tasks = max(1, min(self._plan.settings.partitions, context.defaultParallelism - 1))
+        frame = frame_of(self._session, self._handle, self._sink, cut, tasks)
         if self._plan.shows_commits_only or not frame.isEmpty():
             self._sink.writer(frame, BatchToken(self._plan.job, cut.batch))
 

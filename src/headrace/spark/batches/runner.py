@@ -167,8 +167,8 @@ class BatchRunner:
             try:
                 if not self._step() and self._through < self._wanted:
                     self._stopping.wait(_VISIBLE_SOON)
-            except OffsetExpiredError:
-                if not self._goes_on_behind_a_gap():
+            except OffsetExpiredError as error:
+                if not self._goes_on(error):
                     return
             except Exception as error:  # noqa: BLE001 - the user's code raises what it likes
                 self._failed(error)
@@ -217,7 +217,7 @@ class BatchRunner:
         )
         self._stopping.wait(pause)
 
-    def _goes_on_behind_a_gap(self) -> bool:
+    def _goes_on(self, missing: OffsetExpiredError) -> bool:
         """Go on at the first messages that are left, where the settings say so."""
         position = Position(batch=self._through, offsets=self._begins)
         try:
@@ -226,5 +226,8 @@ class BatchRunner:
             self._gave_up, self._error = True, str(error)
             logger.error("%s has stopped, the job goes on: %s", self._named_self, error)  # noqa: TRY400
             return False
+        if begins == self._begins:
+            # Nothing of ours is missing: the user's code met the like.
+            self._failed(missing)
         self._begins = dict(begins)
         return True
