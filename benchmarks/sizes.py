@@ -55,6 +55,8 @@ class Sizes:
     many_queues: int
     #: Keys of the state to restore.
     restored_keys: int
+    #: Windows of each kind that are opened and closed.
+    closed_windows: int
     #: Longest wait for any one step; a step that takes longer has failed.
     patience: timedelta
 
@@ -86,6 +88,7 @@ FULL = Sizes(
     recovered_bytes=2_000_000_000,
     many_queues=10_000,
     restored_keys=1_000_000,
+    closed_windows=1_000_000,
     patience=timedelta(minutes=15),
 )
 
@@ -116,5 +119,6 @@ SMALL = Sizes(
     recovered_bytes=2_000_000,
     many_queues=100,
     restored_keys=10_000,
+    closed_windows=2_000,
     patience=timedelta(minutes=2),
 )

@@ -115,4 +115,7 @@ TARGETS: dict[str, Target | None] = {
     "queues_10k_stop": None,
     "queues_10k_files": Target("below", 1_000),
     "restore": Target("at least", 200_000),
+    "growth_windows": Target("below", 1),
+    "growth_windows_batch": None,
+    "growth_open_step": None,
 }

@@ -78,6 +78,11 @@ class StoredJob(MemoryJob):
         self.outputs.clear()
 
     @property
+    def entries(self) -> int:
+        """Entries of all stores, as the commit has them."""
+        return sum(summary.count for summary in self._states.values())
+
+    @property
     def local_entries(self) -> int:
         """Entries in RocksDB, as of the last batch."""
         return sum(sum(1 for _ in copy.base.scan()) for copy in self._opened())
