@@ -66,6 +66,8 @@ class SidesJoin(Operator):
 class LatestJoin(SidesJoin):
     """Joins the last value of each side and key, whenever one of them comes."""
 
+    update_ports: ClassVar[tuple[int, ...]] = (0, 1)
+
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
         return ["last values", *SidesJoin.facts(self)]

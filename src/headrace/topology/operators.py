@@ -86,6 +86,8 @@ class Operator:
     carries_back: ClassVar[bool] = True
     #: It goes by the time of each record, so updates make no sense to it.
     refuses_updates: ClassVar[bool] = False
+    #: With state: parents whose updates it answers with updates, of which it keeps no old ones.
+    update_ports: ClassVar[tuple[int, ...]] = ()
     #: It looks at the messages' own properties.
     reads_headers: ClassVar[bool] = False
 

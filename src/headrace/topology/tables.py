@@ -34,6 +34,7 @@ class KeepTable(Operator):
 
     label: ClassVar[str] = "table"
     stateful: ClassVar[bool] = True
+    update_ports: ClassVar[tuple[int, ...]] = (0,)
 
     key_serde: Serde[Any]
     #: Of values on their way, None included.
@@ -71,6 +72,7 @@ class FilterTable(Operator):
 class _TwoSided(Operator):
     label: ClassVar[str] = "join"
     stateful: ClassVar[bool] = True
+    update_ports: ClassVar[tuple[int, ...]] = (0, 1)
 
     key_serde: Serde[Any]
     left_serde: Serde[Any]
@@ -87,6 +89,8 @@ class _TwoSided(Operator):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup(_TwoSided):
     """Looks up each record of a stream in a table."""
+
+    update_ports: ClassVar[tuple[int, ...]] = (0,)
 
     kind: LookupKind
 
@@ -133,6 +137,7 @@ class ForeignKeyRequests(Operator):
 
     label: ClassVar[str] = "foreign_key"
     stateful: ClassVar[bool] = True
+    update_ports: ClassVar[tuple[int, ...]] = (0,)
     changes_key: ClassVar[bool] = True
 
     key_serde: Serde[Any]

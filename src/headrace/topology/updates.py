@@ -39,34 +39,64 @@ def taking_back(
 
 
 def check_updates(operators: Sequence[Operator]) -> None:
-    """Refuse updates where old values have no place.
+    """Refuse updates where old values have no place, or do not come.
 
     Raises
     ------
     TopologyError
-        An operator that goes by the time of records is fed by updates.
+        An operator that goes by the time of records is fed by updates, or one that takes old
+        values back is, through one that keeps none.
     """
     by_name = {operator.name: operator for operator in operators}
     for operator in operators:
-        if not operator.refuses_updates:
+        if not (operator.refuses_updates or operator.takes_back):
             continue
         for parent in operator.parents:
-            source = _source_of_updates(by_name, parent)
-            if source is not None:
-                raise TopologyError(
-                    f"{operator.label} '{operator.name}' (made at {operator.origin}) goes by the"
-                    f" time of each record, but {source.label} '{source.name}' (made at"
-                    f" {source.origin}) gives updates, which take earlier ones back",
-                    hint=f"give '{source.name}' emit=\"each\" for a result per record, or window"
-                    ' it with emit="close"',
-                )
+            source, through = _origin_of_updates(by_name, parent)
+            if source is not None and operator.refuses_updates:
+                raise _no_place(operator, source)
+            if source is not None and through is not None:
+                raise _not_carried(operator, source, through)
+
+
+def _no_place(operator: Operator, source: Operator) -> TopologyError:
+    return TopologyError(
+        f"{operator.label} '{operator.name}' (made at {operator.origin}) goes by the time of each"
+        f" record, but {source.label} '{source.name}' (made at {source.origin}) gives updates,"
+        " which take earlier ones back",
+        hint=f"give '{source.name}' emit=\"each\" for a result per record, or window it with"
+        ' emit="close"',
+    )
+
+
+def _not_carried(operator: Operator, source: Operator, through: Operator) -> TopologyError:
+    return TopologyError(
+        f"{operator.label} '{operator.name}' (made at {operator.origin}) must take old values"
+        f" back, for {source.label} '{source.name}' (made at {source.origin}) gives updates, but"
+        f" {through.label} '{through.name}' (made at {through.origin}) between them keeps no old"
+        " results",
+        hint=f"give '{source.name}' emit=\"each\" for a result per record, or window it with"
+        f" emit=\"close\", or let '{operator.name}' stand before '{through.name}'",
+    )
 
 
 def _source_of_updates(by_name: Mapping[str, Operator], name: str) -> Operator | None:
+    source, through = _origin_of_updates(by_name, name)
+    return source if through is None else None
+
+
+def _origin_of_updates(
+    by_name: Mapping[str, Operator], name: str
+) -> tuple[Operator | None, Operator | None]:
+    """Find who gives the updates that an operator gives or passes on; and who has no old ones."""
     operator = by_name[name]
     if operator.updates:
-        return operator
+        return operator, None
+    passing = operator.parents
     if operator.stateful:
-        return None
-    found = (_source_of_updates(by_name, parent) for parent in operator.parents)
-    return next(filter(None, found), None)
+        passing = tuple(p for i, p in enumerate(passing) if i in operator.update_ports)
+    for parent in passing:
+        source, through = _origin_of_updates(by_name, parent)
+        if source is not None:
+            return source, operator if operator.stateful else through
+    return None, None
