@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from headrace import Stream, StreamBuilder, serdes
+from headrace import Processor, Stream, StreamBuilder, serdes, value_state
 from headrace.topology import Shuffle, StagePlan, Topology
 
 
@@ -112,3 +112,11 @@ def test_a_topology_travels_with_its_plan() -> None:
     copy = pickle.loads(pickle.dumps(topology))
     assert copy.name == topology.name
     assert stages(copy.plan) == stages(plan)
+
+
+def test_a_processor_with_state_is_shuffled_to() -> None:
+    builder = StreamBuilder("job")
+    source = builder.source("numbers", serdes.with_key(serdes.int))
+    source.process(Processor, states=[value_state("seen", serdes.int)]).sink("out", serdes.int)
+    plan = builder.build().plan
+    assert [len(stage.operators) for stage in plan.stages] == [1, 2]

@@ -178,7 +178,8 @@ def _shuffled_edges(operators: Sequence[Operator]) -> set[tuple[str, str]]:
     edges: set[tuple[str, str]] = set()
     for operator in operators:
         astray = [parent for parent in operator.parents if not partitioned[parent]]
-        moved = operator.parents if operator.moves else astray if operator.gathers else ()
+        gathered = astray if operator.stateful or operator.gathers else ()
+        moved = operator.parents if operator.moves else gathered
         edges.update((parent, operator.name) for parent in moved)
         # Its clock is known to no other task before the next stage.
         new_time = operator.keeps_time and bool(operator.parents)
