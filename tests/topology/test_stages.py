@@ -117,6 +117,7 @@ def test_a_topology_travels_with_its_plan() -> None:
 def test_a_processor_with_state_is_shuffled_to() -> None:
     builder = StreamBuilder("job")
     source = builder.source("numbers", serdes.with_key(serdes.int))
-    source.process(Processor, states=[value_state("seen", serdes.int)]).sink("out", serdes.int)
+    made: Any = source.process(Processor, states=[value_state("seen", serdes.int)])
+    made.sink("out", serdes.int)
     plan = builder.build().plan
     assert [len(stage.operators) for stage in plan.stages] == [1, 2]
