@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from headrace.columns import ColumnValues
 
@@ -50,6 +51,8 @@ class Chunk:
     retracts: Bools | None = None
     #: Number of each record's source queue, where an operator behind makes a clock of its own.
     queues: npt.NDArray[np.intp] | None = None
+    #: The values as a shuffle brought them, for operators that keep them as they are.
+    raws: pa.BinaryArray | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -62,7 +65,7 @@ class Chunk:
 
     def with_values(self, values: list[Any]) -> Chunk:
         """Replace the values, one for one."""
-        return replace(self, values=values)
+        return replace(self, values=values, raws=None)
 
     def with_keys(self, keys: list[Any]) -> Chunk:
         """Replace the keys, one for one."""
@@ -101,6 +104,7 @@ class Chunk:
             _each(self.late_below, lambda column: column[indices]),
             _each(self.retracts, lambda column: column[indices]),
             _each(self.queues, lambda column: column[indices]),
+            _each(self.raws, lambda column: column.take(pa.array(indices))),
         )
 
     def repeat(self, counts: npt.NDArray[np.intp], values: list[Any]) -> Chunk:
@@ -135,6 +139,7 @@ class Chunk:
             _concatenated(full, [chunk.late_below for chunk in full], NEVER),
             _concatenated(full, [chunk.retracts for chunk in full], 0),
             _concatenated(full, [chunk.queues for chunk in full], 0),
+            _all_raws(full),
         )
         if np.all(joined.marks[:-1] <= joined.marks[1:]):
             return joined
@@ -168,6 +173,11 @@ def _concatenated(chunks: list[Chunk], columns: list[Any], default: object) -> A
             for chunk, column in zip(chunks, columns, strict=True)
         ]
     )
+
+
+def _all_raws(chunks: list[Chunk]) -> pa.BinaryArray | None:
+    columns = [chunk.raws for chunk in chunks]
+    return None if any(raws is None for raws in columns) else pa.concat_arrays(columns)
 
 
 def _repeated(items: list[Any], counts: npt.NDArray[np.intp]) -> list[Any]:

@@ -111,6 +111,8 @@ class Processor(Generic[OperatorT]):
 
     #: How it lays out its store, so that others can read it and move it.
     layout: ClassVar[StateLayout | None] = None
+    #: Whether it wants the bytes of the values that a shuffle brings beside the values.
+    keeps_bytes: ClassVar[bool] = False
 
     def __init__(self, operator: OperatorT, context: ProcessorContext) -> None:
         self.operator = operator

@@ -163,6 +163,8 @@ class StageRunner:
     def _records(self, name: str, port: int, rows: Rows) -> Chunk:
         (operator,) = (operator for operator in self._operators if operator.name == name)
         serde = operator.input_serde(port)
+        processor = self._processors.get(name)
+        keeps_bytes = processor is not None and processor.keeps_bytes
         return Chunk(
             decode_keys(rows.keys.to_pylist()),
             serde.deserialize_many(rows.values),
@@ -171,6 +173,7 @@ class StageRunner:
             rows.headers,
             rows.late_below,
             rows.retracts,
+            raws=rows.values if keeps_bytes else None,
         )
 
     def _step(

@@ -201,18 +201,22 @@ class StateStore:
             self._ordered[family] = SortedSet(k for k in self._changes if k and k[0] == family)
         self._order()
         changed = list(self._ordered[family].irange(start, stop, (True, False)))
+        base = self._noted(self._base.range(start, stop))
         if not changed:
-            yield from self._base.range(start, stop)
+            yield from base
             return
         changes = self._changes
         fresh = [(key, changes[key]) for key in changed]
-        before = self._before
-        for key, value in _overlaid(self._base.range(start, stop), fresh):
+        for key, value in _overlaid(base, fresh):
             if value is not None:
-                # What is walked is mostly deleted next, and then asked for once more.
-                if key not in changes:
-                    before[key] = value
                 yield key, value
+
+    def _noted(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """Remember what is walked: most of it is deleted next, and then asked for once more."""
+        before = self._before
+        for key, value in entries:
+            before[key] = value
+            yield key, value
 
     def _order(self) -> None:
         unordered, self._unordered = self._unordered, []

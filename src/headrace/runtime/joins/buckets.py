@@ -16,16 +16,18 @@ from __future__ import annotations
 import heapq
 import struct
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
+    from headrace.runtime.chunk import Int64s
     from headrace.runtime.state import StateStore
     from headrace.serdes import Serde
     from headrace.topology.operators import Operator
@@ -42,6 +44,8 @@ _NO_BLOCKS = _COUNT.pack(0)
 #: A block with so much is full.
 BLOCK_RECORDS = 128
 BLOCK_BYTES = 1 << 15
+#: So many places of a stretch are looked up without a thought whether the store holds it.
+_FEW = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -107,18 +111,20 @@ class Buckets:
         #: Numbers of what is held, as a heap.
         self._numbers: list[int] = []
         self._full: dict[Place, _Blocks] = {}
-        self._read: set[Place] = set()
+        self._read: dict[int, set[bytes]] = defaultdict(set)
+        #: Whether the store held a stretch when the batch began.
+        self._stored: dict[int, bool] = {}
+        #: What the store holds below this number has been deleted.
+        self._cleared = done
         self._changed: dict[int, set[bytes]] = defaultdict(set)
         self._changed_blocks: set[tuple[int, bytes, int]] = set()
 
-    def load(self, places: Iterable[Place], *, whole: bool = True) -> None:
+    def load(self, numbers: Int64s, keys: Sequence[bytes], *, whole: bool = True) -> None:
         """Read the entries of places that are not known yet, many at once.
 
         Without ``whole`` the open blocks are enough: records are only added.
         """
-        wanted = dict.fromkeys(places)
-        fresh = [place for place in wanted if place not in self._read]
-        self._read.update(fresh)
+        fresh = self._unknown(numbers, keys)
         found = self._store.get_many([self._prefix(number) + key for number, key in fresh])
         present = [
             (place, entry) for place, entry in zip(fresh, found, strict=True) if entry is not None
@@ -131,8 +137,33 @@ class Buckets:
                 _note_block(own, count)
             self._bucket(place[0])[place[1]] = own
         if whole and self._full:
+            wanted = zip(numbers.tolist(), keys, strict=True)
             blocks = ((place, self._full[place]) for place in wanted if place in self._full)
             self.load_blocks((*place, n) for place, full in blocks for n in range(full.count))
+
+    def _unknown(self, numbers: Int64s, keys: Sequence[bytes]) -> list[Place]:
+        """Give the places that have not been read and that the store may hold."""
+        if not keys:
+            return []
+        order = np.argsort(numbers, kind="stable")
+        distinct, starts = np.unique(numbers[order], return_index=True)
+        found: list[Place] = []
+        for number, own in zip(distinct.tolist(), np.split(order, starts[1:]), strict=True):
+            if number < self._done:
+                continue
+            read = self._read[number]
+            fresh = dict.fromkeys([key for i in own.tolist() if (key := keys[i]) not in read])
+            read.update(fresh)
+            if len(fresh) < _FEW or self._holds(number):
+                found += [(number, key) for key in fresh]
+        return found
+
+    def _holds(self, number: int) -> bool:
+        """Tell whether the store held anything of a stretch when the batch began."""
+        if number not in self._stored:
+            bounds = self._prefix(number), self._prefix(number + 1)
+            self._stored[number] = self._store.began_with(*bounds)
+        return self._stored[number]
 
     def load_blocks(self, blocks: Iterable[tuple[int, bytes, int]]) -> None:
         """Read some of the full blocks of places that were loaded before."""
@@ -193,15 +224,9 @@ class Buckets:
         """Drop the stretches with numbers below a limit; give what they held where it is wanted."""
         if limit <= self._done:
             return []
-        stored = list(self._store.range(self._prefix(self._done), self._prefix(limit)))
-        self._done = limit
         if wanted:
-            self.load(map(self._place, (key for key, _ in stored)))
-        for entry, value in stored:
-            self._store.delete(entry)
-            place, (count,) = self._place(entry), _COUNT.unpack_from(value)
-            for block in range(count):
-                self._store.delete(self._block_key(*place, block))
+            self._read_before(limit)
+        self._done = limit
         ended: list[tuple[int, bytes, list[Kept]]] = []
         while self._numbers and self._numbers[0] < limit:
             number = heapq.heappop(self._numbers)
@@ -211,8 +236,28 @@ class Buckets:
             del self._held[number]
         return ended
 
+    def _read_before(self, limit: int) -> None:
+        """Read all stretches below a limit that have not ended yet."""
+        stored = self._store.range(self._prefix(self._done), self._prefix(limit))
+        places = [self._place(entry) for entry, _ in stored]
+        numbers = np.array([number for number, _ in places], np.int64)
+        self.load(numbers, [key for _, key in places])
+
+    def _clear(self) -> None:
+        """Delete from the store what has ended."""
+        first, self._cleared = self._cleared, self._done
+        stored = list(self._store.range(self._prefix(first), self._prefix(self._done)))
+        self._store.put_many([entry for entry, _ in stored], [None] * len(stored))
+        for entry, value in stored:
+            if not value.startswith(_NO_BLOCKS):
+                place, (count,) = self._place(entry), _COUNT.unpack_from(value)
+                for block in range(count):
+                    self._store.delete(self._block_key(*place, block))
+
     def flush(self) -> None:
         """Write what changed."""
+        if self._cleared < self._done:
+            self._clear()
         places = [(number, key) for number, keys in self._changed.items() for key in keys]
         self._changed.clear()
         heads = [self._held[number][key] for number, key in places]
@@ -222,14 +267,25 @@ class Buckets:
         with writing(self._operator, f"its state (serde {self._serde!r})"):
             raw_values([record for one in (*heads, *full) for record in one], self._serde)
         self._store.put_many([self._block_key(*one) for one in blocks], list(map(packed, full)))
-        values: list[bytes] = []
-        for place, entry in zip(places, map(packed, heads), strict=True):
-            if len(entry) > BLOCK_BYTES:
-                self._store.put(self._block_key(*place, self._close_block(*place)), entry)
-                entry = b""  # noqa: PLW2901 - what is left of it
-            count = _COUNT.pack(self._full[place].count) if place in self._full else _NO_BLOCKS
-            values.append(count + entry)
-        self._store.put_many([self._prefix(number) + key for number, key in places], values)
+        self._put(places, [self._opened(*one) for one in zip(places, heads, strict=True)])
+
+    def _opened(self, place: Place, records: list[Kept]) -> bytes:
+        """Write the open block of a place, or begin a new one where it has become too long."""
+        entry = packed(records)
+        if len(entry) > BLOCK_BYTES:
+            self._store.put(self._block_key(*place, self._close_block(*place)), entry)
+            entry = b""
+        if self._full and place in self._full:
+            return _COUNT.pack(self._full[place].count) + entry
+        return _NO_BLOCKS + entry
+
+    def _put(self, places: list[Place], values: list[bytes]) -> None:
+        prefixes = {number: self._prefix(number) for number, _ in places}
+        entries = [prefixes[number] + key for number, key in places]
+        fresh = [self._stored.get(number) is False for number, _ in places]
+        self._store.add_many(list(compress(entries, fresh)), list(compress(values, fresh)))
+        known = [not one for one in fresh]
+        self._store.put_many(list(compress(entries, known)), list(compress(values, known)))
 
     def _bucket(self, number: int) -> Bucket:
         bucket = self._held.get(number)
@@ -272,6 +328,11 @@ def raw_values(records: list[Kept], serde: Serde[Any]) -> None:
 
 def packed(records: list[Kept]) -> bytes:
     """Write the records of an entry, whose values have been written."""
+    if len(records) == 1:
+        (record,) = records
+        raw = record.raw
+        assert raw is not None
+        return _RECORD.pack(record.time, record.met, len(raw)) + raw
     parts: list[bytes] = []
     for record in records:
         raw = record.raw

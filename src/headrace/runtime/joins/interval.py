@@ -60,58 +60,68 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             back, forth = self._spans[port]
             keys = [arrivals.keys[i] for i in mine.tolist()]
             at = times[mine]
-            buckets.load(zip((at // self._width).tolist(), keys, strict=True), whole=False)
+            buckets.load(at // self._width, keys, whole=False)
             first, last = (at - back) // self._width, (at + forth) // self._width
-            partners.load(zip(first.tolist(), keys, strict=True))
-            wide = np.flatnonzero(last > first).tolist()
-            partners.load((int(last[i]), keys[i]) for i in wide)
+            partners.load(first, keys)
+            wide = np.flatnonzero(last > first)
+            partners.load(last[wide], [keys[i] for i in wide.tolist()])
 
     def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
         """Handle records in order; give the places of those whose time was up."""
-        sides, grace, width = self._sides(), self.operator.grace, self._width
-        alone, late = self.operator.alone, []
+        sides, width, late = self._sides(), self._width, []
+        alone = [port + 1 in self.operator.alone for port in (0, 1)]
+        before = self.event_time - self.operator.grace
+        #: Records of a side that are older have been given alone, or could be no more.
+        oldest = [before - reach for reach in self._reaches]
         times, keys, ports, values = arrivals.times, arrivals.keys, arrivals.ports, arrivals.values
         for i in places:
             time, key, port = times[i], keys[i], ports[i]
-            if time + self._reaches[port] + grace < self.event_time:
+            if time < oldest[port]:
                 late.append(i)
                 continue
             if key == NO_KEY:
                 self.give_alone(arrivals, i, meetings)
                 continue
-            met = self._meet(arrivals, i, time, meetings)
-            record = Kept(time, values[i], met)
+            back, forth = self._spans[port]
+            found = self._near(
+                sides[1 - port], key, max(time - back, oldest[1 - port]), time + forth
+            )
+            if found:
+                if alone[1 - port]:
+                    self._touch(sides[1 - port], key, found)
+                self._meet(arrivals, i, found, meetings)
+            record = Kept(time, values[i], bool(found), arrivals.raws[i])
             sides[port].add(time // width, key, record)
-            if not met and port + 1 in alone:
-                due = time + self._reaches[port] + grace + 1
+            if alone[port] and not found:
+                due = time + self._reaches[port] + self.operator.grace + 1
                 heapq.heappush(self._waiting, (due, next(self._numbers), port, key, record))
         return late
 
-    def _meet(self, arrivals: Arrivals, i: int, time: int, meetings: Meetings) -> bool:
-        port, key = arrivals.ports[i], arrivals.keys[i]
-        partners, reach = self._sides()[1 - port], self._reaches[1 - port]
-        back, forth = self._spans[port]
-        # Partners whose time is up have been given alone.
-        first = max(time - back, self.event_time - self.operator.grace - reach)
-        last, width = time + forth, self._width
+    def _near(self, partners: Buckets, key: bytes, first: int, last: int) -> list[Kept]:
+        """Give the records of a key within bounds of time, in the order of their times."""
+        number, end = first // self._width, last // self._width
         found: list[Kept] = []
-        for number in range(first // width, last // width + 1):
-            bucket = partners.get(number, key)
-            if bucket is None:
-                continue
-            here = [record for record in bucket if first <= record.time <= last]
-            if here and (2 - port) in self.operator.alone:
-                for block in {record.block for record in here if not record.met}:
-                    partners.touch(number, key, block)
-            found += here
+        while number <= end:
+            records = partners.get(number, key)
+            if records is not None:
+                found += [record for record in records if first <= record.time <= last]
+            number += 1
         if len(found) > 1:
             found.sort(key=_time_of)
+        return found
+
+    def _touch(self, partners: Buckets, key: bytes, found: list[Kept]) -> None:
+        """Note that records are met for the first time."""
+        for number, block in {(r.time // self._width, r.block) for r in found if not r.met}:
+            partners.touch(number, key, block)
+
+    def _meet(self, arrivals: Arrivals, i: int, found: list[Kept], meetings: Meetings) -> None:
         name, value, mark = arrivals.names[i], arrivals.values[i], arrivals.marks[i]
+        time, port = arrivals.times[i], arrivals.ports[i]
         for record in found:
             record.met = True
             pair = (PAIR, record.value, value) if port else (PAIR, value, record.value)
             meetings.add(name, pair, max(time, record.time), mark)
-        return bool(found)
 
     def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:
         """Give what nothing met in time, and drop what can meet nothing more."""
@@ -143,7 +153,8 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             due[port, what[_WAITING.size :], at // self._width, block].add(at)
         for port, buckets in enumerate(self._sides()):
             places = [(number, key, block) for own, key, number, block in due if own == port]
-            buckets.load(((number, key) for number, key, _ in places), whole=False)
+            numbers = np.array([number for number, _, _ in places], np.int64)
+            buckets.load(numbers, [key for _, key, _ in places], whole=False)
             buckets.load_blocks(places)
         while self._waiting and self._waiting[0][0] <= time:
             _, _, port, key, record = heapq.heappop(self._waiting)

@@ -68,7 +68,7 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
     ) -> Session:
         """Put a record into the session that it belongs to, or make one of those it joins."""
         store, key, port = self._sessions, arrivals.keys[i], arrivals.ports[i]
-        record = Kept(arrivals.times[i], arrivals.values[i])
+        record = Kept(arrivals.times[i], arrivals.values[i], raw=arrivals.raws[i])
         own = Session(record.time, record.time)
         own.sides[port].open.append(record)
         if not near:

@@ -38,6 +38,8 @@ class Arrivals:
     names: list[Any]
     times: list[int]
     marks: list[int]
+    #: The values' bytes, None where they did not come over a shuffle.
+    raws: Sequence[bytes | None]
 
     @property
     def values(self) -> list[Any]:
@@ -68,34 +70,41 @@ def merged_sides(inputs: Mapping[int, Chunk], operator: Operator) -> Arrivals:
     names = chunk.key_list()
     with writing(operator, "a key"):
         keys = encode_keys(names)
-    return Arrivals(chunk, ports.tolist(), keys, names, chunk.times.tolist(), chunk.marks.tolist())
+    times, marks = chunk.times.tolist(), chunk.marks.tolist()
+    raws = [None] * len(chunk) if chunk.raws is None else chunk.raws.to_pylist()
+    return Arrivals(chunk, ports.tolist(), keys, names, times, marks, raws)
+
+
+_Meeting = tuple[Any, tuple[int, Any, Any], int, int, dict[str, str] | None]
 
 
 @dataclass(slots=True)
 class Meetings:
     """What a join gives, record by record: (what it holds, left value, right value)."""
 
-    keys: list[Any] = field(default_factory=list)
-    values: list[tuple[int, Any, Any]] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)
-    #: The window of each, where the join has windows.
-    headers: list[dict[str, str] | None] = field(default_factory=list)
+    rows: list[_Meeting] = field(default_factory=list)
 
-    def add(self, key: Any, value: tuple[int, Any, Any], time: int, mark: int) -> None:
-        """Add one."""
-        self.keys.append(key)
-        self.values.append(value)
-        self.times.append(time)
-        self.marks.append(mark)
+    def add(
+        self,
+        key: Any,
+        value: tuple[int, Any, Any],
+        time: int,
+        mark: int,
+        window: dict[str, str] | None = None,
+    ) -> None:
+        """Add one, with what says its window where the join has windows."""
+        self.rows.append((key, value, time, mark, window))
 
     def chunk(self, late_below: Int64s | None = None) -> Chunk:
         """Give them all."""
+        if not self.rows:
+            return Chunk.empty()
+        keys, values, times, marks, windows = map(list, zip(*self.rows, strict=True))
         return Chunk(
-            self.keys,
-            self.values,
-            np.array(self.times, np.int64),
-            np.array(self.marks, np.int64),
-            self.headers or None,
+            keys,
+            values,
+            np.array(times, np.int64),
+            np.array(marks, np.int64),
+            windows if any(windows) else None,
             late_below=late_below,
         )

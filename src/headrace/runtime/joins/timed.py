@@ -29,6 +29,7 @@ class TimedJoinProcessor(Processor[JoinT]):
     """Handles the records of both sides and the rise of event time in the order of the marks."""
 
     layout: ClassVar[StateLayout | None] = BucketLayout()
+    keeps_bytes = True
 
     def __init__(self, operator: JoinT, context: ProcessorContext) -> None:
         super().__init__(operator, context)

@@ -44,18 +44,16 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
         """Read every window that the records fall into, of both sides."""
         found = assign(self.operator.windows, arrivals.chunk.times)
         ends: list[list[int]] = [[] for _ in arrivals.keys]
-        places = list(zip(found.indices.tolist(), found.ends.tolist(), strict=True))
-        for i, end in places:
+        for i, end in zip(found.indices.tolist(), found.ends.tolist(), strict=True):
             ends[i].append(end)
         self._ends = ends
         self._tell(found)
+        ports = np.array(arrivals.ports, np.int64)[found.indices]
         for port, buckets in enumerate(self._sides()):
-            by_side: tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]] = ([], [])
-            for i, end in places:
-                by_side[arrivals.ports[i] != port].append((end, arrivals.keys[i]))
-            own, others = by_side
-            buckets.load(own, whole=False)
-            buckets.load(others)
+            for whole in (False, True):
+                mine = np.flatnonzero((ports != port) == whole)
+                keys = [arrivals.keys[i] for i in found.indices[mine].tolist()]
+                buckets.load(found.ends[mine], keys, whole=whole)
 
     def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
         """Handle records in order; give the places of those whose windows have all fired."""
@@ -68,9 +66,7 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
                 late.append(i)
                 continue
             if key == NO_KEY:
-                before = len(meetings.keys)
                 self.give_alone(arrivals, i, meetings)
-                meetings.headers += [None] * (len(meetings.keys) - before)
                 continue
             name, value, mark = arrivals.names[i], arrivals.values[i], arrivals.marks[i]
             for end in sorted(ends):
@@ -78,9 +74,8 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
                     continue
                 for record in sides[1 - port].get(end, key) or ():
                     pair = (PAIR, record.value, value) if port else (PAIR, value, record.value)
-                    meetings.add(name, pair, max(time, record.time), mark)
-                    meetings.headers.append(self._told[end])
-                sides[port].add(end, key, Kept(time, value))
+                    meetings.add(name, pair, max(time, record.time), mark, self._told[end])
+                sides[port].add(end, key, Kept(time, value, raw=arrivals.raws[i]))
         return late
 
     def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:
@@ -102,11 +97,12 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
         self._tell(assign(self.operator.windows, np.array([e[1] for e in lonely], np.int64)))
         for end, time, port, key, _, value in lonely:
             found = (RIGHT, None, value) if port else (LEFT, value, None)
-            meetings.add(decode_key(key), found, time, watermark.mark)
-            meetings.headers.append(self._told[end])
+            meetings.add(decode_key(key), found, time, watermark.mark, self._told[end])
 
     def _tell(self, found: Assigned) -> None:
-        for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
+        # A window's end tells its start.
+        ends, firsts = np.unique(found.ends, return_index=True)
+        for start, end in zip(found.starts[firsts].tolist(), ends.tolist(), strict=True):
             if end not in self._told:
                 self._told[end] = {WINDOW_START: str(start), WINDOW_END: str(end)}
 
