@@ -272,9 +272,9 @@ def test_what_cannot_be_joined_is_refused_when_it_is_built() -> None:
     with pytest.raises(TopologyError, match="two builders, 'checks' and 'other'"):
         words.join(other, pair)
     with pytest.raises(TopologyError, match="does not accept"):
-        words.join(words, lambda one: one)  # type: ignore[arg-type]
+        words.join(words, lambda one: one)  # type: ignore[arg-type, misc]
     table = builder.table("rows", serdes.json)
     with pytest.raises(TopologyError, match="cannot have equal_to, within"):
-        words.join(table, pair, within=1, equal_to=len)
+        words.join(table, pair, within=1, equal_to=len)  # type: ignore[call-overload]
     with pytest.raises(TopologyError, match="gives none"):
         builder.source("keyless", serdes.string).to_table()

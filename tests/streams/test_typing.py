@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
 
-from headrace import Accumulator, Keyed, KeyedStream, Stream, StreamBuilder, Table, serdes
+from headrace import (
+    Accumulator,
+    Keyed,
+    KeyedStream,
+    Stream,
+    StreamBuilder,
+    Table,
+    WindowedStream,
+    WindowedTable,
+    serdes,
+    tumbling,
+)
+from headrace.streams import JoinedStream
 
 
 class Average(Accumulator[int, float]):
@@ -78,6 +92,79 @@ def test_aggregates_know_their_results() -> None:
     assert_type(words.map_values(len).aggregate(Average), Table[str, float])
     assert_type(words.map_values(len).aggregate(Average()), Table[str, float])
     assert_type(words.map_values(len).aggregate(lambda: Average()), Table[str, float])  # noqa: PLW0108
+
+
+@dataclass
+class Order:
+    number: int
+    item: str
+
+
+@dataclass
+class Item:
+    name: str
+
+
+def test_windows_know_their_results() -> None:
+    orders = StreamBuilder("job").source("orders", serdes.with_key(serdes.json(Order)))
+    windows = orders.group_by_key().window(tumbling(timedelta(days=1)))
+    assert_type(windows, WindowedStream[str, Order])
+    assert_type(windows.count(), WindowedTable[str, Order, int])
+    assert_type(windows.count().to_stream(), Stream[str, int])
+    assert_type(windows.count().late(), Stream[str, Order])
+    assert_type(windows.sum(lambda order: order.number), WindowedTable[str, Order, int])
+    assert_type(windows.avg(lambda order: order.number), WindowedTable[str, Order, float])
+    assert_type(windows.max(lambda order: order.number), WindowedTable[str, Order, Order])
+    assert_type(windows.collect().to_stream(), Stream[str, list[Order]])
+
+
+def test_joins_of_streams_know_keys_and_sides() -> None:
+    builder = StreamBuilder("job")
+    orders = builder.source("orders", serdes.with_key(serdes.json(Order)))
+    items = builder.source("items", serdes.with_key(serdes.json(Item)))
+    inner = orders.join(items, lambda order, item: (order.number, item.name))
+    assert_type(inner, JoinedStream[str, tuple[int, str]])
+    by_item = orders.left_join(
+        items,
+        lambda order, item: (order, item),
+        where=lambda order: order.number,
+        equal_to=lambda item: len(item.name),
+        within=timedelta(hours=1),
+    )
+    assert_type(by_item, JoinedStream[int, tuple[Order, Item | None]])
+    assert_type(
+        by_item.filter(lambda pair: pair[1] is None), JoinedStream[int, tuple[Order, Item | None]]
+    )
+    both = orders.outer_join(items, lambda order, item: (order, item))
+    assert_type(both, JoinedStream[str, tuple[Order | None, Item | None]])
+    chain = orders.join(items).within(timedelta(hours=1)).apply(lambda order, item: item.name)
+    assert_type(chain, JoinedStream[str, str])
+    with_key = orders.join(items, lambda key, order, item: (key, order.item, item.name))
+    assert_type(with_key, KeyedStream[str, tuple[str, str, str]])
+
+
+def test_joins_with_tables_know_keys_and_rows() -> None:
+    builder = StreamBuilder("job")
+    orders = builder.source("orders", serdes.with_key(serdes.json(Order)))
+    items = builder.table("items", serdes.json(Item))
+    everywhere = builder.global_table("all-items", serdes.json(Item))
+    assert_type(orders.join(items, lambda order, item: item.name), KeyedStream[str, str])
+    assert_type(orders.left_join(items, lambda order, item: item), KeyedStream[str, Item | None])
+    looked_up = orders.join(
+        everywhere, lambda order, item: item.name, where=lambda order: order.item
+    )
+    assert_type(looked_up, KeyedStream[str, str])
+    rows = orders.to_table()
+    assert_type(rows.join(items, lambda order, item: order.number), Table[str, int])
+    assert_type(
+        rows.outer_join(items, lambda order, item: (order, item)),
+        Table[str, tuple[Order | None, Item | None]],
+    )
+    assert_type(
+        rows.left_join(items, lambda order, item: item, foreign_key=lambda order: order.item),
+        Table[str, Item | None],
+    )
+    assert_type(rows.map_values(lambda order: order.item).to_stream(), Stream[str, str])
 
 
 def test_sinks_take_what_fits() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from headrace.errors import TopologyError
 from headrace.streams._calls import caller
 from headrace.streams._meeting import check_stream
+from headrace.streams._options import JoinOptions, LookupOptions
 from headrace.streams._records import Records
 from headrace.streams.joins import StreamJoin
 from headrace.streams.table_joins import TableLookup, check_no_span
 from headrace.streams.tables import GlobalTable, Table, kept_table
 
 if TYPE_CHECKING:
+    from headrace.streams.joined import JoinedStream
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.stream import Stream
     from headrace.topology import JoinKind, LookupKind
@@ -20,25 +24,96 @@ if TYPE_CHECKING:
 __all__ = ["Joins"]
 
 K = TypeVar("K")
+K2 = TypeVar("K2")
 V = TypeVar("V")
 V2 = TypeVar("V2")
 Out = TypeVar("Out")
+
+
+_OPTIONS = ("where", "equal_to", *JoinOptions.__annotations__, *LookupOptions.__annotations__)
 
 
 class Joins(Records[K, V]):
     """A place in the graph, and what it can be joined with."""
 
     @overload
-    def join(self, right: Stream[Any, V2]) -> StreamJoin[K, V, V2, V, V2]: ...
+    def join(
+        self,
+        right: Stream[Any, V2],
+    ) -> StreamJoin[K, V, V2, V, V2]: ...
     @overload
-    def join(self, right: Table[Any, V2] | GlobalTable[Any, V2]) -> TableLookup[K, V, V2]: ...
+    def join(
+        self,
+        right: Table[Any, V2] | GlobalTable[Any, V2],
+    ) -> TableLookup[K, V, V2]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        where: Callable[[V], object] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        where: Callable[[K, V], object],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        where: Callable[[V], K2],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K2, Out]: ...
     @overload
     def join(
         self,
         right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
-        joiner: Callable[[V, V2], Out] | Callable[[Any, V, V2], Out],
-        **options: Any,
-    ) -> KeyedStream[Any, Out]: ...
+        joiner: Callable[[K, V, V2], Out],
+        **options: Unpack[JoinOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K2, V, V2], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2] | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> KeyedStream[K2, Out]: ...
     def join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
         """Pair records that have the same key; or look records up in a table.
 
@@ -81,18 +156,83 @@ class Joins(Records[K, V]):
         return self._join("inner", right, joiner, **options)
 
     @overload
-    def left_join(self, right: Stream[Any, V2]) -> StreamJoin[K, V, V2, V, V2 | None]: ...
+    def left_join(
+        self,
+        right: Stream[Any, V2],
+    ) -> StreamJoin[K, V, V2, V, V2 | None]: ...
     @overload
     def left_join(
-        self, right: Table[Any, V2] | GlobalTable[Any, V2]
+        self,
+        right: Table[Any, V2] | GlobalTable[Any, V2],
     ) -> TableLookup[K, V, V2 | None]: ...
     @overload
     def left_join(
         self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        where: Callable[[V], object] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        where: Callable[[K, V], object],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K2, Out]: ...
+    @overload
+    def left_join(
+        self,
         right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
-        joiner: Callable[[V, V2 | None], Out] | Callable[[Any, V, V2 | None], Out],
-        **options: Any,
-    ) -> KeyedStream[Any, Out]: ...
+        joiner: Callable[[K, V, V2 | None], Out],
+        **options: Unpack[JoinOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K2, V, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2] | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> KeyedStream[K2, Out]: ...
     def left_join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
         """Pair records as :meth:`join` does, and give a left one alone where nothing meets it.
 
@@ -110,14 +250,44 @@ class Joins(Records[K, V]):
         return self._join("left", right, joiner, **options)
 
     @overload
-    def outer_join(self, right: Stream[Any, V2]) -> StreamJoin[K, V, V2, V | None, V2 | None]: ...
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+    ) -> StreamJoin[K, V, V2, V | None, V2 | None]: ...
     @overload
     def outer_join(
         self,
         right: Stream[Any, V2],
-        joiner: Callable[[V | None, V2 | None], Out] | Callable[[Any, V | None, V2 | None], Out],
-        **options: Any,
-    ) -> KeyedStream[Any, Out]: ...
+        joiner: Callable[[V | None, V2 | None], Out],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V | None, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[K, V | None, V2 | None], Out],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[K2, V | None, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K2, Out]: ...
     def outer_join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
         """Pair records of two streams, and give one of either side alone where nothing meets it.
 
@@ -159,6 +329,12 @@ class Joins(Records[K, V]):
     def _join(
         self, kind: JoinKind, right: Any, joiner: Callable[..., Any] | None, **options: Any
     ) -> Any:
+        for option in options.keys() - set(_OPTIONS):
+            close = get_close_matches(option, _OPTIONS, 1)
+            raise TopologyError(
+                f"the join at {caller().origin} takes no option '{option}'",
+                hint=f"did you mean {close[0]}=?" if close else f"it takes {', '.join(_OPTIONS)}",
+            )
         final = {o: options.pop(o) for o in ("name", "serde", "on_error") if o in options}
         if isinstance(right, Table | GlobalTable):
             made: Any = self._lookup(kind, right, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
@@ -20,8 +20,6 @@ from headrace.streams._meeting import (
 from headrace.streams._missing import no_method
 from headrace.topology import (
     FilterTable,
-    ForeignKeyJoin,
-    ForeignKeyRequests,
     KeepTable,
     MapTable,
     TableJoin,
@@ -31,10 +29,11 @@ from headrace.topology import (
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Known
+    from headrace.streams._options import LookupOptions
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy, JoinKind
 
-__all__ = ["GlobalTable", "Table", "kept_table"]
+__all__ = ["KEPT", "GlobalTable", "Table", "kept_table"]
 
 K = TypeVar("K")
 K2 = TypeVar("K2")
@@ -42,7 +41,8 @@ V = TypeVar("V")
 V2 = TypeVar("V2")
 Out = TypeVar("Out")
 
-_WHY = "keeps them in its state"
+#: Why values need a serde here.
+KEPT = "keeps them in its state"
 
 
 class Table(Generic[K, V]):
@@ -142,16 +142,34 @@ class Table(Generic[K, V]):
         known = nullable_known(self._flow.value)
         return Table(step.add(FilterTable(**step.fields, function=predicate), value=known))
 
+    @overload
     def join(
         self,
         right: Table[Any, V2],
-        joiner: Callable[[V, V2], Out] | Callable[[Any, V, V2], Out],
+        joiner: Callable[[V, V2], Out],
+        *,
+        foreign_key: Callable[[V], object] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> Table[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[K, V, V2], Out],
+        *,
+        foreign_key: Callable[[V], object] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> Table[K, Out]: ...
+    def join(
+        self,
+        right: Table[Any, Any],
+        joiner: Callable[..., Any],
         *,
         foreign_key: Callable[[V], Any] | None = None,
         name: str | None = None,
-        serde: Serde[Out] | None = None,
+        serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Out]:
+    ) -> Table[K, Any]:
         """Join with another table: a row for each key that both have.
 
         Parameters
@@ -191,16 +209,34 @@ class Table(Generic[K, V]):
         """
         return self._join("inner", right, joiner, foreign_key, name, serde, on_error)
 
+    @overload
     def left_join(
         self,
         right: Table[Any, V2],
-        joiner: Callable[[V, V2 | None], Out] | Callable[[Any, V, V2 | None], Out],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        foreign_key: Callable[[V], object] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> Table[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[K, V, V2 | None], Out],
+        *,
+        foreign_key: Callable[[V], object] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> Table[K, Out]: ...
+    def left_join(
+        self,
+        right: Table[Any, Any],
+        joiner: Callable[..., Any],
         *,
         foreign_key: Callable[[V], Any] | None = None,
         name: str | None = None,
-        serde: Serde[Out] | None = None,
+        serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Out]:
+    ) -> Table[K, Any]:
         """Join with another table: a row for each key of this one; see :meth:`join`.
 
         Examples
@@ -213,15 +249,29 @@ class Table(Generic[K, V]):
         """
         return self._join("left", right, joiner, foreign_key, name, serde, on_error)
 
+    @overload
     def outer_join(
         self,
         right: Table[K, V2],
-        joiner: Callable[[V | None, V2 | None], Out] | Callable[[Any, V | None, V2 | None], Out],
+        joiner: Callable[[V | None, V2 | None], Out],
+        **options: Unpack[LookupOptions],
+    ) -> Table[K, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Table[K, V2],
+        joiner: Callable[[K, V | None, V2 | None], Out],
+        **options: Unpack[LookupOptions],
+    ) -> Table[K, Out]: ...
+    def outer_join(
+        self,
+        right: Table[K, Any],
+        joiner: Callable[..., Any],
         *,
         name: str | None = None,
-        serde: Serde[Out] | None = None,
+        serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Out]:
+    ) -> Table[K, Any]:
         """Join with another table: a row for each key that either has; see :meth:`join`.
 
         Examples
@@ -256,7 +306,9 @@ class Table(Generic[K, V]):
         place = replace(left_side, place=f"{left_side.place}-{right_side.place}")
         if foreign_key is not None:
             assert kind != "outer"
-            return _foreign_key_join(
+            from headrace.streams._foreign_keys import foreign_key_join
+
+            return foreign_key_join(
                 kind, place, right_side, (joiner, takes_key), foreign_key, name, serde, on_error
             )
         check_key_types(left_side, right_side, made_by.origin)
@@ -265,56 +317,13 @@ class Table(Generic[K, V]):
         operator = TableJoin(
             **{**step.fields, "parents": (left_side.operator, right_side.operator)},
             key_serde=serdes.key,
-            left_serde=left_side.value.needed_serde(step.name, _WHY),
-            right_serde=right_side.value.needed_serde(step.name, _WHY),
+            left_serde=left_side.value.needed_serde(step.name, KEPT),
+            right_serde=right_side.value.needed_serde(step.name, KEPT),
             function=joiner,
             takes_key=takes_key,
             kind=kind,
         )
         return Table(step.add(operator, value=known))
-
-
-def _foreign_key_join(
-    kind: Literal["inner", "left"],
-    left: Flow,
-    right: Flow,
-    joiner: tuple[Callable[..., Any], bool],
-    foreign_key: Callable[[Any], Any],
-    name: str | None,
-    serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
-) -> Table[Any, Any]:
-    """Add requests to the key that each row refers to, the join there, and the table of results."""
-    made_by = caller()
-    check_function("join", foreign_key, ("value",), made_by.origin)
-    step = left.begin("foreign_key", name and f"{name}-requests", made_by, on_error=on_error)
-    rows = left.value.needed_serde(step.name, _WHY)
-    refers = step.known(result_hint(foreign_key, made_by.names))
-    refers.check_key(step.name)
-    requests = step.add(
-        ForeignKeyRequests(
-            **step.fields, key_serde=serdes.key, value_serde=rows, selector=foreign_key
-        ),
-        key=refers,
-    )
-    check_key_types(requests, right, made_by.origin)
-    step = requests.begin("join", name and f"{name}-rows", made_by, on_error=on_error)
-    known = nullable_known(step.known(result_hint(joiner[0], made_by.names), serde))
-    joined = step.add(
-        ForeignKeyJoin(
-            **{**step.fields, "parents": (requests.operator, right.operator)},
-            key_serde=serdes.key,
-            left_serde=serdes.plain,
-            right_serde=right.value.needed_serde(step.name, _WHY),
-            row_serde=rows,
-            function=joiner[0],
-            takes_key=joiner[1],
-            kind=kind,
-        ),
-        key=left.key,
-        value=known,
-    )
-    return kept_table(joined, name)
 
 
 class GlobalTable(Generic[K, V]):
@@ -341,7 +350,7 @@ def kept_table(flow: Flow, name: str | None) -> Table[Any, Any]:
     operator = KeepTable(
         **step.fields,
         key_serde=serdes.key,
-        value_serde=flow.value.needed_serde(step.name, _WHY),
+        value_serde=flow.value.needed_serde(step.name, KEPT),
     )
     return Table(step.add(operator))
 
