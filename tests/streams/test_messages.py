@@ -80,7 +80,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
         "stream.to_table()",
     ),
     (lambda: joined(were=len), TopologyError, "join at .* takes no option 'were'", "mean where="),
-    (lambda: joined(nothing=len), TopologyError, "no option 'nothing'", "it takes where, equal_to"),
+    (lambda: joined(xyz=len), TopologyError, "no option 'xyz'", "it takes where, equal_to"),
     (lambda: joined(within=5), TopologyError, "within at .* takes a timedelta, not 5", "minutes="),
     (lambda: joined(grace=5), TopologyError, "grace at .* takes a timedelta, not 5", "minutes="),
     (lambda: tumbling(60), TopologyError, "size is 60, not a timedelta", "minutes="),  # type: ignore[arg-type]
