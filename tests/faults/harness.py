@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,11 +62,24 @@ class Driver:
         File for what it says.
     failpoints
         Failpoints of the driver and of its workers.
+    program
+        The file that makes its topology.
+    environment
+        More variables of its environment.
     """
 
-    def __init__(self, namesrv: str, folder: Path, log: Path, failpoints: str = "") -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        folder: Path,
+        log: Path,
+        failpoints: str = "",
+        *,
+        program: Path = Path(str(word_pipeline.__file__)),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         options = _SETTINGS | {"--namesrv": namesrv, "--data-dir": str(folder)}
-        command = [sys.executable, "-m", "headrace", "run", str(word_pipeline.__file__)]
+        command = [sys.executable, "-m", "headrace", "run", str(program)]
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -74,7 +87,7 @@ class Driver:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, ENVIRONMENT_VARIABLE: failpoints},
+                env={**os.environ, **(environment or {}), ENVIRONMENT_VARIABLE: failpoints},
             )
         self._family: set[psutil.Process] = {psutil.Process(self._process.pid)}
 

@@ -1,8 +1,13 @@
-"""Random topologies on Spark: any batches, any number of partitions, and a job that is restarted."""
+"""Random topologies on Spark: any batches, any number of partitions, restarts and kills.
+
+``MODEL_SEED=n python -m pytest tests/spark/test_model.py`` tries other plans and records.
+"""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,60 +18,28 @@ from typing import Any
 import pytest
 
 from headrace import serdes
-from headrace.client import Client
+from headrace.client import Client, PullConsumer
 from headrace.embedded import embedded_broker
 from headrace.runtime.testing import TestInput
 from headrace.runtime.testing.topics import Sent as Message
 from headrace.settings import JobSettings
 from headrace.spark import SparkReplay
 from headrace.topology import Topology
+from tests.faults.harness import Driver, await_true
+from tests.streams.model import program
 from tests.streams.model.inputs import QUEUES, Sent
-from tests.streams.model.plans import (
-    FLUSH,
-    FLUSH_VALUE,
-    Each,
-    Interval,
-    Last,
-    Merged,
-    Plan,
-    Sessions,
-    Source,
-    Steps,
-    Twice,
-    Windows,
-)
-from tests.streams.test_model import EPOCH, KEYED, Result, expected, topology
+from tests.streams.model.jobs import SEED, all_plans, merged, output, records
+from tests.streams.model.plans import Plan
+from tests.streams.test_model import EPOCH, KEYED, compared, expected, record
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-A, B = Source("a"), Source("b")
-MERGED = Steps(Merged(A, Steps(B, ("flat_map",))), ("filter",))
-
-#: What the random plans of the driver's test are made of, each once, and what feeds what.
-PLANS: dict[str, Plan] = {
-    "each": Each(Steps(MERGED, ("key_by",)), "sum"),
-    "windows-of-windows": Windows(Windows(MERGED, "count", 50, 20, 15), "sum", 100, 100),
-    "sessions-beside-windows": Twice(Sessions(MERGED, "sum", 30), Windows(MERGED, "sum", 50, 50)),
-    "interval": Interval(Steps(A, ("key_by",)), Steps(B, ("key_by",)), "outer_join", 10, 45, 15),
-    "window-with-stream": Interval(Windows(A, "sum", 50, 50), B, "left_join", 45, 45),
-    "last": Last(A, Steps(B, ("map",)), "left_join"),
-}
-
-
-def records(chance: random.Random, count: int = 60) -> list[Sent]:
-    """Make records whose times wander on, with strays, and the ends of all queues."""
-    sent = []
-    for number in range(count):
-        topic = chance.choice(sorted(QUEUES))
-        time = max(0, 6 * number + chance.randint(-60, 20))
-        queue, key = chance.randrange(QUEUES[topic]), chance.choice("xyz")
-        sent.append(Sent(topic, queue, key, chance.randint(0, 9), time))
-    ends = [Sent(t, q, FLUSH, FLUSH_VALUE, 1_000_000) for t in QUEUES for q in range(QUEUES[t])]
-    return sent + ends
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def replaying(made: Topology, partitions: int) -> Iterator[SparkReplay]:
+def replaying(made: Topology, partitions: int = 2) -> Iterator[SparkReplay]:
+    print(f"MODEL_SEED={SEED}")
     with tempfile.TemporaryDirectory(prefix="headrace-model-") as folder:
         path = Path(folder)
         with embedded_broker(path) as address, Client(address) as client:
@@ -75,50 +48,91 @@ def replaying(made: Topology, partitions: int) -> Iterator[SparkReplay]:
                 data_dir=path,
                 partitions=partitions,
                 master="local[2,4]",
-                max_records_per_batch=25,
+                max_records_per_batch=40,
             )
-            topics = {topic for source in made.sources for topic in source.topics}
-            queues = {topic: QUEUES[topic] for topic in topics}
-            with SparkReplay(client, made, settings, queues) as replay:
+            with SparkReplay(client, made, settings, QUEUES) as replay:
                 yield replay
 
 
-def messages(made: Topology, sent: Sequence[Sent]) -> list[Message]:
-    topics = {topic for source in made.sources for topic in source.topics}
+def messages(sent: Sequence[Sent]) -> list[Message]:
     taken: list[Message] = []
     for one in sent:
-        if one.topic in topics:
-            time = EPOCH + timedelta(milliseconds=one.time)
-            way: Any = TestInput(one.topic, serdes.json, one.queue, taken.extend, datetime.now)
-            way.send(one.value, key=one.key, time=time)
+        time = EPOCH + timedelta(milliseconds=one.time)
+        way: Any = TestInput(one.topic, serdes.json, one.queue, taken.extend, datetime.now)
+        way.send(one.value, key=one.key, time=time)
     return taken
 
 
-def results(replay: SparkReplay) -> list[Result]:
-    reader = serdes.as_deserializer(KEYED)
-    found = [message.read(reader) for message in replay.read()["out"]]
-    return sorted(
-        (record.key, repr(record.value), (record.time - EPOCH) // timedelta(milliseconds=1))
-        for record in found
-        if record.key != FLUSH
-    )
+def check(replay: SparkReplay, plans: Sequence[Plan], sent: Sequence[Sent]) -> None:
+    """Compare what every plan gave with what the model says."""
+    written = replay.read()
+    for number, plan in enumerate(plans):
+        rows = [record(message.read(KEYED)) for message in written[output(number)]]
+        assert compared(plan, rows) == expected(plan, sent), plan
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize(("name", "partitions"), list(zip(PLANS, [1, 2, 8, 2, 1, 8], strict=True)))
-def test_spark_gives_what_the_model_says_also_after_a_restart(name: str, partitions: int) -> None:
-    chance = random.Random(name)
-    plan = PLANS[name]
-    made, sent = topology(plan, f"model-{name}"), records(chance)
+@pytest.mark.parametrize("partitions", [1, 2, 8])
+def test_spark_gives_what_the_model_says_in_any_batches_and_after_a_restart(
+    partitions: int,
+) -> None:
+    chance = random.Random(SEED + partitions)
+    plans, sent = all_plans(), records(SEED + partitions)
     first, second = sorted(chance.sample(range(1, len(sent)), 2))
-    with replaying(made, partitions) as replay:
+    with replaying(merged(plans, f"model-{partitions}"), partitions) as replay:
         replay.start()
-        replay.send(messages(made, sent[:first]))
+        replay.send(messages(sent[:first]))
         replay.await_done()
-        replay.send(messages(made, sent[first:second]))
+        replay.send(messages(sent[first:second]))
         # In the midst of a batch, or before it: what is not committed is done again.
         replay.stop()
         replay.start()
-        replay.send(messages(made, sent[second:]))
+        replay.send(messages(sent[second:]))
         replay.await_done()
-        assert results(replay) == expected(plan, sent)
+        check(replay, plans, sent)
+
+
+def test_spark_gives_what_the_model_says_after_kills(tmp_path: Path) -> None:
+    plans, sent = all_plans(), records()
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "MODEL_SEED": str(SEED)}
+    with replaying(program.topology) as replay:
+        drivers: list[Driver] = []
+
+        def start(failpoints: str) -> Driver:
+            driver = Driver(
+                str(replay.settings.namesrv),
+                tmp_path / "job",
+                tmp_path / f"{failpoints}.log",
+                failpoints,
+                program=Path(str(program.__file__)),
+                environment=environment,
+            )
+            drivers.append(driver)
+            return driver
+
+        try:
+            replay.send(messages(sent[:70]))
+            # It dies with its second batch staged, but not committed.
+            assert start("job.before_commit=kill:2").wait() == -signal.SIGKILL
+            drivers[-1].clean_up()
+            replay.send(messages(sent[70:]))
+            # Each Python worker dies at its fifth task: staged, but never reported.
+            last = start("task.staged=kill:5")
+            await_committed(replay, last)
+            assert last.stop() == 0, last.said
+            check(replay, plans, sent)
+        finally:
+            for driver in drivers:
+                driver.clean_up()
+
+
+def await_committed(replay: SparkReplay, driver: Driver) -> None:
+    """Wait until a driver has committed all that is in the source topics."""
+    consumer = PullConsumer(replay.client, replay.topology.name)
+    queues = [queue for topic in QUEUES for queue in replay.client.queues(topic)]
+
+    def done() -> bool:
+        assert driver.runs(), f"the driver ended:\n{driver.said[-4000:]}"
+        return all(consumer.committed(q) == consumer.end_offset(q) for q in queues)
+
+    await_true("caught up", done)

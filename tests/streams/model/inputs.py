@@ -8,23 +8,25 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from tests.streams.model.joins import Interval, Last, LookedUp, Met, Shared, Tables
 from tests.streams.model.plans import (
     FLUSH,
     FLUSH_VALUE,
     LATENESS,
+    Branched,
     Each,
     Input,
-    Interval,
-    Last,
     Merged,
     Plan,
     Record,
     Sessions,
+    Slides,
     Source,
     Steps,
     Twice,
     Windows,
 )
+from tests.streams.model.updates import Columns, Latest, Retracted
 
 __all__ = ["QUEUES", "Sent", "given", "plans", "rows"]
 
@@ -79,27 +81,47 @@ _STEPS = st.lists(st.sampled_from(["map", "filter", "flat_map", "key_by"]), max_
 _GRACE = st.sampled_from([0, 15, 60])
 _METHODS = st.sampled_from(["join", "left_join", "outer_join"])
 _SIMPLE = st.builds(Steps, st.sampled_from("ab").map(Source), _STEPS)
-_STREAMS = st.one_of(_SIMPLE, st.builds(Steps, st.builds(Merged, _SIMPLE, _SIMPLE), _STEPS))
-_WINDOWS = st.one_of(
-    st.builds(
-        Windows, _STREAMS, st.sampled_from(["count", "sum"]), st.just(50), st.just(50), _GRACE
-    ),
-    st.builds(
-        Windows, _STREAMS, st.sampled_from(["count", "sum"]), st.just(50), st.just(20), _GRACE
-    ),
-    st.builds(Sessions, _STREAMS, st.sampled_from(["count", "sum"]), st.sampled_from([5, 30])),
-)
+_BRANCHED = st.builds(Branched, _SIMPLE)
+_MERGED = st.builds(Merged, _SIMPLE, st.one_of(_SIMPLE, _BRANCHED))
+_STREAMS = st.one_of(_SIMPLE, st.builds(Steps, _MERGED, _STEPS), _BRANCHED)
+#: What gives a number, so that more may stand behind it.
+_NUMBERS = st.sampled_from(["count", "sum", "max", "min", "count_distinct"])
+#: What depends on the set of values alone, and what on their order, too.
+_SETS = st.sampled_from(["count", "sum", "max", "min", "count_distinct", "avg", "top"])
+_LISTS = st.one_of(_SETS, st.just("collect"))
+_SLIDE = st.sampled_from([50, 20])
+_GAP = st.sampled_from([5, 30])
+
+
+def _windows(kinds: st.SearchStrategy[str]) -> st.SearchStrategy[Plan]:
+    return st.one_of(
+        st.builds(Windows, _STREAMS, kinds, st.just(50), _SLIDE, _GRACE),
+        st.builds(Sessions, _STREAMS, kinds, _GAP),
+        st.builds(Slides, _STREAMS, kinds, _GAP, _GRACE),
+    )
+
+
+_WINDOWS = _windows(_NUMBERS)
 _DISTANCE = st.sampled_from([0, 10, 45])
+_LEFT = st.sampled_from(["join", "left_join"])
+_SUMS = st.sampled_from(["count", "sum", "avg"])
 
 
 def plans() -> st.SearchStrategy[Plan]:
     """Make plans of one or two operators with state."""
     return st.one_of(
-        st.builds(Each, _STREAMS, st.sampled_from(["count", "sum", "max"])),
-        _WINDOWS,
+        st.builds(Each, _STREAMS, _LISTS),
+        st.builds(Latest, _STREAMS, _LISTS),
+        st.builds(Retracted, _STREAMS, _NUMBERS, _SUMS),
+        st.builds(Columns, _STREAMS),
+        _windows(_SETS),
         st.builds(Windows, _WINDOWS, st.just("sum"), st.just(100), st.just(100)),
         st.builds(Twice, _WINDOWS, _WINDOWS),
         st.builds(Interval, _STREAMS, _STREAMS, _METHODS, _DISTANCE, _DISTANCE, _GRACE),
         st.builds(Interval, _WINDOWS, _STREAMS, _METHODS, _DISTANCE, _DISTANCE),
+        st.builds(Shared, _STREAMS, _STREAMS, _METHODS, st.just(50), _SLIDE, _GRACE),
+        st.builds(Met, _STREAMS, _STREAMS, _METHODS, _GAP),
         st.builds(Last, _SIMPLE, _SIMPLE, _METHODS),
+        st.builds(Tables, _SIMPLE, _SIMPLE, _METHODS),
+        st.builds(LookedUp, _SIMPLE, _SIMPLE, _LEFT),
     )

@@ -9,26 +9,28 @@ has come to its end; its own results are looked at by nobody.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from headrace import StreamBuilder, hopping, serdes, session
+from headrace import StreamBuilder, hopping, serdes, session, sliding
 
 __all__ = [
     "FLUSH",
+    "KINDS",
+    "Branched",
     "Each",
-    "Interval",
-    "Last",
     "Merged",
     "Plan",
     "Record",
     "Sessions",
+    "Slides",
     "Source",
     "Steps",
     "Twice",
     "Windows",
+    "folded",
     "times",
 ]
 
@@ -65,6 +67,17 @@ class Plan(Protocol):
     def expected(self, given: Input) -> list[tuple[int, Record]]:
         """Compute its records, each with the place of what caused it."""
 
+    @property
+    def updates(self) -> bool:
+        """Whether results replace earlier ones, so that only the last value of a key is promised."""
+
+
+class Results:
+    """What gives results that stay as they are."""
+
+    __slots__ = ()
+    updates = False
+
 
 def times(milliseconds: int) -> timedelta:
     """Give a time span."""
@@ -72,7 +85,7 @@ def times(milliseconds: int) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Source(Results):
     """Reads a topic."""
 
     topic: str
@@ -92,7 +105,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(Results):
     """Two streams in one, in the order of arrival."""
 
     left: Plan
@@ -121,13 +134,23 @@ def added(value: Any) -> Any:
     return value if value == FLUSH_VALUE else value + 1
 
 
+def small(value: Any) -> bool:
+    """Choose small values."""
+    return bool(value < 4)
+
+
+def odd(value: Any) -> bool:
+    """Choose odd values."""
+    return bool(value % 2)
+
+
 def rekeyed(value: Any) -> str:
     """Give another key."""
     return FLUSH if value == FLUSH_VALUE else f"r{value % 2}"
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Results):
     """Operators without state, one after the other."""
 
     parent: Plan
@@ -163,7 +186,29 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class Branched(Results):
+    """Parts by value that go different ways and meet again."""
+
+    parent: Plan
+
+    def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
+        parts = self.parent.stream(made, builder).branch(small=small, odd=odd)
+        return parts.small.merge(parts.odd.map_values(added), parts.rest)
+
+    def expected(self, given: Input) -> list[tuple[int, Record]]:
+        return [
+            (
+                at,
+                row._replace(value=added(row.value))
+                if odd(row.value) and not small(row.value)
+                else row,
+            )
+            for at, row in self.parent.expected(given)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Each(Results):
     """A running aggregate with a result for every record."""
 
     parent: Plan
@@ -171,19 +216,19 @@ class Each:
 
     def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
         keyed = self.parent.stream(made, builder).group_by_key()
-        return getattr(keyed, self.kind)(emit="each").to_stream()
+        return folded(keyed, self.kind, emit="each").to_stream()
 
     def expected(self, given: Input) -> list[tuple[int, Record]]:
         so_far: dict[str, list[Any]] = defaultdict(list)
         found = []
         for at, row in self.parent.expected(given):
             so_far[row.key].append(row.value)
-            found.append((at, row._replace(value=_KINDS[self.kind](so_far[row.key]))))
+            found.append((at, row._replace(value=KINDS[self.kind](so_far[row.key]))))
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Results):
     """Tumbling and hopping windows."""
 
     parent: Plan
@@ -196,7 +241,7 @@ class Windows:
         keyed = self.parent.stream(made, builder).group_by_key()
         windows = hopping(times(self.size), times(self.slide))
         windowed = keyed.window(windows, grace=times(self.grace))
-        return getattr(windowed, self.kind)().to_stream()
+        return folded(windowed, self.kind).to_stream()
 
     def expected(self, given: Input) -> list[tuple[int, Record]]:
         rows = [row for _, row in self.parent.expected(given) if not row.late(self.grace)]
@@ -209,7 +254,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class Sessions(Results):
     """Runs of records of a key with no gap longer than a bound."""
 
     parent: Plan
@@ -218,7 +263,7 @@ class Sessions:
 
     def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
         keyed = self.parent.stream(made, builder).group_by_key()
-        return getattr(keyed.window(session(times(self.gap))), self.kind)().to_stream()
+        return folded(keyed.window(session(times(self.gap))), self.kind).to_stream()
 
     def expected(self, given: Input) -> list[tuple[int, Record]]:
         rows = [row for _, row in self.parent.expected(given) if not row.late(0)]
@@ -232,7 +277,30 @@ class Sessions:
 
 
 @dataclass(frozen=True, slots=True)
-class Twice:
+class Slides(Results):
+    """Windows that end at each time at which a key has a record."""
+
+    parent: Plan
+    kind: str
+    size: int
+    grace: int = 0
+
+    def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
+        keyed = self.parent.stream(made, builder).group_by_key()
+        windowed = keyed.window(sliding(times(self.size)), grace=times(self.grace))
+        return folded(windowed, self.kind).to_stream()
+
+    def expected(self, given: Input) -> list[tuple[int, Record]]:
+        rows = [row for _, row in self.parent.expected(given) if not row.late(self.grace)]
+        found = []
+        for key, end in {(row.key, row.time) for row in rows}:
+            inside = [r for r in rows if r.key == key and end - self.size <= r.time <= end]
+            found.append((0, _result(self.kind, inside)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Twice(Results):
     """Two of the same records' windows, side by side: they must not share state."""
 
     first: Plan
@@ -245,89 +313,35 @@ class Twice:
         return self.first.expected(given) + self.second.expected(given)
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Pairs of records whose times are close, and what meets nothing."""
-
-    left: Plan
-    right: Plan
-    method: str
-    before: int
-    after: int
-    grace: int = 0
-
-    def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
-        left, right = self.left.stream(made, builder), self.right.stream(made, builder)
-        join = getattr(left, self.method)(right).within(times(self.before), times(self.after))
-        return join.grace(times(self.grace)).apply(paired)
-
-    def expected(self, given: Input) -> list[tuple[int, Record]]:
-        left, right = (
-            [row for _, row in side.expected(given) if not row.late(self.grace)]
-            for side in (self.left, self.right)
-        )
-        pairs = [
-            (one, other)
-            for one in left
-            for other in right
-            if one.key == other.key and -self.before <= other.time - one.time <= self.after
-        ]
-        return [(0, row) for row in _joined(self.method, left, right, pairs)]
+def folded(keyed: Any, kind: str, **options: Any) -> Any:
+    """Aggregate what has keys."""
+    return keyed.top(2, **options) if kind == "top" else getattr(keyed, kind)(**options)
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
-    """The last values of both sides."""
-
-    left: Plan
-    right: Plan
-    method: str
-
-    def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
-        left, right = self.left.stream(made, builder), self.right.stream(made, builder)
-        return getattr(left, self.method)(right).apply(paired)
-
-    def expected(self, given: Input) -> list[tuple[int, Record]]:
-        arrivals = [(at, 0, row) for at, row in self.left.expected(given)]
-        arrivals += [(at, 1, row) for at, row in self.right.expected(given)]
-        arrivals.sort(key=lambda arrival: arrival[:2])
-        alone = {"join": (False, False), "left_join": (True, False), "outer_join": (True, True)}
-        last: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
-        found = []
-        for at, side, row in arrivals:
-            last[side][row.key] = row
-            if alone[self.method][side] or row.key in last[1 - side]:
-                pair = [records.get(row.key) for records in last]
-                values = [None if one is None else one.value for one in pair]
-                time = max(one.time for one in pair if one is not None)
-                found.append((at, row._replace(value=values, time=time)))
-        return found
+def _distinct(values: list[Any]) -> int:
+    return len(set(values))
 
 
-def paired(left: Any, right: Any) -> list[Any]:
-    """Join two values."""
-    return [left, right]
+def _mean(values: list[Any]) -> float:
+    return float(sum(values) / len(values))
 
 
-def _joined(
-    method: str,
-    left: Sequence[Record],
-    right: Sequence[Record],
-    pairs: Sequence[tuple[Record, Record]],
-) -> Iterable[Record]:
-    for one, other in pairs:
-        yield Record(one.key, [one.value, other.value], max(one.time, other.time))
-    if method in ("left_join", "outer_join"):
-        met = {id(one) for one, _ in pairs}
-        yield from (Record(r.key, [r.value, None], r.time) for r in left if id(r) not in met)
-    if method == "outer_join":
-        met = {id(other) for _, other in pairs}
-        yield from (Record(r.key, [None, r.value], r.time) for r in right if id(r) not in met)
+def _top(values: list[Any]) -> list[Any]:
+    return sorted(values, reverse=True)[:2]
 
 
-_KINDS: dict[str, Callable[[list[Any]], Any]] = {"count": len, "sum": sum, "max": max, "min": min}
+KINDS: dict[str, Callable[[list[Any]], Any]] = {
+    "count": len,
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "count_distinct": _distinct,
+    "avg": _mean,
+    "top": _top,
+    "collect": list,
+}
 
 
 def _result(kind: str, inside: Sequence[Record]) -> Record:
-    value = _KINDS[kind]([row.value for row in inside])
+    value = KINDS[kind]([row.value for row in inside])
     return Record(inside[0].key, value, max(row.time for row in inside))
