@@ -66,6 +66,8 @@ class Driver:
         The file that makes its topology.
     environment
         More variables of its environment.
+    options
+        Options of its command, in place of the usual ones.
     """
 
     def __init__(
@@ -77,13 +79,15 @@ class Driver:
         *,
         program: Path = Path(str(word_pipeline.__file__)),
         environment: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
-        options = _SETTINGS | {"--namesrv": namesrv, "--data-dir": str(folder)}
+        given = _SETTINGS | dict(options or {})
+        given |= {"--namesrv": namesrv, "--data-dir": str(folder)}
         command = [sys.executable, "-m", "headrace", "run", str(program)]
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*command, *(word for pair in options.items() for word in pair)],
+                [*command, *(word for pair in given.items() for word in pair)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -112,6 +116,10 @@ class Driver:
     def workers(self) -> list[psutil.Process]:
         """The Python processes that run its tasks, start others for them, or plan its batches."""
         return [child for child in self._children() if _WORKERS & set(_command(child))]
+
+    def family(self) -> list[psutil.Process]:
+        """All processes that descend from it."""
+        return self._children()
 
     def is_stopped(self) -> bool:
         """Whether the process stands still (SIGSTOP)."""
@@ -231,10 +239,13 @@ class KillTest:
         """The driver that was started last."""
         return self.drivers[-1]
 
-    def start_driver(self, failpoints: str = "") -> Driver:
+    def start_driver(
+        self, failpoints: str = "", options: Mapping[str, str] | None = None
+    ) -> Driver:
         """Start a driver, beside those that may still run."""
         log = self.folder / f"driver-{len(self.drivers) + 1}.log"
-        driver = Driver(self.broker.address, self.folder / "job", log, failpoints)
+        folder = self.folder / "job"
+        driver = Driver(self.broker.address, folder, log, failpoints, options=options)
         self.drivers.append(driver)
         return driver
 

@@ -227,6 +227,20 @@ def test_offsets_of_the_group_survive_a_broker_that_dies_after_a_commit(scene: S
 
 
 @safe
+def test_state_results_and_offsets_are_committed_together_or_not_at_all(scene: Scene) -> None:
+    """Defect 19: a timer wrote changed keys, then offsets, while records were being processed."""
+    scene.send(make_lines(60))
+    first = scene.driver()
+    first.commit(first.process())
+    first.process()
+    results = read_results(scene.broker.address)
+    assert results.history[-1].batch == 1
+    second = scene.driver()
+    assert (second.record.batch, second.catch_up()) == (1, 2)
+    assert scene.problems() == []
+
+
+@safe
 def test_batch_that_was_staged_twice_counts_once(scene: Scene) -> None:
     scene.send(make_lines(60))
     driver = scene.driver()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -192,3 +194,46 @@ def test_entries_that_end_as_they_were_are_not_written(job: Job) -> None:
 def test_no_restore_is_reported_when_none_runs(job: Job, tmp_path: Path) -> None:
     job.content()
     assert restoring(tmp_path) == (0, 0)
+
+
+def test_two_stores_of_one_process_do_not_share_what_is_read(job: Job, tmp_path: Path) -> None:
+    """Defect 17: a second RocksDB of a process took over the handles of the first."""
+    other = Job(tmp_path / "other")
+    other.commit({b"a": b"other"})
+    other.commit({b"d": b"other"})
+    first = job.copies.open("store", 0, job.summary, job.lineage)
+    second = other.copies.open("store", 0, other.summary, other.lineage)
+    try:
+        for _ in range(2):
+            assert first.base.get_many([b"a", b"c", b"d"]) == [b"2", b"1", None]
+            assert second.base.get_many([b"a", b"c", b"d"]) == [b"other", None, b"other"]
+    finally:
+        first.close()
+        second.close()
+    assert job.content() == {b"a": b"2", b"c": b"1"}
+
+
+def test_a_start_keeps_what_is_there_and_shares_no_folder(job: Job, tmp_path: Path) -> None:
+    """Defect 23: the folder was deleted at every start, and shared by the processes of a job."""
+    job.content()
+    again = Job(tmp_path)
+    again.topic, again.summary, again.model = job.topic, job.summary, job.model
+    again.copies = LocalCopies(tmp_path, job.topic)
+    before = job.topic.read_messages
+    assert again.content() == job.model
+    assert job.topic.read_messages == before
+    context = multiprocessing.get_context("spawn")
+    copy = job.copies.open("store", 0, job.summary, job.lineage)
+    with ProcessPoolExecutor(1, context) as pool:
+        other = pool.submit(entries, tmp_path, job.topic, job.summary)
+        assert not wait([other], timeout=2).done, "one writer at a time"
+        copy.close()
+        assert other.result(60) == job.model
+
+
+def entries(folder: Path, topic: FakeTopic, summary: StateSummary | None) -> dict[bytes, bytes]:
+    copy = LocalCopies(folder, topic).open("store", 0, summary, LINEAGE)
+    try:
+        return dict(copy.base.scan())
+    finally:
+        copy.close()

@@ -116,8 +116,8 @@ def test_spark_gives_what_the_model_says_after_kills(tmp_path: Path) -> None:
             assert start("job.before_commit=kill:2").wait() == -signal.SIGKILL
             drivers[-1].clean_up()
             replay.send(messages(sent[70:]))
-            # Each Python worker dies at its fifth task: staged, but never reported.
-            last = start("task.staged=kill:5")
+            # Each Python worker dies at its twentieth task: staged, but never reported.
+            last = start("task.staged=kill:20")
             await_committed(replay, last)
             assert last.stop() == 0, last.said
             check(replay, plans, sent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from headrace.runtime import TopologyTestDriver
 from headrace.spark import assert_same_on_spark
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
+from tests.test_docs import DOCS, blocks
 
 pytestmark = pytest.mark.spark
 
@@ -50,3 +52,14 @@ def test_what_differs_is_shown() -> None:
             AssertionError, match=rf"key 'k' of topic 'out':\n  driver b'{os.getpid()}'"
         ):
             assert_same_on_spark(driver, settings={"master": "local[2,4]"})
+
+
+def test_the_example_of_the_page_runs() -> None:
+    names: dict[str, Any] = {"__name__": "docs_example"}
+    for block in blocks(DOCS / "streams.md"):
+        if block.language == "python":
+            exec(block.text, names)
+        if test := names.get("test_a_minute_of_orders"):
+            test()
+            return
+    pytest.fail("the page has no such example")

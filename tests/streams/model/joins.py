@@ -164,7 +164,8 @@ class Tables(Results):
             value = holed(row.value)
             was = self._row(rows, row.key)
             if value is None:
-                rows[side].pop(row.key, None)
+                if rows[side].pop(row.key, None) is None:
+                    continue
             else:
                 rows[side][row.key] = row
             now = self._row(rows, row.key)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from headrace import StreamBuilder, hopping, serdes, session, sliding
@@ -196,15 +197,16 @@ class Branched(Results):
         return parts.small.merge(parts.odd.map_values(added), parts.rest)
 
     def expected(self, given: Input) -> list[tuple[int, Record]]:
-        return [
-            (
-                at,
-                row._replace(value=added(row.value))
-                if odd(row.value) and not small(row.value)
-                else row,
-            )
-            for at, row in self.parent.expected(given)
-        ]
+        parts: list[list[tuple[int, Record]]] = [[], [], []]
+        for at, row in self.parent.expected(given):
+            if small(row.value):
+                parts[0].append((at, row))
+            elif odd(row.value):
+                parts[1].append((at, row._replace(value=added(row.value))))
+            else:
+                parts[2].append((at, row))
+        # Records of one cause come in the order of the streams.
+        return sorted(chain(*parts), key=lambda pair: pair[0])
 
 
 @dataclass(frozen=True, slots=True)
