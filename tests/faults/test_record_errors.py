@@ -41,7 +41,7 @@ def test_dead_letter_of_a_later_stage_is_the_message_that_the_broker_holds(rig: 
     with LocalDriver(rig.namesrv, rig.folder, job=builder.build()) as driver:
         end = driver.process()
         driver.commit(end)
-        meter.committed(end.record, driver.summaries)
+        meter.committed(end.record)
     assert [json.loads(body)["n"] for _, body in rig.read(totals)] == [1 + 2 + 5]
     (queue,) = rig.client.queues(dead)
     (found,) = [
@@ -51,6 +51,6 @@ def test_dead_letter_of_a_later_stage_is_the_message_that_the_broker_holds(rig: 
     told = {name: found.properties[f"HEADRACE_DEAD_{name}"] for name in ("TOPIC", "OFFSET", "LINE")}
     assert (told["TOPIC"], told["OFFSET"]) == (orders, "2")
     assert '10 // right["n"]' in told["LINE"]
-    shown = meter.statistics(end.record, 0, (0, 0), running=True, batches={}).operators
+    shown = meter.statistics(end.record, None, (0, 0), running=True, batches={}).operators
     assert (shown["op"].records_in, shown["op"].records_out, shown["op"].dropped) == (4, 1, 1)
     assert (shown["op"].state_keys, shown[f"sink-{totals}"].records_out) == (1, 1)

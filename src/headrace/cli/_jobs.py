@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._job_status import status
 from headrace.cli._security import connecting
 from headrace.cli._terminal import say, terminal
 
@@ -17,6 +18,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+app.command()(status)
 
 JobName = Annotated[str, typer.Argument(help="The job's name.")]
 

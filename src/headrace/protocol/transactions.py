@@ -20,6 +20,7 @@ __all__ = [
     "CommitRequest",
     "OpenAnswer",
     "OpenRequest",
+    "OperatorNote",
     "PlanAnswer",
     "PlanRequest",
     "QueueName",
@@ -63,6 +64,18 @@ class StateSummary(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     #: One past the last offset of its queue of the state topic.
     end_offset: int
+    #: Bytes of the state message bodies of the live entries.
+    size: int = 0
+
+
+class OperatorNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operator of the topology, for who looks at a job without its program."""
+
+    label: str
+    parents: list[str] = []
+    #: Of a source: the topics that it names, or a pattern that its topics match.
+    topics: list[str] = []
+    pattern: str = ""
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +110,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     stores: list[str] = []
     #: What the layout of each of their stores follows from, so that a start on another is noticed.
     shapes: dict[str, dict[str, str]] = {}
+    #: Every operator, parents first.
+    operators: dict[str, OperatorNote] = {}
     #: [epoch, first batch] of every epoch that committed, oldest first.
     lineage: list[list[int]] = []
     #: Wall clock of the commit, ms since 1970.

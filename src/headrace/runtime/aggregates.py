@@ -72,7 +72,7 @@ class Combiner:
 
     def add(self, chunk: Chunk) -> None:
         """Fold records in."""
-        chunk = skip_keyless(chunk, self._context.counters)
+        chunk = skip_keyless(chunk, self._context.counters, self._operator.name)
         if not len(chunk):
             return
         with writing(self._operator, "a key"):
@@ -154,7 +154,7 @@ class AggregateProcessor(Processor[Aggregate]):
         if self._combiner is not None:
             self._combiner.add(chunk)
             return Chunk.empty()
-        chunk = skip_keyless(chunk, self.context.counters)
+        chunk = skip_keyless(chunk, self.context.counters, self.operator.name)
         if self.operator.aggregation.updates:
             chunk = _without_gone(chunk)
         if self.operator.emit == "each":

@@ -71,8 +71,10 @@ class StateTopic(Protocol):
 class Copy:
     """An open copy of one partition of one store, as of the last commit."""
 
-    def __init__(self, base: StateBase, database: Rdict | None = None) -> None:
+    def __init__(self, base: StateBase, database: Rdict | None = None, restored: int = 0) -> None:
         self.base = base
+        #: State messages that were read to bring it to the commit.
+        self.restored = restored
         self._database = database
 
     def close(self) -> None:
@@ -136,6 +138,7 @@ class LocalCopies:
             return Copy(EmptyBase())
         folder = self._folder(store, partition)
         database = _open_database(folder / "db")
+        restored = 0
         try:
             mark = self._usable_mark(database, summary, lineage)
             if mark is None:
@@ -144,12 +147,12 @@ class LocalCopies:
                 database = _open_database(folder / "db")
                 mark = _FRESH
             if mark.end_offset != summary.end_offset:
-                self._bring_up(database, folder, mark, summary)
+                restored = self._bring_up(database, folder, mark, summary)
             _sweep(folder, summary)
         except BaseException:
             database.close()
             raise
-        return Copy(_RocksBase(database), database)
+        return Copy(_RocksBase(database), database, restored)
 
     def save(
         self,
@@ -191,12 +194,14 @@ class LocalCopies:
             return None
         return mark
 
-    def _bring_up(self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary) -> None:
+    def _bring_up(self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary) -> int:
+        """Bring a copy to the commit; give the number of state messages that this took."""
         if self._apply_change_file(database, folder, mark, summary):
-            return
+            return 0
         if mark is not _FRESH and self._catch_up(database, mark, summary):
-            return
+            return summary.end_offset - mark.end_offset
         self._replay(database, folder, summary)
+        return summary.end_offset
 
     def _apply_change_file(
         self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary

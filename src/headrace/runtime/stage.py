@@ -228,10 +228,10 @@ class StageRunner:
 
     def _pass_on(self, operator: Operator, chunk: Chunk, inbox: Inputs, output: str = "") -> None:
         news = chunk.without_retractions()
-        self.given[operator.name] += len(news)
-        for child, port in _outputs(self._plan, operator):
-            if child.output != output:
-                continue
+        takers = [each for each in _outputs(self._plan, operator) if each[0].output == output]
+        if takers or not output:
+            self.given[operator.name] += len(news)
+        for child, port in takers:
             given = chunk if child.name in self._plan.taking_back else news
             edge = self._edges.get((child.name, port))
             if edge is not None:

@@ -104,6 +104,8 @@ class ChangeSet:
     #: Live entries and content check after the batch.
     count: int
     checksum: int
+    #: Bytes of the bodies of all live entries after the batch.
+    size: int = 0
 
 
 class StateStore:
@@ -113,14 +115,16 @@ class StateStore:
     ----------
     base
         The store as of the last commit.
-    count, checksum
-        Live entries of the base and the sum of their checksums, modulo 2**64.
+    count, checksum, size
+        Live entries of the base, the sum of their checksums, modulo 2**64, and that of their
+        bytes.
     """
 
-    def __init__(self, base: StateBase, count: int = 0, checksum: int = 0) -> None:
+    def __init__(self, base: StateBase, count: int = 0, checksum: int = 0, size: int = 0) -> None:
         self._base = base
         self._base_count = count
         self._base_checksum = checksum
+        self._base_size = size
         self._changes: dict[bytes, bytes | None] = {}
         self._before: dict[bytes, bytes | None] = {}
         #: Changed keys in order, of those first bytes that ranges were asked of.
@@ -244,11 +248,11 @@ class StateStore:
         news = [self._changes[key] for key in changed]
         bodies = encode_entries(changed, news)
         count = self._base_count + olds.count(None) - news.count(None)
-        gained = sum(map(crc32, _live(bodies, news)))
-        lost = sum(map(crc32, _live(encode_entries(changed, olds), olds)))
-        return ChangeSet(
-            changed, news, bodies, count, (self._base_checksum + gained - lost) % _MODULUS
-        )
+        gained, lost = _live(bodies, news), _live(encode_entries(changed, olds), olds)
+        checksum = self._base_checksum + sum(map(crc32, gained)) - sum(map(crc32, lost))
+        # A commit of an older release says no size.
+        size = max(0, self._base_size + sum(map(len, gained)) - sum(map(len, lost)))
+        return ChangeSet(changed, news, bodies, count, checksum % _MODULUS, size)
 
 
 def _overlaid(

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.errors import PartitionCountError, StateError
 from headrace.keys import decode_key
+from headrace.runtime.standing import operator_notes
 from headrace.runtime.state_steps import StateStep
 from headrace.topology.shapes import shape_changes, state_shape
 
@@ -100,7 +101,11 @@ def settled_record(
     if losses and not plan.settings.allow_state_loss:
         raise _refusal(record, shapes, {name: differences[name] for name in losses})
     settled = msgspec.structs.replace(
-        record, partitions=partitions, stores=sorted(shapes), shapes=shapes
+        record,
+        partitions=partitions,
+        stores=sorted(shapes),
+        shapes=shapes,
+        operators=operator_notes(plan.topology),
     )
     if not differences:
         return settled

@@ -53,6 +53,7 @@ class _Tally:
 
     count: int = 0
     checksum: int = 0
+    size: int = 0
     #: Next offset of its queue; None while the step has changed nothing in it.
     next_offset: int | None = None
 
@@ -257,9 +258,12 @@ class StateStep:
     def _keep(self, store: str, partition: int, entries: Iterable[tuple[bytes, bytes]]) -> None:
         found = list(entries)
         tally = self._tallies[store][partition]
-        bodies = encode_entries([key for key, _ in found], [value for _, value in found])
+        bodies = encode_entries(
+            [key for key, _ in found], [value for _, value in found]
+        ).to_pylist()
         tally.count += len(found)
-        tally.checksum = (tally.checksum + sum(map(crc32, bodies.to_pylist()))) % _MODULUS
+        tally.checksum = (tally.checksum + sum(map(crc32, bodies))) % _MODULUS
+        tally.size += sum(map(len, bodies))
 
     def _stage(
         self, store: str, partition: int, keys: list[bytes], values: list[bytes | None]
@@ -289,6 +293,7 @@ class StateStep:
                         partition=partition,
                         count=tally.count,
                         checksum=tally.checksum,
+                        size=tally.size,
                         epoch=self._record.epoch,
                         batch=batch,
                         attempt=0,

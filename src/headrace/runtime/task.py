@@ -7,6 +7,7 @@ state copies.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +24,7 @@ from headrace.runtime.record_errors import RecordErrors
 from headrace.runtime.silence import milliseconds, operator_watermark
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner
+from headrace.runtime.standing import RESTORE_TIME, RESTORED
 from headrace.runtime.state import ChangeSet, StateStore
 from headrace.runtime.through import watermark_messages
 from headrace.runtime.watermarks import (
@@ -190,12 +192,17 @@ class TaskContext:
         name = operator.name
         if name not in self._stores:
             summary = self._summary(name)
+            began = time.monotonic()
             copy = self.copies.open(name, self.partition, summary, self.control.lineage)
             self._copies[name] = copy
+            if copy.restored:
+                self.counters[f"{RESTORED}:{name}"] += copy.restored
+                self.counters[f"{RESTORE_TIME}:{name}"] += round(1e6 * (time.monotonic() - began))
             self._stores[name] = StateStore(
                 copy.base,
                 0 if summary is None else summary.count,
                 0 if summary is None else summary.checksum,
+                0 if summary is None else summary.size,
             )
         return self._stores[name]
 
@@ -270,6 +277,7 @@ class TaskContext:
                     partition=self.partition,
                     count=changes.count,
                     checksum=changes.checksum,
+                    size=changes.size,
                     epoch=attempt.epoch,
                     batch=attempt.batch,
                     attempt=attempt.number,

@@ -16,6 +16,7 @@ from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.commits import BatchEnd
 from headrace.runtime.failures import raise_failure
 from headrace.runtime.silence import committed_time
+from headrace.runtime.standing import IN, OUT
 from headrace.runtime.task import Summary
 
 if TYPE_CHECKING:
@@ -111,4 +112,6 @@ def _added_up(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:
     totals = Counter(last)
     for summary in summaries:
         totals.update(summary.counters)
+        totals.update({f"{IN}:{name}": count for name, count in summary.records.items()})
+        totals.update({f"{OUT}:{name}": count for name, count in summary.given.items()})
     return dict(totals)

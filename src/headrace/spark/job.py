@@ -390,7 +390,7 @@ class StreamJob:
 
     def _committed(self, record: CommitRecord, summaries: list[Summary]) -> None:
         with self._changed:
-            self._meter.committed(record, summaries)
+            self._meter.committed(record)
             self._record = record
             self._topics.note(summaries)
             self._changed.notify_all()

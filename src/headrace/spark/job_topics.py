@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.client import PullConsumer
 from headrace.runtime.planning import owes_batch
+from headrace.runtime.standing import LagReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from headrace.protocol.transactions import CommitRecord, PlanAnswer, QueueName
     from headrace.runtime.job_plan import JobConnection
+    from headrace.runtime.standing import QueueLag
     from headrace.runtime.task import Summary
 
 __all__ = ["JobTopics"]
@@ -30,6 +33,7 @@ class JobTopics:
     def __init__(self, connection: JobConnection, queues: dict[str, list[QueueName]]) -> None:
         self._connection = connection
         self.queues = queues
+        self._lag = LagReader(PullConsumer(connection.client))
         #: Ends of queues that were sent to at once, for the next batch to read.
         self._sent: dict[QueueName, int] = {}
 
@@ -38,10 +42,9 @@ class JobTopics:
         for summary in summaries:
             self._sent |= summary.sent
 
-    def lag(self, record: CommitRecord) -> int:
-        """Count the messages that a commit leaves unread."""
-        latest, offsets = self._ask().latest, record.offsets
-        return sum(max(0, end - offsets.get(queue, 0)) for queue, end in latest.items())
+    def lag(self, record: CommitRecord) -> dict[QueueName, QueueLag]:
+        """Tell what a commit leaves unread of each queue."""
+        return self._lag.read(record, self._ask().latest)
 
     def goals(self) -> Iterator[Callable[[CommitRecord], bool]]:
         """Give what must hold of the last commit, one after the other, for all to be done.

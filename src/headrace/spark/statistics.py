@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from contextlib import suppress
+from collections import deque
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from headrace.runtime.watermarks import source_of
+from headrace.runtime.standing import OperatorStatistics, longest, operator_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.protocol.transactions import CommitRecord
-    from headrace.runtime.task import Summary
+    from headrace.protocol.transactions import CommitRecord, QueueName
+    from headrace.runtime.standing import QueueLag
     from headrace.spark.batches.status import BatchSinkStatistics
 
 __all__ = ["JobStatistics", "Meter", "OperatorStatistics"]
 
 _BATCHES_IN_RATE = 10
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorStatistics:
-    """One operator of a job at one moment."""
-
-    #: Records that reached it and that it gave, since this start.  What was combined before a
-    #: shuffle counts once per key and task.
-    records_in: int
-    records_out: int
-    #: Records that came too late, and those that its ``on_error`` took out, since the first batch.
-    late: int
-    dropped: int
-    #: How far event time has come for it, or in the slowest queue of a source; None where it
-    #: plays no part, or none has come yet.
-    watermark: datetime | None
-    #: Entries of its state store.
-    state_keys: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +44,17 @@ class JobStatistics:
     batch_duration: timedelta
     #: Messages read per second, over the last batches of this start.
     records_per_second: float
-    #: Keys in all state stores.
+    #: Age of the oldest of these messages; None where nothing is known of it.
+    behind: timedelta | None
+    #: Keys in all state stores, and bytes of keys and values.
     state_keys: int
+    state_bytes: int
     #: State messages read and to read by the restores that run now.
     restored: int
     to_restore: int
     #: Times that the job went on after a failure, since this start.
     restarts: int
-    #: What each operator did, by its name.
+    #: What each operator did since the job's first batch, by its name.
     operators: Mapping[str, OperatorStatistics]
     #: How each ``for_each_batch`` and ``sink_dataframe`` stands, by its name.
     batches: Mapping[str, BatchSinkStatistics]
@@ -83,20 +66,15 @@ class Meter:
     def __init__(self) -> None:
         self.restarts = 0
         self._commits: deque[tuple[float, int]] = deque(maxlen=_BATCHES_IN_RATE + 1)
-        self._records: Counter[str] = Counter()
-        self._given: Counter[str] = Counter()
 
-    def committed(self, record: CommitRecord, summaries: list[Summary]) -> None:
+    def committed(self, record: CommitRecord) -> None:
         """Take note of a commit."""
         self._commits.append((time.monotonic(), record.counters.get("records_in", 0)))
-        for summary in summaries:
-            self._records.update(summary.records)
-            self._given.update(summary.given)
 
     def statistics(
         self,
         record: CommitRecord | None,
-        lag: int | None,
+        lag: Mapping[QueueName, QueueLag] | None,
         restore: tuple[int, int],
         *,
         running: bool,
@@ -119,42 +97,15 @@ class Meter:
             records_out=counters.get("records_out", 0),
             skipped=counters.get("skipped", 0),
             dead_lettered=counters.get("dead_lettered", 0),
-            lag=lag,
+            lag=None if lag is None else sum(queue.messages for queue in lag.values()),
+            behind=None if lag is None else longest(lag.values()),
             batch_duration=timedelta(seconds=duration),
             records_per_second=rate,
             state_keys=sum(state.count for state in record.states) if record else 0,
+            state_bytes=sum(state.size for state in record.states) if record else 0,
             restored=restore[0],
             to_restore=restore[1],
             restarts=self.restarts,
-            operators={} if record is None else self._of_operators(record),
+            operators={} if record is None else operator_statistics(record, lag),
             batches=batches,
         )
-
-    def _of_operators(self, record: CommitRecord) -> dict[str, OperatorStatistics]:
-        watermarks = dict(record.progress)
-        for origin, time_ in record.watermarks.items():
-            source = source_of(origin)
-            watermarks[source] = min(time_, watermarks.get(source, time_))
-        entries: Counter[str] = Counter()
-        for state in record.states:
-            entries[state.store] += state.count
-        counted = record.counters.get
-        return {
-            name: OperatorStatistics(
-                records_in=self._records[name],
-                records_out=self._given[name],
-                late=counted(f"late.{name}", 0),
-                dropped=counted(f"skipped:{name}", 0) + counted(f"dead_lettered:{name}", 0),
-                watermark=_moment(watermarks.get(name)),
-                state_keys=entries[name],
-            )
-            for name in self._records
-        }
-
-
-def _moment(milliseconds: int | None) -> datetime | None:
-    if milliseconds is None:
-        return None
-    with suppress(OverflowError):
-        return _EPOCH + timedelta(milliseconds=milliseconds)
-    return None

@@ -12,7 +12,7 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.layouts import ReferenceLayout, ReferringLayout, place
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
 from headrace.runtime.joins.tables import over_present
-from headrace.runtime.keyless import NULL_KEYS
+from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.user_code import UserFunction
 from headrace.runtime.writing import writing
@@ -56,7 +56,7 @@ class ForeignKeyRequestsProcessor(Processor[ForeignKeyRequests]):
         requests: list[tuple[bytes, bytes | None, bool]] = []
         for i, (key, other, row) in enumerate(zip(keys, others, rows, strict=True)):
             if key == NO_KEY:
-                self.context.counters[NULL_KEYS] += 1
+                count_keyless(self.context.counters, self.operator.name)
                 continue
             before, there = known.get(key), chunk.values[i] is not None
             known[key] = other if there else None
@@ -123,7 +123,7 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
     def _row(self, arrivals: Arrivals, i: int) -> list[tuple[bytes, tuple[Any, Any] | None]]:
         key, value, store = arrivals.keys[i], arrivals.values[i], self.context.store(self.operator)
         if key == NO_KEY:
-            self.context.counters[NULL_KEYS] += 1
+            count_keyless(self.context.counters, self.operator.name)
             return []
         found = None
         if value is None:

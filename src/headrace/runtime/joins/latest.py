@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Arrivals, Meetings, merged_sides
-from headrace.runtime.keyless import NULL_KEYS
+from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.state_layouts import LatestLayout
 from headrace.runtime.writing import writing
@@ -66,7 +66,7 @@ class LatestJoinProcessor(Processor[LatestJoin]):
             elif port + 1 in alone:
                 found.append((i, (RIGHT, None, value) if port else (LEFT, value, None), time))
             elif key == NO_KEY:
-                self.context.counters[NULL_KEYS] += 1
+                count_keyless(self.context.counters, self.operator.name)
         return found
 
 

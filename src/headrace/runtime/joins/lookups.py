@@ -12,7 +12,7 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.edges import RecordEdge
 from headrace.runtime.joins.latest import LatestValues
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
-from headrace.runtime.keyless import NULL_KEYS
+from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.state_layouts import RowLayout
 from headrace.runtime.user_code import UserFunction
@@ -76,7 +76,7 @@ class _Lookup(Processor[LookupT]):
         inner = self.operator.kind == "inner"
         for i, (port, key) in enumerate(zip(arrivals.ports, keys, strict=True)):
             if key == NO_KEY and (port or inner):
-                self.context.counters[NULL_KEYS] += 1
+                count_keyless(self.context.counters, self.operator.name)
             elif port:
                 value = arrivals.values[i]
                 rows.put(0, key, None if value is None else (arrivals.times[i], value))

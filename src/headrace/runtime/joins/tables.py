@@ -10,7 +10,7 @@ import numpy as np
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.latest import LatestValues
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
-from headrace.runtime.keyless import NULL_KEYS
+from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.state_layouts import LatestLayout, RowLayout
 from headrace.runtime.user_code import UserFunction
@@ -46,7 +46,7 @@ class KeepTableProcessor(Processor[KeepTable]):
         changed: list[int] = []
         for i, (key, value) in enumerate(zip(arrivals.keys, arrivals.values, strict=True)):
             if key == NO_KEY:
-                self.context.counters[NULL_KEYS] += 1
+                count_keyless(self.context.counters, self.operator.name)
             elif value is not None:
                 rows.put(0, key, (arrivals.times[i], value))
                 changed.append(i)
@@ -141,7 +141,7 @@ class TableJoinProcessor(Processor[TableJoin]):
             zip(arrivals.ports, arrivals.keys, arrivals.values, strict=True)
         ):
             if key == NO_KEY:
-                self.context.counters[NULL_KEYS] += 1
+                count_keyless(self.context.counters, self.operator.name)
                 continue
             time = arrivals.times[i]
             was = _joined(kind, rows.get(0, key), rows.get(1, key))

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.sides import LEFT, RIGHT, Meetings, merged_sides
-from headrace.runtime.keyless import NULL_KEYS
+from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.state_layouts import BucketLayout, StateLayout
 from headrace.topology.joins import TimedJoin
@@ -75,7 +75,7 @@ class TimedJoinProcessor(Processor[JoinT]):
             found = (RIGHT, None, value) if port else (LEFT, value, None)
             meetings.add(arrivals.names[i], found, arrivals.times[i], arrivals.marks[i])
         else:
-            self.context.counters[NULL_KEYS] += 1
+            count_keyless(self.context.counters, self.operator.name)
 
     def _give_late(self, arrivals: Arrivals, late: list[int]) -> None:
         if late:

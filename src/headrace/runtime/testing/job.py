@@ -230,6 +230,7 @@ class MemoryJob:
                 partition=partition,
                 count=changes.count,
                 checksum=changes.checksum,
+                size=changes.size,
                 epoch=1,
                 batch=batch,
                 attempt=partition,

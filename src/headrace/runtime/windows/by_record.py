@@ -73,7 +73,9 @@ class ByRecordProcessor(Processor[WindowT]):
 
     def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
         """Handle records and the rise of event time in the order of their marks."""
-        chunk = skip_keyless(Chunk.merge(list(inputs.values())), self.context.counters)
+        chunk = skip_keyless(
+            Chunk.merge(list(inputs.values())), self.context.counters, self.operator.name
+        )
         if self.operator.timed:
             late, chunk = chunk.split(chunk.late(self.operator.grace))
             give_late(self, late)

@@ -18,7 +18,7 @@ from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.columns import by_columns, without_gone
 from headrace.runtime.edges import RecordEdge
-from headrace.runtime.keyless import NULL_KEYS
+from headrace.runtime.keyless import count_keyless
 from headrace.runtime.windows.assigning import first_ends, panes
 from headrace.runtime.writing import writing
 
@@ -84,8 +84,7 @@ class ColumnWindowEdge:
         column = keys.batch.column(0)
         if not column.null_count:
             return chunk
-        counters = self._context.counters
-        counters[NULL_KEYS] = counters.get(NULL_KEYS, 0) + column.null_count
+        count_keyless(self._context.counters, self._operator.name, column.null_count)
         return chunk.take(pc.indices_nonzero(column.is_valid()).to_numpy().astype(np.intp))
 
     def _combine(self, chunk: Chunk) -> None:

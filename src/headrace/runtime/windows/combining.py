@@ -61,7 +61,7 @@ class WindowEdge:
 
     def add(self, chunk: Chunk) -> None:
         """Take records of the operator that sends."""
-        chunk = skip_keyless(chunk, self._context.counters)
+        chunk = skip_keyless(chunk, self._context.counters, self._operator.name)
         doubtful = chunk.late(self._operator.grace)
         doubtful |= first_ends(self._operator.windows, chunk.times) <= self._fired
         apart, chunk = chunk.split(doubtful)

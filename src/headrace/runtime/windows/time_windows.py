@@ -93,7 +93,9 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         parts, self._parts = self._parts, []
         for rows in parts:
             self._merge(rows, changes)
-        chunk = skip_keyless(Chunk.merge(list(inputs.values())), self.context.counters)
+        chunk = skip_keyless(
+            Chunk.merge(list(inputs.values())), self.context.counters, self.operator.name
+        )
         if len(chunk):
             self._fold(chunk, watermarks, changes)
         results = [self._updates(changes)] if self.operator.emit == "update" else []
