@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +18,7 @@ from headrace import (
     TopologyError,
     TopologyTestDriver,
     serdes,
+    tumbling,
 )
 from headrace.columns import col
 from headrace.errors import StateError
@@ -81,6 +83,30 @@ def test_empty_text_is_no_missing_value() -> None:
         ((_, records),) = driver.batches("each")
     assert [record.value for record in records] == ["", None, "a"]
     assert records.to_arrow().column("value").to_pylist() == ["", None, "a"]
+
+
+def test_headers_come_with_the_records_that_have_them() -> None:
+    builder = StreamBuilder("job")
+    words = builder.source("words", serdes.string)
+    words.key_by(lambda word: (word, 1)).for_each_batch(lambda *_: None, name="each")
+    counts = words.key_by(str.lower).window(tumbling(timedelta(seconds=10))).count()
+    counts.to_stream().for_each_batch(lambda *_: None, name="windows")
+    start = datetime(2025, 1, 1, tzinfo=UTC)
+    with TopologyTestDriver(builder.build(), start=start) as driver:
+        source = driver.input("words", serdes.string)
+        with driver.batch():
+            source.send("a", time=start)
+            source.send("b", key="k", headers={"from": "web", "x": "1"}, time=start)
+            source.send("c", time=start + timedelta(seconds=30))
+        records = driver.batches("each")[0][1]
+        windows = driver.batches("windows")[0][1]
+    expected: list[dict[str, str]] = [{}, {"from": "web", "x": "1"}, {}]
+    assert sorted((record.value, dict(record.headers)) for record in records) == list(
+        zip("abc", expected, strict=True)
+    )
+    table = records.to_arrow().sort_by("time").to_pylist()
+    assert sorted(row["headers"] for row in table) == [[], [], [("from", "web"), ("x", "1")]]
+    assert all(record.headers["window_start_time"] for record in windows)
 
 
 def or_none(word: str) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["BatchMessages", "batch_records", "batch_table", "read_cut", "table_schema"]
 
 _HEADERS = pa.map_(pa.string(), pa.string())
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_OWN = (KEYS, EXACT_KEY, BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,16 @@ class BatchMessages:
         columns = (property_column(self.properties, name) for name in (KEYS, EXACT_KEY))
         return keys_from_columns(*columns)
 
-    def headers(self) -> list[dict[str, str]]:
+    def headers(self) -> list[Mapping[str, str]]:
         """Read the headers."""
-        return [user_properties(raw) or {} for raw in self.properties.to_pylist()]
+        found = [_NO_HEADERS] * len(self)
+        pairs = pc.count_substring(self.properties, "\2").to_numpy(zero_copy_only=False)
+        own = [property_column(self.properties, name).is_valid() for name in _OWN]
+        counts = sum(each.to_numpy(zero_copy_only=False).astype(np.int32) for each in own)
+        # Most messages have key and tag alone: only the others are looked at one by one.
+        for row in np.flatnonzero(pairs != counts).tolist():
+            found[row] = user_properties(self.properties[row].as_py()) or _NO_HEADERS
+        return found
 
     def present(self) -> pa.BooleanArray:
         """Tell which messages have a value."""
@@ -127,7 +138,7 @@ def batch_table(sink: BatchSink, messages: BatchMessages) -> pa.RecordBatch:
     """
     count = len(messages)
     schema = table_schema(sink)
-    headers = [list(found.items()) for found in messages.headers()]
+    headers = [list(found.items()) if found else [] for found in messages.headers()]
     arrays = [
         _key_column(sink, messages),
         _value_column(sink, messages),
