@@ -9,28 +9,22 @@ import os
 import random
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from headrace import serdes
 from headrace.client import Client, PullConsumer
 from headrace.embedded import embedded_broker
-from headrace.runtime.testing import TestInput
-from headrace.runtime.testing.topics import Sent as Message
 from headrace.settings import JobSettings
 from headrace.spark import SparkReplay
 from headrace.topology import Topology
 from tests.faults.harness import Driver, await_true
 from tests.streams.model import program
-from tests.streams.model.inputs import QUEUES, Sent
-from tests.streams.model.jobs import SEED, all_plans, merged, output, records
-from tests.streams.model.plans import Plan
-from tests.streams.test_model import EPOCH, KEYED, compared, expected, record
+from tests.streams.model.checking import check, messages
+from tests.streams.model.inputs import QUEUES
+from tests.streams.model.jobs import SEED, all_plans, merged, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -52,23 +46,6 @@ def replaying(made: Topology, partitions: int = 2) -> Iterator[SparkReplay]:
             )
             with SparkReplay(client, made, settings, QUEUES) as replay:
                 yield replay
-
-
-def messages(sent: Sequence[Sent]) -> list[Message]:
-    taken: list[Message] = []
-    for one in sent:
-        time = EPOCH + timedelta(milliseconds=one.time)
-        way: Any = TestInput(one.topic, serdes.json, one.queue, taken.extend, datetime.now)
-        way.send(one.value, key=one.key, time=time)
-    return taken
-
-
-def check(replay: SparkReplay, plans: Sequence[Plan], sent: Sequence[Sent]) -> None:
-    """Compare what every plan gave with what the model says."""
-    written = replay.read()
-    for number, plan in enumerate(plans):
-        rows = [record(message.read(KEYED)) for message in written[output(number)]]
-        assert compared(plan, rows) == expected(plan, sent), plan
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 8])
