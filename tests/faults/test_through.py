@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -102,6 +105,36 @@ def test_job_goes_on_between_publish_and_read(rig: Rig) -> None:
         assert sorted(rig.read(results)) == [("a", b"1"), ("a", b'["a",1]'), ("b", b"1")]
         assert driver.record.counters["records_in"] == 8
         assert driver.catch_up() == 0
+
+
+def drive(namesrv: str, folder: Path, topology: tuple[str, str], commits: int, last: str) -> None:
+    """Be a driver that commits some batches, and is killed in the midst of the next one."""
+    driver = LocalDriver(namesrv, folder, 3, job=windows(*topology))
+    for _ in range(commits):
+        driver.commit(driver.process())
+    end = driver.process()
+    if last == "committed":
+        driver.commit(end)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("cluster", ["embedded"], indirect=True)
+def test_drivers_that_are_killed_lose_and_double_nothing(rig: Rig) -> None:
+    events, results = rig.topic(queues=1), rig.topic()
+    sent = [("ab"[n % 2], n) for n in range(12)]
+    send(rig, events, 0, sent)
+    deaths = [(0, "staged"), (0, "committed"), (1, "staged"), (1, "committed"), (2, "staged")]
+    for commits, last in deaths:
+        given = (rig.namesrv, rig.folder, (events, results), commits, last)
+        process = multiprocessing.get_context("spawn").Process(target=drive, args=given)
+        process.start()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+    with LocalDriver(rig.namesrv, rig.folder, 3, job=windows(events, results)) as driver:
+        settle(rig, driver)
+        assert driver.epoch == len(deaths) + 1
+        assert driver.record.counters["records_in"] == 2 * len(sent)
+    assert sorted(rig.read(results)) == sorted((key, b"1") for key, _ in sent[:-1])
 
 
 def test_topic_is_made_as_it_is_named_and_can_be_read_by_others(rig: Rig) -> None:

@@ -100,6 +100,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     progress: dict[str, int] = {}
     #: When each origin of event time last had a record, or was first missed, ms since 1970.
     seen: dict[str, int] = {}
+    #: Origins of event time that were silent in the batch.
+    idle: list[str] = []
     #: Wall clock of the batch, ms since 1970.
     clock: int = 0
     #: When an operator wants a batch by the wall clock, ms since 1970.

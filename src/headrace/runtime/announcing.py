@@ -8,6 +8,7 @@ the commit knows of every sender, one task speaks for all of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.runtime.chunk import NEVER
@@ -42,9 +43,16 @@ def announcements(
     for sink in plan.throughs:
         if not plan.timed_behind(sink.name):
             continue
-        watermark = watermark_of(plan, sink, time, record.progress)
-        if (watermark.begin() or again) and watermark.time != NEVER:
-            found[sink.name] = watermark.time
+        # Who was silent in the last batch, then who is now: an announcement that waited for this
+        # batch must not be held up by those who have fallen silent meanwhile.
+        known = record.progress.get(sink.name, NEVER)
+        reached = known
+        for idle in (record.idle, time.idle):
+            watermark = watermark_of(plan, sink, replace(time, idle=idle), {sink.name: reached})
+            watermark.begin()
+            reached = watermark.time
+        if reached != NEVER and (reached > known or again):
+            found[sink.name] = reached
     return found
 
 

@@ -260,11 +260,13 @@ def committed_time(record: CommitRecord, summaries: Iterable[Summary]) -> Commit
     seen = {name: at for summary in summaries for name, at in (summary.seen or {}).items()}
     seen.update((name, clock) for summary in summaries for name in summary.watermarks)
     due = [summary.due for summary in summaries if summary.due is not None]
+    moved = {name for summary in summaries for name in summary.watermarks}
     return msgspec.structs.replace(
         record,
         watermarks=_highest(record.watermarks, [summary.watermarks for summary in summaries]),
         progress=_highest(record.progress, [summary.progress for summary in summaries]),
         seen=seen,
+        idle=[name for summary in summaries for name in summary.idle if name not in moved],
         clock=clock,
         due=min(due, default=None),
     )

@@ -101,6 +101,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ends: dict[QueueName, int] | None = None
     #: Of the first split only: since when each origin had been silent when the batch began.
     seen: dict[str, int] | None = None
+    #: Of the first split only: origins that had been silent for too long when the batch began.
+    idle: list[str] = []
     #: Wall clock of the batch, ms since 1970.
     clock: int = 0
     #: When an operator wants a batch by the wall clock, ms since 1970.
@@ -382,6 +384,7 @@ class Task:
             splits=splits,
             ends=None if ends is None else dict(ends),
             seen=None if ends is None else self._context.control.seen,
+            idle=[] if ends is None else self._context.control.idle,
             clock=self._context.wall_clock,
             due=self._runner.due,
             watermarks=self._context.moved,

@@ -50,11 +50,11 @@ class JobTopics:
         """Give what must hold of the last commit, one after the other, for all to be done.
 
         That is what is in the topics now, then what it becomes in those that the job writes for
-        itself, once for each of them: one may be fed by what came through another.
+        itself: for each of them first the records, then event time, which follows them.  One may
+        be fed by what came through another.
         """
         yield _reaches(self._ends())
-        for _ in self._connection.plan.topology.throughs:
-            # Event time follows the records through a topic.
+        for _ in range(2 * len(self._connection.plan.topology.throughs)):
             answer = self._ask()
             assert answer.record is not None, "a job that runs has one"
             owed = owes_batch(self._connection.plan, answer, self.queues)
