@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.protocol.transactions import CommitAnswer, CommitRecord
 from headrace.runtime.commits import BatchEnd
+from headrace.runtime.control import Summary
 from headrace.runtime.state_checks import Migrations, settled_record
-from headrace.runtime.task import Summary
 from headrace.settings import JobSettings
 from headrace.spark import worker
 from headrace.spark.coordinator import assemble

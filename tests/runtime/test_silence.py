@@ -9,6 +9,7 @@ import pytest
 
 from headrace import serdes
 from headrace.protocol.transactions import CommitRecord, StagedPart, StateSummary
+from headrace.runtime.control import Summary
 from headrace.runtime.silence import (
     BatchTime,
     batch_time,
@@ -16,7 +17,6 @@ from headrace.runtime.silence import (
     is_due,
     origins_of,
 )
-from headrace.runtime.task import Summary
 from headrace.topology import SelectTimestamp, Topology
 from headrace.topology.operators import KeyBy, Operator, Sink, Source
 from tests.runtime.tumbling import TumblingCount

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace import serdes, tumbling
+from headrace import TopologyTestDriver, serdes, tumbling
 from headrace.client import Admin, Client
 from headrace.spark import StreamJob, assert_same_on_spark
 from headrace.streams import StreamBuilder
@@ -78,6 +78,6 @@ def test_spark_gives_what_the_test_driver_gives() -> None:
     events = [Event("ab"[n % 2], n, (7 * n) % 50, n % 2) for n in range(40)]
     ends = [Event("end", 0, 10_000, number) for number in range(2)]
     topology = in_driver.windows(in_driver.twice)
-    with in_driver.TopologyTestDriver(topology, queues={"events": 2}) as driver:
+    with TopologyTestDriver(topology, queues={"events": 2}) as driver:
         in_driver.send(driver, [*events, *ends], [13, 30])
         assert_same_on_spark(driver)

@@ -22,7 +22,7 @@ from headrace.topology.times import SelectTimestamp
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.task import Control, Summary
+    from headrace.runtime.control import Control, Summary
     from headrace.topology import StagePlan
     from headrace.topology.operators import Operator
 

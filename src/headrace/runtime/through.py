@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import QueueName
+    from headrace.runtime.control import Control
     from headrace.runtime.messages import SourceTask
-    from headrace.runtime.task import Control
     from headrace.topology.through import Through, ThroughSource
 
 __all__ = ["ThroughReader", "ThroughWriter", "watermark_messages"]

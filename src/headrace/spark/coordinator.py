@@ -14,10 +14,10 @@ import msgspec
 from headrace.errors import JobFailedError
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.commits import BatchEnd
+from headrace.runtime.control import Summary
 from headrace.runtime.failures import raise_failure
 from headrace.runtime.silence import committed_time
 from headrace.runtime.standing import IN, OUT
-from headrace.runtime.task import Summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

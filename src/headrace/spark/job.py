@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.protocol.transactions import CommitRecord
+    from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state_checks import Migrations
-    from headrace.runtime.task import Summary
     from headrace.spark.worker import PlanHandle
     from headrace.topology import Topology
 

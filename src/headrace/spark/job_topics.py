@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from headrace.protocol.transactions import CommitRecord, PlanAnswer, QueueName
+    from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.standing import QueueLag
-    from headrace.runtime.task import Summary
-
 __all__ = ["JobTopics"]
 
 

@@ -17,11 +17,12 @@ from headrace.client import MessageQueue
 from headrace.errors import FencedError
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
+from headrace.runtime.control import Control, control_blocks
 from headrace.runtime.failures import describe_failure
 from headrace.runtime.planning import PlannedBatch, Split, make_splits, plan_batch
 from headrace.runtime.silence import milliseconds
 from headrace.runtime.source_task import run_source
-from headrace.runtime.task import Control, control_blocks, guarded
+from headrace.runtime.task import guarded
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.worker import PlanHandle, connection, end_of_task, make_task
 

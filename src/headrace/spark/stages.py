@@ -8,7 +8,8 @@ import msgspec
 import pyarrow as pa
 
 from headrace.runtime.blocks import Block, BlockKind
-from headrace.runtime.task import Control, guarded
+from headrace.runtime.control import Control
+from headrace.runtime.task import guarded
 from headrace.spark.rows import blocks_of, rows_of
 from headrace.spark.worker import PlanHandle, RemoteFinder, connection, end_of_task, make_task
 

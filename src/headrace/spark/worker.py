@@ -21,11 +21,12 @@ from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.local_state import LocalCopies
 from headrace.runtime.record_errors import Original
 from headrace.runtime.state_topic import StateTopicReader
-from headrace.runtime.task import Control, Task
+from headrace.runtime.task import Task
 from headrace.runtime.task import TaskContext as RuntimeContext
 
 if TYPE_CHECKING:
     from headrace.client import Client
+    from headrace.runtime.control import Control
     from headrace.runtime.record_errors import Finder
 
 __all__ = ["PlanHandle", "RemoteFinder", "connection", "end_of_task", "make_task"]

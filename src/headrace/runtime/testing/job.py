@@ -12,6 +12,7 @@ from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.announcing import announcements, owes_announcement
 from headrace.runtime.blocks import BlockKind
 from headrace.runtime.commits import Attempt
+from headrace.runtime.control import Control, Summary
 from headrace.runtime.silence import (
     BatchTime,
     batch_time,
@@ -19,7 +20,7 @@ from headrace.runtime.silence import (
     is_due,
     origins_of,
 )
-from headrace.runtime.task import Control, Summary, Task
+from headrace.runtime.task import Task
 from headrace.runtime.testing.batches import CommittedBatches
 from headrace.runtime.testing.memory import BatchCopies, MemoryCopies, MemoryWriter, SavedChanges
 from headrace.runtime.testing.reading import SourceQueues
