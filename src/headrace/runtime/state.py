@@ -7,6 +7,7 @@ that a copy that differs from what was committed is noticed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
@@ -129,8 +130,10 @@ class StateStore:
         self._before: dict[bytes, bytes | None] = {}
         #: Changed keys in order, of those first bytes that ranges were asked of.
         self._ordered: dict[int, SortedSet[bytes]] = {}
-        #: Keys that changed since, and that the next range puts in order.
+        #: Keys that changed since; and those of them, by first byte, that a range looked through
+        #: and that the next one of theirs puts in order.
         self._unordered: list[bytes] = []
+        self._waiting: dict[int, list[bytes]] = defaultdict(list)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Look keys up, changes of this batch first."""
@@ -203,7 +206,7 @@ class StateStore:
         family = start[0]
         if family not in self._ordered:
             self._ordered[family] = SortedSet(k for k in self._changes if k and k[0] == family)
-        self._order()
+        self._order(family)
         changed = list(self._ordered[family].irange(start, stop, (True, False)))
         base = self._noted(self._base.range(start, stop))
         if not changed:
@@ -222,11 +225,12 @@ class StateStore:
             before[key] = value
             yield key, value
 
-    def _order(self) -> None:
+    def _order(self, family: int) -> None:
         unordered, self._unordered = self._unordered, []
-        for family, keys in self._ordered.items():
-            first = bytes((family,))
-            keys.update([key for key in unordered if key.startswith(first)])
+        for known in self._ordered if unordered else ():
+            first = bytes((known,))
+            self._waiting[known] += [key for key in unordered if key.startswith(first)]
+        self._ordered[family].update(self._waiting.pop(family, ()))
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Give all entries, changes included, in the order of their keys."""
@@ -243,16 +247,23 @@ class StateStore:
         unseen = [key for key in self._changes if key not in self._before]
         self._before.update(zip(unseen, self._base.get_many(unseen), strict=True))
         before = self._before
-        changed = [key for key, value in self._changes.items() if value != before[key]]
-        olds = [before[key] for key in changed]
-        news = [self._changes[key] for key in changed]
-        bodies = encode_entries(changed, news)
-        count = self._base_count + olds.count(None) - news.count(None)
-        gained, lost = _live(bodies, news), _live(encode_entries(changed, olds), olds)
-        checksum = self._base_checksum + sum(map(crc32, gained)) - sum(map(crc32, lost))
+        keys: list[bytes] = []
+        news: list[bytes | None] = []
+        olds: dict[bytes, bytes | None] = {}
+        for key, new in self._changes.items():
+            old = before[key]
+            if new != old:
+                keys.append(key)
+                news.append(new)
+                if old is not None:
+                    olds[key] = old
+        bodies = encode_entries(keys, news)
+        count = self._base_count + len(keys) - len(olds) - news.count(None)
+        replaced = encode_entries(list(olds), list(olds.values()))
+        checksum = self._base_checksum + _checksum(bodies) - _checksum(replaced)
         # A commit of an older release says no size.
-        size = max(0, self._base_size + sum(map(len, gained)) - sum(map(len, lost)))
-        return ChangeSet(changed, news, bodies, count, checksum % _MODULUS, size)
+        size = max(0, self._base_size + _size(bodies) - _size(replaced))
+        return ChangeSet(keys, news, bodies, count, checksum % _MODULUS, size)
 
 
 def _overlaid(
@@ -269,10 +280,13 @@ def _overlaid(
     yield from changes[at:]
 
 
-def _live(bodies: pa.BinaryArray, values: list[bytes | None]) -> list[bytes]:
-    return [
-        body for body, value in zip(bodies.to_pylist(), values, strict=True) if value is not None
-    ]
+def _checksum(bodies: pa.BinaryArray) -> int:
+    # A delete has no body, and that of no bytes is zero.
+    return sum(map(crc32, bodies.to_pylist()))
+
+
+def _size(bodies: pa.BinaryArray) -> int:
+    return pc.sum(pc.binary_length(bodies)).as_py() or 0
 
 
 def encode_entries(keys: list[bytes], values: list[bytes | None]) -> pa.BinaryArray:

@@ -18,7 +18,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,6 +118,8 @@ class Buckets:
         self._cleared = done
         self._changed: dict[int, set[bytes]] = defaultdict(set)
         self._changed_blocks: set[tuple[int, bytes, int]] = set()
+        #: Whether some record came without the bytes of its value.
+        self._unwritten = False
 
     def load(self, numbers: Int64s, keys: Sequence[bytes], *, whole: bool = True) -> None:
         """Read the entries of places that are not known yet, many at once.
@@ -200,6 +202,8 @@ class Buckets:
 
     def add(self, number: int, key: bytes, record: Kept) -> None:
         """Add a record to a place that was loaded before."""
+        if record.raw is None:
+            self._unwritten = True
         bucket = self._bucket(number)
         records = bucket.get(key)
         if records is None:
@@ -258,34 +262,36 @@ class Buckets:
         """Write what changed."""
         if self._cleared < self._done:
             self._clear()
-        places = [(number, key) for number, keys in self._changed.items() for key in keys]
-        self._changed.clear()
-        heads = [self._held[number][key] for number, key in places]
         blocks = [place for place in self._changed_blocks if place[0] >= self._done]
         self._changed_blocks.clear()
         full = [self._full[number, key].held[block] for number, key, block in blocks]
-        with writing(self._operator, f"its state (serde {self._serde!r})"):
-            raw_values([record for one in (*heads, *full) for record in one], self._serde)
+        if self._unwritten:
+            heads = [self._held[n][key] for n, keys in self._changed.items() for key in keys]
+            with writing(self._operator, f"its state (serde {self._serde!r})"):
+                raw_values([record for one in (*heads, *full) for record in one], self._serde)
         self._store.put_many([self._block_key(*one) for one in blocks], list(map(packed, full)))
-        self._put(places, [self._opened(*one) for one in zip(places, heads, strict=True)])
+        for number, keys in self._changed.items():
+            self._put(number, list(keys))
+        self._changed.clear()
 
-    def _opened(self, place: Place, records: list[Kept]) -> bytes:
+    def _put(self, number: int, keys: list[bytes]) -> None:
+        prefix, bucket = self._prefix(number), self._held[number]
+        entries = [prefix + key for key in keys]
+        values = [self._opened(number, key, bucket[key]) for key in keys]
+        if self._stored.get(number) is False:
+            self._store.add_many(entries, values)
+        else:
+            self._store.put_many(entries, values)
+
+    def _opened(self, number: int, key: bytes, records: list[Kept]) -> bytes:
         """Write the open block of a place, or begin a new one where it has become too long."""
         entry = packed(records)
         if len(entry) > BLOCK_BYTES:
-            self._store.put(self._block_key(*place, self._close_block(*place)), entry)
+            self._store.put(self._block_key(number, key, self._close_block(number, key)), entry)
             entry = b""
-        if self._full and place in self._full:
-            return _COUNT.pack(self._full[place].count) + entry
+        if self._full and (full := self._full.get((number, key))) is not None:
+            return _COUNT.pack(full.count) + entry
         return _NO_BLOCKS + entry
-
-    def _put(self, places: list[Place], values: list[bytes]) -> None:
-        prefixes = {number: self._prefix(number) for number, _ in places}
-        entries = [prefixes[number] + key for number, key in places]
-        fresh = [self._stored.get(number) is False for number, _ in places]
-        self._store.add_many(list(compress(entries, fresh)), list(compress(values, fresh)))
-        known = [not one for one in fresh]
-        self._store.put_many(list(compress(entries, known)), list(compress(values, known)))
 
     def _bucket(self, number: int) -> Bucket:
         bucket = self._held.get(number)
