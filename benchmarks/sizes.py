@@ -32,8 +32,9 @@ class Sizes:
     latency_rate: int
     latency_seconds: int
     latency_warm_up: int
-    #: Words for RocketMQ Streams, and how long its start takes.
+    #: Words and events for RocketMQ Streams, and how long its start takes.
     peer_words: int
+    peer_events: int
     peer_start: timedelta
     #: Lines of the Java producer, and lines in each of its batches.
     produced_lines: int
@@ -74,6 +75,7 @@ FULL = Sizes(
     latency_seconds=20,
     latency_warm_up=10,
     peer_words=50_000,
+    peer_events=5_000,
     peer_start=timedelta(seconds=25),
     produced_lines=1_000_000,
     produced_batch=200,
@@ -105,6 +107,7 @@ SMALL = Sizes(
     latency_seconds=1,
     latency_warm_up=1,
     peer_words=500,
+    peer_events=500,
     peer_start=timedelta(seconds=25),
     produced_lines=10_000,
     produced_batch=200,

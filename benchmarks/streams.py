@@ -27,11 +27,11 @@ from headrace.columns import sum as sum_of
 from headrace.protocol.transactions import CommitRecord
 from headrace.spark import StreamJob
 
-__all__ = ["PIPELINES", "map_lambda", "state_10m"]
+__all__ = ["PIPELINES", "WINDOW_KEYS", "map_lambda", "state_10m"]
 
 _MANY_KEYS = 100_000
 _FEW_KEYS = 10_000
-_WINDOW_KEYS = 10_000
+WINDOW_KEYS = 10_000
 _WINDOW = timedelta(seconds=10)
 #: Event time from one event to the next.
 _EVENT = timedelta(seconds=1) / EVENTS_PER_SECOND
@@ -132,10 +132,10 @@ class Pipeline:
 PIPELINES: Mapping[str, Pipeline] = {
     "map_lambda": Pipeline(mapped, _MANY_KEYS),
     "aggregate_python": Pipeline(aggregated, _MANY_KEYS),
-    "window_tumbling": Pipeline(tumbled, _WINDOW_KEYS),
-    "window_hopping": Pipeline(hopped, _WINDOW_KEYS),
+    "window_tumbling": Pipeline(tumbled, WINDOW_KEYS),
+    "window_hopping": Pipeline(hopped, WINDOW_KEYS),
     "join_interval": Pipeline(joined, None, both=True),
-    "window_columns": Pipeline(tumbled_columns, _WINDOW_KEYS),
+    "window_columns": Pipeline(tumbled_columns, WINDOW_KEYS),
     "word_count_columns": Pipeline(counted_words, None, words=True),
 }
 

@@ -39,6 +39,7 @@ class Ratio:
 
 _FLOOR = Ratio("word_count_1k", "word_count_floor_1k")
 _STREAMS = Ratio("word_count_1k", "rocketmq_streams_1k")
+_STREAMS_WINDOW = Ratio("window_tumbling", "rocketmq_streams_window")
 _PRODUCE = Ratio("produce_java_ours", "produce_java_real")
 _PULL = Ratio("pull_ours", "pull_real")
 _SEND = Ratio("send_async_java_ours", "send_async_java_real")
@@ -55,6 +56,7 @@ RATIOS = [
     _MANY_KEYS,
     _FLOOR,
     _STREAMS,
+    _STREAMS_WINDOW,
     _PRODUCE,
     _SEND,
     _DURABLE,
@@ -86,6 +88,8 @@ TARGETS: dict[str, Target | None] = {
     "rocketmq_streams_1k": None,
     "rocketmq_streams_ours": None,
     _STREAMS.name: Target("at least", 300),
+    "rocketmq_streams_window": None,
+    _STREAMS_WINDOW.name: None,
     "produce_java_ours": None,
     "produce_java_ours_sync": None,
     "produce_java_real": None,
