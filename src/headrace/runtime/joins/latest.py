@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Arrivals, Meetings, merged_sides
@@ -93,10 +94,11 @@ class LatestValues:
         distinct = list(dict.fromkeys(keys))
         for port, (values, serde) in enumerate(zip(self._values, self._serdes, strict=True)):
             entries = self._store.get_many([_FAMILIES[port] + key for key in distinct])
-            for key, entry in zip(distinct, entries, strict=True):
-                if entry is not None:
-                    (time,) = _TIME.unpack_from(entry)
-                    values[key] = (time, serde.deserialize(entry[_TIME.size :]))
+            found = [(key, e) for key, e in zip(distinct, entries, strict=True) if e is not None]
+            raws = pa.array([entry[_TIME.size :] for _, entry in found], pa.binary())
+            read = serde.deserialize_many(raws) if found else []
+            for (key, entry), value in zip(found, read, strict=True):
+                values[key] = (_TIME.unpack_from(entry)[0], value)
 
     def get(self, port: int, key: bytes) -> tuple[int, Any] | None:
         """Give time and value of a key that was loaded; None where there is none."""
