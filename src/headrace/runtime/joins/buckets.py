@@ -151,21 +151,23 @@ class Buckets:
         distinct, starts = np.unique(numbers[order], return_index=True)
         found: list[Place] = []
         for number, own in zip(distinct.tolist(), np.split(order, starts[1:]), strict=True):
-            if number < self._done:
+            if number < self._done or not self._may_hold(number, len(own)):
                 continue
             read = self._read[number]
             fresh = dict.fromkeys([key for i in own.tolist() if (key := keys[i]) not in read])
             read.update(fresh)
-            if len(fresh) < _FEW or self._holds(number):
-                found += [(number, key) for key in fresh]
+            found += [(number, key) for key in fresh]
         return found
 
-    def _holds(self, number: int) -> bool:
-        """Tell whether the store held anything of a stretch when the batch began."""
-        if number not in self._stored:
+    def _may_hold(self, number: int, wanted: int) -> bool:
+        """Tell whether the store held anything of a stretch when the batch began.
+
+        It is asked only where so much is wanted that a look at the whole stretch is worth it.
+        """
+        if number not in self._stored and wanted >= _FEW:
             bounds = self._prefix(number), self._prefix(number + 1)
             self._stored[number] = self._store.began_with(*bounds)
-        return self._stored[number]
+        return self._stored.get(number, True)
 
     def load_blocks(self, blocks: Iterable[tuple[int, bytes, int]]) -> None:
         """Read some of the full blocks of places that were loaded before."""
@@ -204,7 +206,9 @@ class Buckets:
         """Add a record to a place that was loaded before."""
         if record.raw is None:
             self._unwritten = True
-        bucket = self._bucket(number)
+        bucket = self._held.get(number)
+        if bucket is None:
+            bucket = self._bucket(number)
         records = bucket.get(key)
         if records is None:
             bucket[key] = [record]
