@@ -58,6 +58,8 @@ class Sizes:
     restored_keys: int
     #: Windows of each kind that are opened and closed.
     closed_windows: int
+    #: Records of one key that wait in a join.
+    hot_records: int
     #: Longest wait for any one step; a step that takes longer has failed.
     patience: timedelta
 
@@ -91,6 +93,7 @@ FULL = Sizes(
     many_queues=10_000,
     restored_keys=1_000_000,
     closed_windows=1_000_000,
+    hot_records=100_000,
     patience=timedelta(minutes=15),
 )
 
@@ -123,5 +126,6 @@ SMALL = Sizes(
     many_queues=100,
     restored_keys=10_000,
     closed_windows=2_000,
+    hot_records=2_000,
     patience=timedelta(minutes=2),
 )

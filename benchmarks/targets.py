@@ -122,4 +122,6 @@ TARGETS: dict[str, Target | None] = {
     "growth_windows": Target("below", 1),
     "growth_windows_batch": None,
     "growth_open_step": None,
+    "growth_hot_key": Target("below", 2),
+    "growth_hot_key_batch": None,
 }

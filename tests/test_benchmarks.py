@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import compaction, store_life
+from benchmarks import closed_windows, compaction, hot_keys, store_life
 from benchmarks.growth.compacted import write_amplification
 from benchmarks.growth.held import held
 from benchmarks.measures import Benchmark, Plan, Runner, benchmark, chosen, discover
@@ -75,6 +76,18 @@ def test_growth_is_measured(tmp_path: Path) -> None:
     assert all(value > 0 for value in held(tmp_path, 2_000_000).values())
     # Half of a log is dirty when it is compacted: about one byte more for each that was sent.
     assert 0.5 < write_amplification(10_000) < 2.5
+
+
+def test_the_growth_of_state_is_measured() -> None:
+    """In this process: it needs no broker."""
+    plan = Plan(1, replace(SMALL, closed_windows=600, hot_records=1000))
+    [closed] = closed_windows.closed_windows(plan)
+    [beside] = closed_windows.open_windows(plan)
+    [hot] = hot_keys.hot_keys(plan)
+    assert set(closed) | set(beside) | set(hot) <= set(TARGETS)
+    assert closed["growth_windows"] == 0
+    assert beside["growth_open_step"] > 0
+    assert 0 < hot["growth_hot_key"] < 20
 
 
 @pytest.mark.spark
