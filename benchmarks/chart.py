@@ -8,8 +8,8 @@ from html import escape
 
 __all__ = ["Panel", "charts"]
 
-_WIDTH, _HEIGHT, _COLUMNS = 260, 170, 3
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 40, 30
+_WIDTH, _HEIGHT, _COLUMNS = 260, 186, 3
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 58, 30
 _INK, _FAINT, _LINE = "#24292f", "#d0d7de", "#0969da"
 
 
@@ -61,7 +61,7 @@ def _panel(panel: Panel) -> list[str]:
     ]
     parts = [
         _text(12, 22, panel.title, weight="bold"),
-        _text(_LEFT, 35, panel.unit, fill="#57606a"),
+        _text(12, 36, panel.unit, fill="#57606a"),
     ]
     for share in (0.0, 0.5, 1.0):
         y = _TOP + inner_height * (1 - share)
@@ -71,9 +71,10 @@ def _panel(panel: Panel) -> list[str]:
         parts.append(_text(_LEFT - 6, y + 4, _number(top * share), anchor="end"))
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     parts.append(f'<polyline points="{path}" fill="none" stroke="{_LINE}" stroke-width="2"/>')
-    for (x, y), amount, value in zip(points, amounts, values, strict=True):
+    anchors = ["start", *["middle"] * (len(values) - 2), "end"]
+    for (x, y), amount, value, anchor in zip(points, amounts, values, anchors, strict=False):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{_LINE}"/>')
-        parts.append(_text(x, y - 8, _number(value), anchor="middle"))
+        parts.append(_text(x, y - 8, _number(value), anchor=anchor))
         parts.append(_text(x, _HEIGHT - _BOTTOM + 16, amount, anchor="middle"))
     return parts
 
@@ -109,6 +110,12 @@ def _round_up(value: float) -> float:
 
 
 def _number(value: float) -> str:
-    if value >= 1000:
-        return f"{value:,.0f}"
+    """Write a number with three digits.
+
+    >>> [_number(value) for value in (0.00169, 178, 5000, 165_254, 4_413_470)]
+    ['0.00169', '178', '5 k', '165 k', '4.41 M']
+    """
+    for unit, name in ((1_000_000, " M"), (1000, " k")):
+        if value >= unit * 0.9995:
+            return f"{value / unit:.3g}{name}"
     return f"{value:.3g}"
