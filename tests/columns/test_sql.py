@@ -162,11 +162,19 @@ def test_literals_of_other_types_are_other_measures() -> None:
         ("select city, count(*) from orders group by rollup (city)", "does not know Rollup"),
         ("select count(distinct price) as n from orders group by city", "takes no distinct"),
         ("select others.price from orders", "no stream 'others'"),
+        ("select uper(city) from orders", "no function 'uper', did you mean 'upper'?"),
+        (
+            "select city, count(*) from orders group by city, tumble(t, 1)",
+            r"group_by\(...\).window",
+        ),
         ("select sin(price) as s from orders", "does not know Sin"),
         ("select cast(price as json) as s from orders", "cast knows"),
         ("select prize from orders", "did you mean 'price'"),
         ("select city + 1 as s from orders", "no kernel"),
-        ("select row_number() over (partition by city) as n from orders", "does not know Window"),
+        (
+            "select row_number() over (partition by city) as n from orders",
+            "does not know window functions",
+        ),
         ("select current_date as d from orders", "does not know CurrentDate"),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from headrace.columns.aggregates import Measure
@@ -73,6 +74,21 @@ def _refused(node: Any, why: str) -> TopologyError:
         f"{why}: {node.sql()[:200]}",
         hint="see docs/columns.md for what sql() takes; other steps can stand before and behind it",
     )
+
+
+def _unknown(item: Any) -> str:
+    """Say what stands there that is not known."""
+    kind = type(item).__name__
+    if kind == "Window":
+        return "sql() does not know window functions"
+    if kind != "Anonymous":
+        return f"sql() does not know {kind}"
+    name = str(item.this).lower()
+    if name in ("tumble", "hop", "session"):
+        return f"sql() does not know {name}: group_by(...).window(...).agg(...) gathers by time"
+    functions = {call for call, _ in _CALLS.values()} | {*_MEASURES.values(), "coalesce", "round"}
+    close = get_close_matches(name, functions, 1)
+    return f"sql() has no function '{name}'" + (f", did you mean '{close[0]}'?" if close else "")
 
 
 #: Parts of a statement that are read; every other that is given is refused.
@@ -250,6 +266,8 @@ class _Reader:
                 yield str(item.name), item
             elif kind in _MEASURES:
                 yield Measure(_MEASURES[kind], self._argument(item)).column, item
+            elif kind in ("Anonymous", "Window"):
+                raise _refused(item, _unknown(item))
             else:
                 raise _refused(item, "a computed column needs a name, as in price * 2 as twice")
 
@@ -268,7 +286,7 @@ class _Reader:
         elif kind in self._exceptions:
             node = self._exceptions[kind](item)
         else:
-            raise _refused(item, f"sql() does not know {kind}")
+            raise _refused(item, _unknown(item))
         key = self._keys.get(node)
         return node if key is None else Name(key)
 
