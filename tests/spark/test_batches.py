@@ -100,7 +100,9 @@ def test_every_batch_comes_once_in_order_also_after_failures_and_a_restart(
     assert sorted(value for _, value in calls(notes)) == sorted(LINES)
 
 
-def test_parquet_holds_every_record_once(rig: Rig, tmp_path: Path) -> None:
+def test_parquet_holds_every_record_once(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lines, folder = rig.topic(queues=2), tmp_path / "parquet"
     builder = StreamBuilder(f"parquet-{lines}")
     words = builder.source(lines, serdes.string)
@@ -117,6 +119,8 @@ def test_parquet_holds_every_record_once(rig: Rig, tmp_path: Path) -> None:
     numbered.sink_dataframe(write, name="files")
     rig.send(lines, LINES)
     run(rig, builder.build(), max_records_per_batch=150)
+    assert "after the files were written" in caplog.text
+    assert "test_batches.py" in caplog.text
     assert tries[:3] == [tries[0]] * 3
     assert len(set(tries)) == len(tries) - 2
     session = SparkSession.getActiveSession()

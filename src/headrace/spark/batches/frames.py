@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from headrace.runtime.batches.reading import batch_table, read_cut, table_schema
 from headrace.runtime.planning import make_splits
+from headrace.spark.batches.failures import failed_call
 from headrace.spark.worker import PlanHandle, connection, end_of_task
 from headrace.topology import BatchSink, BatchToken
 
@@ -56,15 +57,26 @@ class FrameWriter:
         self._tag = f"{plan.job}-{sink.name}"
 
     def __call__(self, cut: Cut) -> None:
-        """Call the writer with a batch, unless no record of it counts."""
+        """Call the writer with a batch, unless no record of it counts.
+
+        Raises
+        ------
+        UserCodeError
+            The writer raised.
+        """
         context = self._session.sparkContext
         context.setLocalProperty("spark.scheduler.pool", _POOL)
         context.addJobTag(self._tag)
         # A task that hangs takes a slot: one is left for the job.
         tasks = max(1, min(self._plan.settings.partitions, context.defaultParallelism - 1))
         frame = frame_of(self._session, self._handle, self._sink, cut, tasks)
-        if self._plan.shows_commits_only or not frame.isEmpty():
+        if not self._plan.shows_commits_only and frame.isEmpty():
+            return
+        try:
             self._sink.writer(frame, BatchToken(self._plan.job, cut.batch))
+        except Exception as error:
+            writer = self._sink.writer.function
+            raise failed_call(self._sink, cut.batch, error, writer) from error
 
     def interrupt(self) -> None:
         """Cancel what runs in Spark, from another thread."""

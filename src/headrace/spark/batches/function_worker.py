@@ -19,8 +19,8 @@ from headrace.runtime.batches.cutting import Cut
 from headrace.runtime.batches.reading import batch_records, read_cut
 from headrace.runtime.failures import describe_failure
 from headrace.runtime.job_plan import JobConnection, JobPlan
+from headrace.spark.batches.failures import failed_call
 from headrace.topology import BatchToken, ForEachBatch
-from headrace.user_lines import user_line
 
 __all__ = ["run", "serve"]
 
@@ -42,11 +42,7 @@ def run(job: JobConnection, sink: ForEachBatch, cut: Cut) -> None:
     try:
         sink.function(batch_records(sink, messages), token)
     except Exception as error:
-        place = user_line(error, sink.function)
-        raise UserCodeError(
-            f"for_each_batch '{sink.name}' (made at {sink.origin}) failed on batch {cut.batch}:"
-            f" {type(error).__name__}: {error}" + (f"\n  {place}" if place else "")
-        ) from error
+        raise failed_call(sink, cut.batch, error, sink.function) from error
 
 
 def serve(channel: Connection) -> None:

@@ -165,7 +165,9 @@ class BatchRunner:
                 self._wake.clear()
                 continue
             try:
-                if not self._step() and self._through < self._wanted:
+                found = self._step()
+                self._failures, self._error = 0, None
+                if not found and self._through < self._wanted:
                     self._stopping.wait(_VISIBLE_SOON)
             except OffsetExpiredError as error:
                 if not self._goes_on(error):
@@ -199,7 +201,6 @@ class BatchRunner:
         finally:
             self._since = None
         self._handed_over += 1
-        self._failures, self._error = 0, None
         failpoint("batches.called")
 
     def _failed(self, error: Exception) -> None:
@@ -209,10 +210,10 @@ class BatchRunner:
         self._error = str(error) or type(error).__name__
         pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10), _LONGEST_PAUSE)
         logger.warning(
-            "%s failed %d times at one batch, and is called again in %g s: %s",
+            "%s tries again in %g s after failure %d in a row: %s",
             self._named_self,
-            self._failures,
             pause,
+            self._failures,
             self._error,
         )
         self._stopping.wait(pause)

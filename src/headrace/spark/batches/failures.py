@@ -1,0 +1,40 @@
+"""What users' code raises on a batch, told with the operator and the user's own line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.errors import UserCodeError
+from headrace.user_lines import user_line
+
+if TYPE_CHECKING:
+    from headrace.topology import BatchSink
+
+__all__ = ["failed_call"]
+
+#: What Spark raises holds the whole stack of its Java side.
+_SHOWN = 2000
+
+
+def failed_call(
+    sink: BatchSink, batch: int, error: Exception, function: Callable[..., object] | None
+) -> UserCodeError:
+    """Make the error for a call that failed.
+
+    Examples
+    --------
+    >>> from headrace import StreamBuilder, serdes
+    >>> builder = StreamBuilder("job")
+    >>> words = builder.source("words", serdes.string)
+    >>> words.for_each_batch(lambda records, token: None, name="each")
+    <end of 'each'>
+    >>> (sink,) = builder.build().batch_sinks
+    >>> str(failed_call(sink, 7, ValueError("no room"), None)).partition(" (made")[0]
+    "for_each_batch 'each'"
+    """
+    place = user_line(error, function)
+    return UserCodeError(
+        f"{sink.label} '{sink.name}' (made at {sink.origin}) failed on batch {batch}:"
+        f" {type(error).__name__}: {str(error)[:_SHOWN]}" + (f"\n  {place}" if place else "")
+    )
