@@ -97,14 +97,12 @@ class Meetings:
 
     def chunk(self, late_below: Int64s | None = None) -> Chunk:
         """Give them all."""
-        if not self.rows:
-            return Chunk.empty()
-        keys, values, times, marks, windows = map(list, zip(*self.rows, strict=True))
+        windows = [row[4] for row in self.rows]
         return Chunk(
-            keys,
-            values,
-            np.array(times, np.int64),
-            np.array(marks, np.int64),
+            [row[0] for row in self.rows],
+            [row[1] for row in self.rows],
+            np.array([row[2] for row in self.rows], np.int64),
+            np.array([row[3] for row in self.rows], np.int64),
             windows if any(windows) else None,
             late_below=late_below,
         )
