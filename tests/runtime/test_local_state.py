@@ -237,3 +237,10 @@ def entries(folder: Path, topic: FakeTopic, summary: StateSummary | None) -> dic
         return dict(copy.base.scan())
     finally:
         copy.close()
+
+
+def test_filters_are_in_use_also_in_a_database_that_exists(job: Job, tmp_path: Path) -> None:
+    job.commit({b"d": b"1"})
+    assert job.content()[b"d"] == b"1"
+    options = max(tmp_path.glob("**/db/OPTIONS-*"), key=lambda path: path.stat().st_mtime_ns)
+    assert "filter_policy=bloomfilter" in options.read_text()

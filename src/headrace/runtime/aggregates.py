@@ -181,7 +181,8 @@ class AggregateProcessor(Processor[Aggregate]):
             return Chunk.empty()
         keys: list[bytes] = rows.keys.to_pylist()
         last = dict(zip(keys, range(len(keys)), strict=True))
-        changed = list(last)
+        # In the order of the store: neighbours lie in the same blocks.
+        changed = sorted(last)
         store = self.context.store(self.operator)
         held = self._algebra.decode_olds(store.get_many(changed))
         try:
@@ -197,7 +198,7 @@ class AggregateProcessor(Processor[Aggregate]):
             raise self._folder.failure(error, int(rows.marks[-1])) from error
         with writing(self.operator, "its state"):
             store.put_many(changed, self._algebra.encode(news).to_pylist())
-        places = np.fromiter(last.values(), np.intp, len(last))
+        places = np.fromiter(map(last.__getitem__, changed), np.intp, len(last))
         order = np.argsort(places)
         late_below = None if rows.late_below is None else rows.late_below[places]
         news_chunk = Chunk(
@@ -216,7 +217,8 @@ class AggregateProcessor(Processor[Aggregate]):
         with writing(self.operator, "a key"):
             keys = encode_keys(chunk.key_list())
         store = self.context.store(self.operator)
-        distinct = list(dict.fromkeys(keys))
+        # In the order of the store: neighbours lie in the same blocks.
+        distinct = sorted(set(keys))
         held = self._algebra.decode_olds(store.get_many(distinct))
         olds = self._old_results(distinct, held)
         accumulators = _present(distinct, held)
@@ -229,7 +231,8 @@ class AggregateProcessor(Processor[Aggregate]):
             chunk = without_bad(chunk, bad)
             dropped = set(bad)
             keys = [key for index, key in enumerate(keys) if index not in dropped]
-        self._write(store, list(dict.fromkeys(keys)), accumulators)
+            distinct = sorted(set(keys))
+        self._write(store, distinct, accumulators)
         if each:
             return chunk.with_values(results)
         last = dict(zip(keys, range(len(keys)), strict=True))

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 from zlib import crc32
 
 import msgspec
 import pyarrow as pa
-from rocksdict import BlockBasedOptions, Options, Rdict, ReadOptions, WriteBatch
+from rocksdict import Rdict, ReadOptions, WriteBatch
 
-from headrace.errors import StateError, StateLockedError, StateMismatchError
+from headrace.errors import StateMismatchError
+from headrace.runtime.databases import open_database
 from headrace.runtime.state import ChangeSet, EmptyBase, StateBase, encode_entries
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 _MARK_KEY = b"\x00mark"
 _MODULUS = 1 << 64
-_LOCK_WAIT = 30.0
-_LOCK_POLL = 0.005
 _SCAN_ROWS = 20_000
 
 
@@ -137,14 +135,14 @@ class LocalCopies:
         if summary is None or summary.end_offset == 0:
             return Copy(EmptyBase())
         folder = self._folder(store, partition)
-        database = _open_database(folder / "db")
+        database = open_database(folder / "db")
         restored = 0
         try:
             mark = self._usable_mark(database, summary, lineage)
             if mark is None:
                 database.close()
                 shutil.rmtree(folder / "db", ignore_errors=True)
-                database = _open_database(folder / "db")
+                database = open_database(folder / "db")
                 mark = _FRESH
             if mark.end_offset != summary.end_offset:
                 restored = self._bring_up(database, folder, mark, summary)
@@ -295,41 +293,6 @@ def restoring(root: Path) -> tuple[int, int]:
             continue
         done, total = done + read, total + end
     return done, total
-
-
-def _options() -> Options:
-    options = Options(raw_mode=True)
-    table = BlockBasedOptions()
-    table.set_bloom_filter(10, block_based=False)
-    options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(32 << 20)
-    options.set_keep_log_file_num(1)
-    options.set_max_open_files(64)
-    return options
-
-
-def _open_database(path: Path) -> Rdict:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + _LOCK_WAIT
-    while True:
-        try:
-            return Rdict(str(path), _options())
-        except Exception as error:
-            if "lock" in str(error).lower():
-                if time.monotonic() > deadline:
-                    raise StateLockedError(
-                        f"another task has held the state store in {path} for {_LOCK_WAIT:.0f} s",
-                        hint="a task of an earlier start may hang: the job tries again",
-                    ) from error
-                time.sleep(_LOCK_POLL)
-            elif "corrupt" in str(error).lower():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                raise StateError(
-                    f"cannot open the local copy of a state store in {path}: {error}",
-                    hint="check the disk and its permissions; the folder may be deleted, the"
-                    " state topic is the truth",
-                ) from error
 
 
 def _write(
