@@ -25,7 +25,7 @@ from headrace.runtime.broker_transactions import BrokerTransactions
 from headrace.runtime.commits import Attempt, BatchEnd
 from headrace.runtime.local_state import LocalCopies
 from headrace.runtime.sinks import state_messages
-from headrace.runtime.state import ChangeSet, EmptyBase, StateStore
+from headrace.runtime.state import ChangeSet, MemoryStore
 from headrace.runtime.state_topic import StateTopicReader
 from headrace.serdes import pack_int64
 
@@ -107,7 +107,7 @@ def _changes(keys: int) -> Iterator[ChangeSet]:
     column = pa.array(encoded, pa.binary())
     for partition in range(_PARTITIONS):
         own = np.flatnonzero(owners == partition)
-        store = StateStore(EmptyBase())
+        store = MemoryStore()
         store.put_many(column.take(pa.array(own)).to_pylist(), [counts[i] for i in own.tolist()])
         yield store.change_set()
 

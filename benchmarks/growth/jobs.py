@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.commits import QueueMessages
     from headrace.runtime.state import ChangeSet
-    from headrace.runtime.task import StateCopies
+    from headrace.runtime.state_copies import StateCopies
     from headrace.runtime.testing.memory import MemoryWriter, SavedChanges
     from headrace.topology import Topology
 

@@ -24,6 +24,7 @@ from headrace.protocol.transactions import CommitAnswer, CommitRecord
 from headrace.runtime.commits import BatchEnd
 from headrace.runtime.control import Summary
 from headrace.runtime.state_checks import Migrations, settled_record
+from headrace.runtime.state_store import StoreFactory
 from headrace.settings import JobSettings
 from headrace.spark import worker
 from headrace.spark.coordinator import assemble
@@ -72,6 +73,7 @@ class LocalDriver:
         *,
         job: Topology = topology,
         migrate: Migrations | None = None,
+        stores: StoreFactory | None = None,
         **more: Any,
     ) -> None:
         given: dict[str, Any] = {"partitions": PARTITIONS} | more
@@ -81,7 +83,7 @@ class LocalDriver:
         self._partitions = settings.partitions
         #: What the tasks of the last batch reported.
         self.summaries: list[Summary] = []
-        self._job = make_connection(job, settings, namesrv)
+        self._job = make_connection(job, settings, namesrv, stores)
         queues = prepare_topics(self._job)
         answer = self._job.transactions.open("local")
         self.epoch = answer.epoch

@@ -24,7 +24,7 @@ from headrace import (
 )
 from headrace.keys import encode_key
 from headrace.runtime import TopologyTestDriver
-from headrace.runtime.state import EmptyBase, MemoryBase, StateStore
+from headrace.runtime.state import MemoryBase, MemoryStore
 from headrace.runtime.timers import Timers
 
 WINDOWS = 3000
@@ -93,19 +93,19 @@ def test_a_step_costs_the_same_beside_very_many_open_windows(name: str) -> None:
 
 def test_timers_do_not_look_where_all_have_fired() -> None:
     base = CountingBase()
-    store = StateStore(base)
+    store = MemoryStore(base)
     early = Timers(store, b"t")
     for at in range(100):
         early.set(at, b"")
     base.apply(store.change_set())
     base.touched = 0
-    timers = Timers(StateStore(base), b"t", settled=89)
+    timers = Timers(MemoryStore(base), b"t", settled=89)
     assert [at for at, _ in timers.due(95)] == list(range(90, 96))
     assert (timers.next(), base.touched) == (96, 6 + 1)
 
 
 def test_timers_of_times_that_have_passed_are_found() -> None:
-    store = StateStore(EmptyBase())
+    store = MemoryStore()
     timers = Timers(store, b"t", settled=50, passed=60, early=b"T")
     for at in (40, 55, 60, 61, 70):
         timers.set(at, b"x")

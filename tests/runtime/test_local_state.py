@@ -13,7 +13,8 @@ import pytest
 from headrace.errors import StateMismatchError
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime.local_state import LocalCopies, StateTopicBlock, restoring
-from headrace.runtime.state import ChangeSet, StateStore
+from headrace.runtime.state import ChangeSet
+from headrace.runtime.state_copies import CopiedStore
 
 LINEAGE = [[1, 1]]
 
@@ -48,17 +49,15 @@ class Job:
         self.model: dict[bytes, bytes] = {}
 
     def attempt(self, changes: dict[bytes, bytes | None], number: int) -> ChangeSet:
-        copy = self.copies.open("store", 0, self.summary, self.lineage)
+        base = self.summary
+        store = CopiedStore(self.copies, "store", 0)
         try:
-            base = self.summary
-            store = StateStore(copy.base, base.count if base else 0, base.checksum if base else 0)
+            store.recover(base, self.lineage)
             assert dict(store.scan()) == self.model
             store.put_many(list(changes), list(changes.values()))
-            change_set = store.change_set()
-            self.copies.save("store", 0, (self.epoch, self.batch + 1, number), base, change_set)
-            return change_set
+            return store.persist((self.epoch, self.batch + 1, number))
         finally:
-            copy.close()
+            store.close()
 
     def commit(self, changes: dict[bytes, bytes | None], number: int = 1) -> None:
         change_set = self.attempt(changes, number)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace import StreamBuilder, TopologyTestDriver, hopping, serdes, session, sliding, tumbling
-from headrace.runtime.state import StateStore
+from headrace.runtime import LayeredStore
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 SECOND = timedelta(seconds=1)
@@ -48,26 +48,26 @@ class Meter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads: Counter[str] = Counter()
-        get_many, scan_range, scan = StateStore.get_many, StateStore.range, StateStore.scan
+        get_many, scan_range, scan = LayeredStore.get_many, LayeredStore.range, LayeredStore.scan
 
-        def counted_get(store: StateStore, keys: list[bytes]) -> list[bytes | None]:
+        def counted_get(store: LayeredStore, keys: list[bytes]) -> list[bytes | None]:
             self.reads["get"] += len(keys)
             return get_many(store, keys)
 
         def counted_range(
-            store: StateStore, start: bytes, stop: bytes
+            store: LayeredStore, start: bytes, stop: bytes
         ) -> Iterator[tuple[bytes, bytes]]:
             for entry in scan_range(store, start, stop):
                 self.reads["range"] += 1
                 yield entry
 
-        def counted_scan(store: StateStore) -> Iterator[tuple[bytes, bytes]]:
+        def counted_scan(store: LayeredStore) -> Iterator[tuple[bytes, bytes]]:
             self.reads["scan"] += 1
             return scan(store)
 
-        monkeypatch.setattr(StateStore, "get_many", counted_get)
-        monkeypatch.setattr(StateStore, "range", counted_range)
-        monkeypatch.setattr(StateStore, "scan", counted_scan)
+        monkeypatch.setattr(LayeredStore, "get_many", counted_get)
+        monkeypatch.setattr(LayeredStore, "range", counted_range)
+        monkeypatch.setattr(LayeredStore, "scan", counted_scan)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

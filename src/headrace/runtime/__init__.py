@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.runtime.state import LayeredStore, MemoryStore
     from headrace.runtime.state_checks import StateMigration
+    from headrace.runtime.state_store import StateStore, StorePlace
     from headrace.runtime.testing import (
         TestInput,
         TestOutput,
@@ -16,7 +18,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LayeredStore",
+    "MemoryStore",
     "StateMigration",
+    "StateStore",
+    "StorePlace",
     "TestInput",
     "TestOutput",
     "TestRecord",
@@ -24,11 +30,19 @@ __all__ = [
     "TopologyTestDriver",
 ]
 
+_HOMES = {
+    "LayeredStore": "state",
+    "MemoryStore": "state",
+    "StateMigration": "state_checks",
+    "StateStore": "state_store",
+    "StorePlace": "state_store",
+}
+
 
 def __getattr__(name: str) -> Any:
     # Imported at first use: only tests need the driver.
     if name not in __all__:
         message = f"module 'headrace.runtime' has no attribute {name!r}"
         raise AttributeError(message)
-    home = "state_checks" if name == "StateMigration" else "testing"
+    home = _HOMES.get(name, "testing")
     return getattr(importlib.import_module(f"headrace.runtime.{home}"), name)

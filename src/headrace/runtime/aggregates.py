@@ -28,7 +28,7 @@ from headrace.topology.operators import Aggregate
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.runtime.state import StateStore
+    from headrace.runtime.state_store import StateStore
 
 __all__ = ["AggregateProcessor", "Combiner", "combines", "dict_keys"]
 

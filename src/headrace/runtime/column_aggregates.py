@@ -30,7 +30,7 @@ from headrace.topology import add_numbers
 from headrace.topology.operators_columns import AggregateColumns, GroupBy, Select, Where, WindowRows
 
 if TYPE_CHECKING:
-    from headrace.runtime.state import StateStore
+    from headrace.runtime.state_store import StateStore
     from headrace.runtime.user_code import Locator
     from headrace.topology.operators import Operator
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +12,17 @@ from headrace.runtime.broker_transactions import BrokerTransactions
 from headrace.runtime.pattern_topics import PatternTopics
 from headrace.runtime.plain_transactions import PlainTransactions, sender
 from headrace.runtime.state_home import StateHome
+from headrace.runtime.state_store import StorePlace
 from headrace.topology.operators import Sink, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterator
     from datetime import datetime
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.commits import Transactions
+    from headrace.runtime.local_state import StateTopic
+    from headrace.runtime.state_store import StateStore, StoreFactory
     from headrace.settings import JobSettings
     from headrace.topology import StagePlan, Topology
 
@@ -38,6 +41,24 @@ class JobPlan:
     namesrv: str
     #: Whether the cluster is Headrace's own broker, with transactions over many messages.
     embedded: bool
+    #: Makes the state stores, where they are of a user's own kind.
+    stores: StoreFactory | None = field(default=None, kw_only=True)
+
+    def own_store(self, topic: StateTopic) -> Callable[[str, int], StateStore] | None:
+        """Give what makes a store of a user's own kind, by operator and partition."""
+        factory = self.stores
+        if factory is None:
+            return None
+
+        def made(operator: str, partition: int) -> StateStore:
+            def entries(start: int, end: int) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
+                for block in topic.read(operator, partition, start, end):
+                    yield block.keys, block.values
+
+            folder = self.state_root / operator / str(partition) / "own"
+            return factory(StorePlace(self.job, operator, partition, folder, entries))
+
+        return made
 
     def connect(self) -> JobConnection:
         """Connect this process to the job's cluster."""

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.blocks import Rows
-    from headrace.runtime.state import StateStore
     from headrace.runtime.state_layouts import StateLayout
+    from headrace.runtime.state_store import StateStore
     from headrace.runtime.watermarks import (
         OperatorWatermark,
         QueueWatermark,

@@ -7,6 +7,7 @@ that a copy that differs from what was committed is noticed.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -18,17 +19,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sortedcontainers import SortedDict, SortedSet
 
+from headrace.runtime.state_store import StateStore
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from headrace.protocol.transactions import StateSummary
     from headrace.runtime.chunk import Int64s
+    from headrace.runtime.state_store import Attempted
 
 __all__ = [
     "ChangeSet",
     "EmptyBase",
+    "LayeredStore",
     "MemoryBase",
+    "MemoryStore",
     "StateBase",
-    "StateStore",
     "decode_entries",
     "encode_entries",
 ]
@@ -71,6 +77,8 @@ class MemoryBase:
 
     def __init__(self) -> None:
         self.entries: SortedDict[bytes, bytes] = SortedDict()
+        #: Changes of attempts that no commit has named yet.
+        self.waiting: dict[Attempted, ChangeSet] = {}
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
         """Look keys up."""
@@ -109,23 +117,37 @@ class ChangeSet:
     size: int = 0
 
 
-class StateStore:
-    """One partition of one state store, within one attempt of one batch.
+class LayeredStore(StateStore):
+    """The changes of a batch over a store as of the last commit.
 
-    Parameters
-    ----------
-    base
-        The store as of the last commit.
-    count, checksum, size
-        Live entries of the base, the sum of their checksums, modulo 2**64, and that of their
-        bytes.
+    A store of another kind needs two methods more: :meth:`opened` and :meth:`kept`.
     """
 
-    def __init__(self, base: StateBase, count: int = 0, checksum: int = 0, size: int = 0) -> None:
+    def __init__(self) -> None:
+        self._begin(EmptyBase(), None)
+
+    def recover(self, commit: StateSummary | None, lineage: list[list[int]]) -> None:
+        """Begin at a commit."""
+        self._begin(self.opened(commit, lineage), commit)
+
+    @abstractmethod
+    def opened(self, commit: StateSummary | None, lineage: list[list[int]]) -> StateBase:
+        """Give the store exactly as of a commit; see :meth:`StateStore.recover`."""
+
+    @abstractmethod
+    def kept(self, attempt: Attempted, base: StateSummary | None, changes: ChangeSet) -> None:
+        """Keep the changes of an attempt apart, until a commit names it."""
+
+    def persist(self, attempt: Attempted) -> ChangeSet:
+        """Give what the batch changed; entries that ended as they were are left out."""
+        changes = self.change_set()
+        if changes.keys:
+            self.kept(attempt, self._commit, changes)
+        return changes
+
+    def _begin(self, base: StateBase, commit: StateSummary | None) -> None:
         self._base = base
-        self._base_count = count
-        self._base_checksum = checksum
-        self._base_size = size
+        self._commit = commit
         self._changes: dict[bytes, bytes | None] = {}
         self._before: dict[bytes, bytes | None] = {}
         #: Changed keys in order, of those first bytes that ranges were asked of.
@@ -170,7 +192,7 @@ class StateStore:
 
         Examples
         --------
-        >>> store = StateStore(EmptyBase())
+        >>> store = MemoryStore()
         >>> store.add_many([b"a"], [b"1"])
         >>> store.get(b"a")
         b'1'
@@ -198,7 +220,7 @@ class StateStore:
 
         Examples
         --------
-        >>> store = StateStore(EmptyBase())
+        >>> store = MemoryStore()
         >>> store.put_many([b"t2", b"t1", b"x"], [b"b", b"a", b"c"])
         >>> list(store.range(b"t", b"u"))
         [(b't1', b'a'), (b't2', b'b')]
@@ -258,12 +280,43 @@ class StateStore:
                 if old is not None:
                     olds[key] = old
         bodies = encode_entries(keys, news)
-        count = self._base_count + len(keys) - len(olds) - news.count(None)
+        commit = self._commit
+        count = (commit.count if commit else 0) + len(keys) - len(olds) - news.count(None)
         replaced = encode_entries(list(olds), list(olds.values()))
-        checksum = self._base_checksum + _checksum(bodies) - _checksum(replaced)
+        checksum = commit.checksum if commit else 0
+        checksum += _checksum(bodies) - _checksum(replaced)
         # A commit of an older release says no size.
-        size = max(0, self._base_size + _size(bodies) - _size(replaced))
-        return ChangeSet(keys, news, bodies, count, checksum % _MODULUS, size)
+        size = (commit.size if commit else 0) + _size(bodies) - _size(replaced)
+        return ChangeSet(keys, news, bodies, count, checksum % _MODULUS, max(0, size))
+
+
+class MemoryStore(LayeredStore):
+    """A store in memory, without a topic to be read from.
+
+    Parameters
+    ----------
+    memory
+        What outlives an attempt; new unless given.
+    """
+
+    def __init__(self, memory: MemoryBase | None = None) -> None:
+        super().__init__()
+        self._memory = MemoryBase() if memory is None else memory
+        self._begin(self._memory, None)
+
+    def opened(self, commit: StateSummary | None, lineage: list[list[int]]) -> StateBase:
+        """Give what is there, with the changes of the attempt that the commit names."""
+        del lineage
+        if commit is not None:
+            attempt = (commit.epoch, commit.batch, commit.attempt)
+            if changes := self._memory.waiting.pop(attempt, None):
+                self._memory.apply(changes)
+        return self._memory
+
+    def kept(self, attempt: Attempted, base: StateSummary | None, changes: ChangeSet) -> None:
+        """Keep the changes of an attempt."""
+        del base
+        self._memory.waiting[attempt] = changes
 
 
 def _overlaid(

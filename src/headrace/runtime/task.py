@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +26,7 @@ from headrace.runtime.silence import milliseconds, operator_watermark
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner
 from headrace.runtime.standing import RESTORE_TIME, RESTORED
-from headrace.runtime.state import ChangeSet, StateStore
+from headrace.runtime.state_copies import CopiedStore, StateCopies
 from headrace.runtime.through import watermark_messages
 from headrace.runtime.watermarks import (
     OperatorWatermark,
@@ -42,31 +42,12 @@ if TYPE_CHECKING:
 
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.commits import Attempt, QueueMessages, StageWriter
-    from headrace.runtime.local_state import Copy
     from headrace.runtime.record_errors import Finder, Original
+    from headrace.runtime.state_store import StateStore
     from headrace.topology import StagePlan
     from headrace.topology.operators import Operator
 
-__all__ = ["StateCopies", "Task", "TaskContext", "guarded"]
-
-
-class StateCopies(Protocol):
-    """Opens state as of the last commit, and keeps what an attempt changed."""
-
-    def open(
-        self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
-    ) -> Copy:
-        """Open a store of one partition."""
-
-    def save(
-        self,
-        store: str,
-        partition: int,
-        attempt: tuple[int, int, int],
-        base: StateSummary | None,
-        changes: ChangeSet,
-    ) -> None:
-        """Keep the changes of an attempt."""
+__all__ = ["Task", "TaskContext", "guarded"]
 
 
 @dataclass(slots=True)
@@ -87,8 +68,9 @@ class TaskContext:
     #: What the task says of event time to every later stage, and to the commit.
     watermarks: list[QueueWatermark] = field(default_factory=list)
     moved: dict[str, int] = field(default_factory=dict)
+    #: Makes a store of a user's own kind, by operator and partition.
+    own_store: Callable[[str, int], StateStore] | None = None
     _stores: dict[str, StateStore] = field(default_factory=dict)
-    _copies: dict[str, Copy] = field(default_factory=dict)
     #: Tells where records come from, and takes those that fail.
     locator: RecordErrors = field(init=False)
 
@@ -120,20 +102,20 @@ class TaskContext:
         """Open an operator's store, once per task."""
         name = operator.name
         if name not in self._stores:
-            summary = self._summary(name)
+            store = self._made(name)
+            self._stores[name] = store
             began = time.monotonic()
-            copy = self.copies.open(name, self.partition, summary, self.control.lineage)
-            self._copies[name] = copy
-            if copy.restored:
-                self.counters[f"{RESTORED}:{name}"] += copy.restored
+            store.recover(self._summary(name), self.control.lineage)
+            store.wait_until_ready()
+            if store.restored:
+                self.counters[f"{RESTORED}:{name}"] += store.restored
                 self.counters[f"{RESTORE_TIME}:{name}"] += round(1e6 * (time.monotonic() - began))
-            self._stores[name] = StateStore(
-                copy.base,
-                0 if summary is None else summary.count,
-                0 if summary is None else summary.checksum,
-                0 if summary is None else summary.size,
-            )
         return self._stores[name]
+
+    def _made(self, name: str) -> StateStore:
+        if self.own_store is not None:
+            return self.own_store(name, self.partition)
+        return CopiedStore(self.copies, name, self.partition)
 
     def settled(self, operator: Operator) -> int:
         """Tell up to which event time an operator had done all there was to do, ms."""
@@ -191,15 +173,13 @@ class TaskContext:
         """Stage the changes of every store and leave them for the next open of its copy."""
         summaries = []
         for name, store in self._stores.items():
-            changes = store.change_set()
+            changes = store.persist((attempt.epoch, attempt.batch, attempt.number))
             if not changes.keys:
                 continue
             base = self._summary(name)
             base_offset = 0 if base is None else base.end_offset
             queue = self.queues(self.state_topics[name])[self.partition]
             sent_to = writer.stage(state_messages(queue, changes, self.control.clock))
-            number = (attempt.epoch, attempt.batch, attempt.number)
-            self.copies.save(name, self.partition, number, base, changes)
             summaries.append(
                 StateSummary(
                     store=name,
@@ -217,8 +197,8 @@ class TaskContext:
 
     def close(self) -> None:
         """Let other processes open the copies."""
-        for copy in self._copies.values():
-            copy.close()
+        for store in self._stores.values():
+            store.close()
 
 
 class Task:

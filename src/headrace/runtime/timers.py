@@ -50,8 +50,8 @@ class Timers:
 
     Examples
     --------
-    >>> from headrace.runtime.state import EmptyBase, StateStore
-    >>> timers = Timers(StateStore(EmptyBase()), b"t")
+    >>> from headrace.runtime import MemoryStore
+    >>> timers = Timers(MemoryStore(), b"t")
     >>> timers.set(20, b"b"), timers.set(10, b"a"), timers.set(30, b"c")
     (None, None, None)
     >>> list(timers.due(20)), list(timers.due(20))

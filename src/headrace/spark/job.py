@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state_checks import Migrations
+    from headrace.runtime.state_store import StoreFactory
     from headrace.spark.worker import PlanHandle
     from headrace.topology import Topology
 
@@ -72,6 +73,9 @@ class StreamJob:
     migrate
         What becomes of the state of operators that were renamed or changed, by their old names: a
         new name, or a :class:`~headrace.StateMigration`.
+    stores
+        Makes state stores of another kind than RocksDB: takes a
+        :class:`~headrace.runtime.StorePlace`, gives a :class:`~headrace.runtime.StateStore`.
 
     Examples
     --------
@@ -88,9 +92,11 @@ class StreamJob:
         settings: JobSettings | None = None,
         *,
         migrate: Migrations | None = None,
+        stores: StoreFactory | None = None,
     ) -> None:
         self.topology = topology
         self._migrations = migrate or {}
+        self._stores = stores
         self.settings = settings or JobSettings()
         self._meter = Meter()
         self._connection: JobConnection | None = None
@@ -125,7 +131,7 @@ class StreamJob:
             namesrv = self.settings.namesrv or opened.enter_context(
                 embedded_broker(self.settings.data_dir)
             )
-            connection = make_connection(self.topology, self.settings, namesrv)
+            connection = make_connection(self.topology, self.settings, namesrv, self._stores)
             opened.callback(connection.close)
             self._topics = JobTopics(connection, prepare_topics(connection))
             session = get_session(self.settings)

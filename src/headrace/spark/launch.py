@@ -22,6 +22,7 @@ from headrace.runtime.state_checks import other_partitions
 from headrace.spark.worker import PlanHandle
 
 if TYPE_CHECKING:
+    from headrace.runtime.state_store import StoreFactory
     from headrace.settings import JobSettings
     from headrace.topology import Topology
 
@@ -30,7 +31,12 @@ __all__ = ["make_connection", "pickle_plan", "prepare_topics"]
 _COMPACTION = {"cleanup.policy": "COMPACTION"}
 
 
-def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> JobConnection:
+def make_connection(
+    topology: Topology,
+    settings: JobSettings,
+    namesrv: str,
+    stores: StoreFactory | None = None,
+) -> JobConnection:
     """Connect to the job's cluster, of whichever kind it is.
 
     Raises
@@ -45,7 +51,7 @@ def make_connection(topology: Topology, settings: JobSettings, namesrv: str) -> 
         state_dir=settings.local_state.resolve(),
         tls_ca=None if ca is None else ca.resolve(),
     )
-    plan = JobPlan(topology, settings, namesrv, embedded=True)
+    plan = JobPlan(topology, settings, namesrv, embedded=True, stores=stores)
     first = replace(plan.client_settings, connect_timeout=settings.connect_timeout)
     with Client(namesrv, first) as client:
         embedded = Admin(client).is_headrace()

@@ -96,6 +96,7 @@ def make_task(
         copies=LocalCopies(plan.state_root, topic, exact=plan.embedded),
         plan=plan.stages,
         state_topics=plan.state_topics,
+        own_store=plan.own_store(topic),
     )
     return Task(context, attempt, job.transactions.writer(attempt))
 

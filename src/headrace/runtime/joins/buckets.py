@@ -28,7 +28,7 @@ from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
-    from headrace.runtime.state import StateStore
+    from headrace.runtime.state_store import StateStore
     from headrace.serdes import Serde
     from headrace.topology.operators import Operator
 

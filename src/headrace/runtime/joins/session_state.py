@@ -32,7 +32,7 @@ from headrace.runtime.joins.layouts import block_key
 from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
-    from headrace.runtime.state import StateStore
+    from headrace.runtime.state_store import StateStore
     from headrace.serdes import Serde
     from headrace.topology.operators import Operator
 

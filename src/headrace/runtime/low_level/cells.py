@@ -23,7 +23,7 @@ from headrace.runtime.timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.runtime.state import StateStore
+    from headrace.runtime.state_store import StateStore
 
 __all__ = [
     "EVENT",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.runtime.blocks import Block
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.state import MemoryBase
-    from headrace.runtime.task import StateCopies
+    from headrace.runtime.state_copies import StateCopies
     from headrace.topology import Topology
 
 __all__ = ["MemoryJob"]
