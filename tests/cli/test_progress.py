@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from headrace.cli import progress as progress_module
+from headrace.cli import restoring
 from headrace.cli.progress import line_of, shown
 
 
@@ -30,9 +32,71 @@ def test_unknown_lag_is_called_so() -> None:
     assert line_of(Progress(lag=None)).endswith("lag unknown")
 
 
-def test_restore_is_shown_while_it_runs() -> None:
-    progress = Progress(restored=1_200, to_restore=50_000)
-    assert line_of(progress) == "restoring state · 1,200 of 50,000 messages"
+class Told:
+    """Samples of a job, one after the other; then the last for ever."""
+
+    def __init__(self, samples: list[tuple[int, int]]) -> None:
+        self._samples = samples
+        self.over = threading.Event()
+
+    def __call__(self) -> Progress:
+        if not self._samples:
+            self.over.set()
+            return Progress()
+        restored, to_restore = self._samples.pop(0)
+        return Progress(restored=restored, to_restore=to_restore)
+
+
+def told_of(
+    samples: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *, patience: float
+) -> Told:
+    monkeypatch.setattr(restoring, "_PATIENCE", patience)
+    for interval in ("_PLAIN_INTERVAL", "_LIVE_INTERVAL"):
+        monkeypatch.setattr(progress_module, interval, 0.01)
+    monkeypatch.setattr(progress_module, "_PLAIN_LOOKS", 1)
+    told = Told(samples)
+    with shown(told, "word-count"):
+        assert told.over.wait(10)
+    return told
+
+
+SAMPLES = [(0, 400), (100, 400), (50, 200), (199, 200), (0, 0)]
+
+
+def test_long_restore_is_told_in_lines_and_never_goes_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told_of(list(SAMPLES), monkeypatch, patience=-1.0)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "restor" in line]
+    assert lines[:4] == [
+        "word-count · restoring state · 0% · 0 of 400 messages",
+        "word-count · restoring state · 25% · 100 of 400 messages",
+        "word-count · restoring state · 62% · 250 of 400 messages",
+        "word-count · restoring state · 100% · 399 of 400 messages",
+    ]
+    assert lines[4].startswith("word-count · restored state · 400 messages in ")
+
+
+def test_short_restore_is_not_worth_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told_of(list(SAMPLES), monkeypatch, patience=60.0)
+    told = capsys.readouterr().err
+    assert "restor" not in told
+    assert "lag 5" in told
+
+
+def test_long_restore_is_a_bar_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    told_of([*SAMPLES[:-1]] * 15, monkeypatch, patience=-1.0)
+    told = capsys.readouterr().err
+    assert "restoring state" in told
+    assert "━" in told
+    assert "restored state" in told
 
 
 def test_nothing_is_left_running_when_the_job_fails() -> None:

@@ -8,15 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.cli._terminal import say, terminal
+from headrace.cli.restoring import RestoreWatch
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import RenderableType
+    from rich.progress import Progress, ProgressColumn, Task
 
 __all__ = ["JobProgress", "line_of", "shown"]
 
 _LIVE_INTERVAL = 0.25
-_PLAIN_INTERVAL = 5.0
+_PLAIN_INTERVAL = 1.0
+#: So many looks for a line.
+_PLAIN_LOOKS = 5
 
 
 class JobProgress(Protocol):
@@ -57,8 +61,6 @@ class JobProgress(Protocol):
 
 def line_of(progress: JobProgress) -> str:
     """Write the state of a job in one line."""
-    if progress.restored < progress.to_restore:
-        return f"restoring state · {progress.restored:,} of {progress.to_restore:,} messages"
     lag = "unknown" if progress.lag is None else f"{progress.lag:,}"
     return (
         f"epoch {progress.epoch} · batch {progress.batch} · {progress.records_in:,} in · "
@@ -89,9 +91,24 @@ def shown(
         return
     with _live(name, to_the_end=to_the_end) as progress:
         task = progress.add_task(name, total=None, state="starting")
+        bar = progress.add_task("", total=None, state="", visible=False)
+        watch = RestoreWatch()
 
         def refresh() -> None:
             now = statistics()
+            restore = watch.see(now.restored, now.to_restore)
+            if restore is None or restore.over:
+                progress.update(bar, visible=False)
+            else:
+                progress.update(
+                    bar,
+                    completed=restore.done,
+                    total=restore.total,
+                    state=str(restore),
+                    visible=True,
+                )
+            if restore is not None and restore.over:
+                progress.console.print(f"{name} · {restore}", markup=False)
             known = to_the_end and now.lag is not None
             total = now.records_in + (now.lag or 0) if known else None
             progress.update(task, completed=now.records_in, total=total, state=line_of(now))
@@ -104,10 +121,17 @@ def shown(
 
 def _teller(statistics: Callable[[], JobProgress], name: str) -> Callable[[], None]:
     told = ""
+    looks = 0
+    watch = RestoreWatch()
 
     def tell() -> None:
-        nonlocal told
-        line = line_of(statistics())
+        nonlocal told, looks
+        now = statistics()
+        restore = watch.see(now.restored, now.to_restore)
+        looks += 1
+        if looks % _PLAIN_LOOKS and not (restore is not None and restore.over):
+            return
+        line = line_of(now) if restore is None else str(restore)
         # A job that waits for records has nothing new to say.
         if line != told:
             say(f"{name} · {line}")
@@ -117,14 +141,31 @@ def _teller(statistics: Callable[[], JobProgress], name: str) -> Callable[[], No
 
 
 def _live(name: str, *, to_the_end: bool) -> Progress:
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     state = TextColumn("{task.fields[state]}", markup=False)
     title = TextColumn(f"[bold]{name}[/bold]")
-    middle = BarColumn(bar_width=24) if to_the_end else SpinnerColumn()
     return Progress(
-        title, middle, state, TimeElapsedColumn(), console=terminal(error=True), transient=False
+        title,
+        _middle(to_the_end=to_the_end),
+        state,
+        TimeElapsedColumn(),
+        console=terminal(error=True),
+        transient=False,
     )
+
+
+def _middle(*, to_the_end: bool) -> ProgressColumn:
+    """Show a bar where there is an end to reach, else a spinner."""
+    from rich.progress import BarColumn, ProgressColumn, SpinnerColumn
+
+    bar, spinner = BarColumn(bar_width=24), SpinnerColumn()
+
+    class Middle(ProgressColumn):
+        def render(self, task: Task) -> RenderableType:
+            return (spinner if task.total is None and not to_the_end else bar).render(task)
+
+    return Middle()
 
 
 @contextlib.contextmanager
