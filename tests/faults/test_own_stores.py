@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace import serdes
-from headrace.client import Client
+from headrace.client import Admin, Client
 from headrace.runtime.state_home import StateHome
 from headrace.runtime.state_views import StateView
 from headrace.streams import StreamBuilder
@@ -37,11 +37,13 @@ def job_of(lines: str, counts: str) -> Topology:
 def test_job_counts_exactly_over_a_take_over(rig: Rig) -> None:
     lines, counts = rig.topic(queues=1), rig.topic(queues=1)
     job = job_of(lines, counts)
-    rig.send(lines, LINES)
-    with LocalDriver(rig.namesrv, rig.folder, job=job, stores=ReplayedStore) as driver:
+    rig.send(lines, LINES[:30])
+    with LocalDriver(rig.namesrv, rig.folder, 10, job=job, stores=ReplayedStore) as driver:
         driver.commit(driver.process())
-        # Staged, never committed: the next driver does it again.
-        driver.process()
+        if Admin(rig.client).is_headrace():
+            # Staged, never committed: the next driver does it again.
+            driver.process()
+    rig.send(lines, LINES[30:])
     with LocalDriver(rig.namesrv, rig.folder, job=job, stores=ReplayedStore) as driver:
         driver.catch_up()
     expected = Counter(word for line in LINES for word in line.split())
