@@ -291,13 +291,7 @@ class LayeredStore(StateStore):
 
 
 class MemoryStore(LayeredStore):
-    """A store in memory, without a topic to be read from.
-
-    Parameters
-    ----------
-    memory
-        What outlives an attempt; new unless given.
-    """
+    """A store in memory, without a topic to be read from; what outlives an attempt is given."""
 
     def __init__(self, memory: MemoryBase | None = None) -> None:
         super().__init__()
