@@ -43,7 +43,7 @@ from headrace.spark.source import Launch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.runtime.commits import Attempt, BatchEnd, QueueMessages, StageWriter
+    from headrace.runtime.commit.transactions import Attempt, BatchEnd, QueueMessages, StageWriter
 
 __all__ = ["word_count_floor"]
 

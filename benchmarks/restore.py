@@ -21,12 +21,12 @@ from benchmarks.word_count import word_count
 from headrace.client import Admin, Client, Jobs, PullConsumer
 from headrace.keys import encode_keys, partitions_of
 from headrace.protocol.transactions import CommitRecord, StateSummary
-from headrace.runtime.broker_transactions import BrokerTransactions
-from headrace.runtime.commits import Attempt, BatchEnd
-from headrace.runtime.local_state import LocalCopies
+from headrace.runtime.commit.broker import BrokerTransactions
+from headrace.runtime.commit.transactions import Attempt, BatchEnd
 from headrace.runtime.sinks import state_messages
-from headrace.runtime.state import ChangeSet, MemoryStore
-from headrace.runtime.state_topic import StateTopicReader
+from headrace.runtime.state.local import LocalCopies
+from headrace.runtime.state.store import ChangeSet, MemoryStore
+from headrace.runtime.state.topic import StateTopicReader
 from headrace.serdes import pack_int64
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.keys import properties_of_key
 from headrace.protocol.columns import encode_records, stamp_records
 from headrace.protocol.properties import encode_properties
-from headrace.runtime.local_state import Copy, LocalCopies, StateTopicBlock
+from headrace.runtime.state.local import Copy, LocalCopies, StateTopicBlock
 from headrace.runtime.testing.job import MemoryJob
 from headrace.runtime.testing.topics import Sent
 from headrace.store import FileOps
@@ -20,9 +20,9 @@ from headrace.store.compaction import CompactionSettings, QueueLog, StoreClock
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import StateSummary
-    from headrace.runtime.commits import QueueMessages
-    from headrace.runtime.state import ChangeSet
-    from headrace.runtime.state_copies import StateCopies
+    from headrace.runtime.commit.transactions import QueueMessages
+    from headrace.runtime.state.copies import StateCopies
+    from headrace.runtime.state.store import ChangeSet
     from headrace.runtime.testing.memory import MemoryWriter, SavedChanges
     from headrace.topology import Topology
 

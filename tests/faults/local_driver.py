@@ -21,10 +21,10 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.protocol.transactions import CommitAnswer, CommitRecord
-from headrace.runtime.commits import BatchEnd
+from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Summary
-from headrace.runtime.state_checks import Migrations, settled_record
-from headrace.runtime.state_store import StoreFactory
+from headrace.runtime.state.checks import Migrations, settled_record
+from headrace.runtime.state.interface import StoreFactory
 from headrace.settings import JobSettings
 from headrace.spark import worker
 from headrace.spark.coordinator import assemble

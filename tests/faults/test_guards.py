@@ -16,7 +16,7 @@ import pytest
 from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.errors import BrokerError, FencedError, PredecessorMismatchError
 from headrace.failpoints import ENVIRONMENT_VARIABLE
-from headrace.runtime.commits import BatchEnd
+from headrace.runtime.commit.transactions import BatchEnd
 from tests.faults.broker import Broker, make_lines, running_broker, send
 from tests.faults.local_driver import LocalDriver
 from tests.faults.verification import problems, read_results

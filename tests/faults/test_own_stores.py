@@ -10,8 +10,8 @@ import pytest
 
 from headrace import serdes
 from headrace.client import Admin, Client
-from headrace.runtime.state_home import StateHome
-from headrace.runtime.state_views import StateView
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
 from tests.clusters import Cluster

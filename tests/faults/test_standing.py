@@ -16,11 +16,11 @@ from headrace import serdes, tumbling
 from headrace.cli.app import app
 from headrace.client import Client
 from headrace.errors import StateError
-from headrace.runtime.rescaling import rescale
 from headrace.runtime.standing import OperatorStatistics, standing_of
-from headrace.runtime.state_files import exported, import_state
-from headrace.runtime.state_home import StateHome
-from headrace.runtime.state_views import StateView
+from headrace.runtime.state.files import exported, import_state
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.rescaling import rescale
+from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
 from tests.clusters import Cluster

@@ -32,11 +32,11 @@ from headrace.client import Client
 from headrace.columns import count
 from headrace.columns import sum as sum_of
 from headrace.errors import StateError
-from headrace.runtime.rescaling import rescale
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.state_files import exported, import_state
-from headrace.runtime.state_home import StateHome
-from headrace.runtime.state_views import StateView
+from headrace.runtime.state.files import exported, import_state
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.rescaling import rescale
+from headrace.runtime.state.views import StateView
 from headrace.serdes import Deserializer, Keyed
 from headrace.streams import GlobalTable, KeyedStream, Stream, StreamBuilder, Table
 from headrace.topology import Context, Fired, Topology

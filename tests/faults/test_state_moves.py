@@ -13,9 +13,9 @@ from headrace import serdes
 from headrace.client import Client
 from headrace.errors import PartitionCountError, StateError
 from headrace.runtime import StateMigration
-from headrace.runtime.lease import Lease
-from headrace.runtime.rescaling import rescale
-from headrace.runtime.state_home import StateHome
+from headrace.runtime.commit.lease import Lease
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.rescaling import rescale
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic
 from tests.clusters import Cluster

@@ -15,9 +15,9 @@ from headrace import serdes
 from headrace.cli.app import app
 from headrace.client import Client
 from headrace.errors import StateError
-from headrace.runtime.state_files import exported, import_state
-from headrace.runtime.state_home import StateHome
-from headrace.runtime.state_views import StateView
+from headrace.runtime.state.files import exported, import_state
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Accumulator, Topology
 from tests.clusters import Cluster

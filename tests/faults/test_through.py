@@ -22,7 +22,7 @@ from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.protocol.properties import encode_properties
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
-from headrace.topology.through import WATERMARK
+from headrace.topology.operators.through import WATERMARK
 from headrace.topology.windows import tumbling
 from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver

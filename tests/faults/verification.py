@@ -14,7 +14,7 @@ from headrace.client import Client, PullConsumer
 from headrace.keys import decode_keys, key_from_properties
 from headrace.protocol.messages import StoredMessage
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.state_topic import StateTopicReader
+from headrace.runtime.state.topic import StateTopicReader
 from tests.faults.word_pipeline import EACH, LATEST, LINES, topology
 
 _SHOWN = 5

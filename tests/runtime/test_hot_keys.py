@@ -16,7 +16,7 @@ from headrace.keys import encode_key
 from headrace.runtime import TopologyTestDriver
 from headrace.runtime.joins.buckets import BLOCK_RECORDS
 from headrace.runtime.joins.layouts import JoinSessionLayout
-from headrace.runtime.state_layouts import BucketLayout, StateLayout
+from headrace.runtime.state.layouts import BucketLayout, StateLayout
 from headrace.topology import SidesJoin
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

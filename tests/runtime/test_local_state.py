@@ -12,9 +12,9 @@ import pytest
 
 from headrace.errors import StateMismatchError
 from headrace.protocol.transactions import StateSummary
-from headrace.runtime.local_state import LocalCopies, StateTopicBlock, restoring
-from headrace.runtime.state import ChangeSet
-from headrace.runtime.state_copies import CopiedStore
+from headrace.runtime.state.copies import CopiedStore
+from headrace.runtime.state.local import LocalCopies, StateTopicBlock, restoring
+from headrace.runtime.state.store import ChangeSet
 
 LINEAGE = [[1, 1]]
 

@@ -10,7 +10,7 @@ import pytest
 from headrace import serdes
 from headrace.protocol.transactions import CommitRecord, StagedPart, StateSummary
 from headrace.runtime.control import Summary
-from headrace.runtime.silence import (
+from headrace.runtime.event_time.silence import (
     BatchTime,
     batch_time,
     committed_time,
@@ -18,7 +18,7 @@ from headrace.runtime.silence import (
     origins_of,
 )
 from headrace.topology import SelectTimestamp, Topology
-from headrace.topology.operators import KeyBy, Operator, Sink, Source
+from headrace.topology.operators.core import KeyBy, Operator, Sink, Source
 from tests.runtime.tumbling import TumblingCount
 
 A, B = "events@b@0", "events@b@1"

@@ -14,9 +14,9 @@ import pytest
 from headrace import serdes
 from headrace.protocol.columns import MessageColumns
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.source_task import Run, SourceFeed
-from headrace.runtime.watermarks import QueueWatermark, SourceWatermarks
-from headrace.topology.operators import Operator, Source
+from headrace.runtime.event_time.watermarks import QueueWatermark, SourceWatermarks
+from headrace.runtime.sources.task import Run, SourceFeed
+from headrace.topology.operators.core import Operator, Source
 
 DAY = 86_400_000
 

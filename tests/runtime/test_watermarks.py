@@ -10,14 +10,14 @@ import pytest
 from headrace import serdes
 from headrace.runtime import TopologyTestDriver
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.watermarks import (
+from headrace.runtime.event_time.watermarks import (
     BEFORE_ALL,
     OperatorWatermark,
     QueueWatermark,
     SourceWatermarks,
 )
 from headrace.topology import Topology
-from headrace.topology.operators import KeyBy, Sink, Source
+from headrace.topology.operators.core import KeyBy, Sink, Source
 from tests.runtime.tumbling import TumblingCount
 
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -13,11 +13,11 @@ import numpy as np
 from headrace import serdes
 from headrace.keys import decode_key, encode_key
 from headrace.runtime.chunk import Chunk
+from headrace.runtime.event_time.watermarks import Watermark
 from headrace.runtime.processors import TimedProcessor
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.watermarks import Watermark
 from headrace.serdes import Serde
-from headrace.topology.operators import Operator
+from headrace.topology.operators.core import Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.batches.cutting import Cut
 from headrace.runtime.batches.positions import Position, Positions
 from headrace.runtime.batches.tags import make_tag
-from headrace.runtime.commits import BatchEnd
+from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.settings import JobSettings
 from headrace.spark.batches import runner as running

@@ -20,12 +20,12 @@ from headrace.errors import (
     TopicNotFoundError,
     UserCodeError,
 )
-from headrace.runtime.rescaling import rescale
-from headrace.runtime.state_home import StateHome
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.rescaling import rescale
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import Accumulator, Topology
-from headrace.topology.operators import KeyBy, Sink, Source
+from headrace.topology.operators.core import KeyBy, Sink, Source
 from tests.clusters import Cluster
 from tests.runtime.tumbling import TumblingCount
 from tests.spark.pipelines import LIMIT, Rig, word_count

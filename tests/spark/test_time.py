@@ -18,7 +18,7 @@ from headrace.errors import OffsetExpiredError, SettingsError
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import KeyBy, Topology
-from headrace.topology.operators import Sink, Source
+from headrace.topology.operators.core import Sink, Source
 from tests.clusters import Cluster
 from tests.runtime.tumbling import TumblingCount
 from tests.spark.pipelines import LIMIT, Rig

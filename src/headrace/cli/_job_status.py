@@ -32,7 +32,7 @@ def status(
 ) -> None:
     """Show where a job stands as of its last commit, also while it runs elsewhere."""
     from headrace.runtime.standing import standing_of
-    from headrace.runtime.state_home import StateHome
+    from headrace.runtime.state.home import StateHome
 
     with cluster(namesrv, data_dir) as client:
         record, operators = standing_of(StateHome.of(job, client))

@@ -35,8 +35,8 @@ def rescale(
     """Move the state of a job that is stopped to another number of partitions."""
     from rich.progress import Progress
 
-    from headrace.runtime.rescaling import rescale as move
-    from headrace.runtime.state_home import StateHome
+    from headrace.runtime.state.home import StateHome
+    from headrace.runtime.state.rescaling import rescale as move
 
     with (
         cluster(namesrv, data_dir) as client,

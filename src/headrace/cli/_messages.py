@@ -219,7 +219,7 @@ class _Printer:
 
 def _lines(result: PullResult, end: int | None) -> Iterator[str]:
     from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
-    from headrace.runtime.messages import without_watermarks
+    from headrace.runtime.sources.messages import without_watermarks
 
     columns = without_watermarks(result.columns())
     keys = keys_from_columns(columns.property(KEYS), columns.property(EXACT_KEY))

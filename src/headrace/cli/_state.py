@@ -15,7 +15,7 @@ from headrace.cli._security import connecting
 from headrace.cli._terminal import say
 
 if TYPE_CHECKING:
-    from headrace.runtime.state_views import StateView
+    from headrace.runtime.state.views import StateView
     from headrace.topology import Operator
 
 __all__ = ["app"]
@@ -51,8 +51,8 @@ def get(
     data_dir: DataDir = None,
 ) -> None:
     """Show what a job keeps for a key; exit status 1 where it keeps nothing."""
-    from headrace.runtime.state_files import entry_line
-    from headrace.runtime.state_layouts import StateEntry
+    from headrace.runtime.state.files import entry_line
+    from headrace.runtime.state.layouts import StateEntry
 
     wanted = _key(key) if json else key
     with _view(job, operator, program, namesrv, data_dir) as view:
@@ -79,8 +79,8 @@ def scan(
     """Show what a job keeps, a line of JSON per entry."""
     from itertools import islice
 
-    from headrace.runtime.state_files import entry_line
-    from headrace.runtime.state_layouts import StateEntry
+    from headrace.runtime.state.files import entry_line
+    from headrace.runtime.state.layouts import StateEntry
 
     with _view(job, operator, program, namesrv, data_dir) as view:
         found = (
@@ -106,7 +106,7 @@ def export_state(
     data_dir: DataDir = None,
 ) -> None:
     """Write the whole state of an operator as lines that import takes."""
-    from headrace.runtime.state_files import exported
+    from headrace.runtime.state.files import exported
 
     count = 0
     with (
@@ -130,8 +130,8 @@ def import_file(
     data_dir: DataDir = None,
 ) -> None:
     """Replace the state of an operator of a stopped job by what a file holds."""
-    from headrace.runtime.state_files import import_state
-    from headrace.runtime.state_home import StateHome
+    from headrace.runtime.state.files import import_state
+    from headrace.runtime.state.home import StateHome
 
     with cluster(namesrv, data_dir) as client, file.open() as lines:
         count = import_state(StateHome.of(job, client), operator, lines)
@@ -142,8 +142,8 @@ def import_file(
 def _view(
     job: str, operator: str, program: Path | None, namesrv: str | None, data_dir: Path | None
 ) -> Iterator[StateView]:
-    from headrace.runtime.state_home import StateHome
-    from headrace.runtime.state_views import StateView
+    from headrace.runtime.state.home import StateHome
+    from headrace.runtime.state.views import StateView
 
     known = None if program is None else _operator(program, operator)
     with (

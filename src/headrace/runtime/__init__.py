@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.runtime.state import LayeredStore, MemoryStore
-    from headrace.runtime.state_checks import StateMigration
-    from headrace.runtime.state_store import StateStore, StorePlace
+    from headrace.runtime.state.checks import StateMigration
+    from headrace.runtime.state.interface import StateStore, StorePlace
+    from headrace.runtime.state.store import LayeredStore, MemoryStore
     from headrace.runtime.testing import (
         TestInput,
         TestOutput,
@@ -31,11 +31,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LayeredStore": "state",
-    "MemoryStore": "state",
-    "StateMigration": "state_checks",
-    "StateStore": "state_store",
-    "StorePlace": "state_store",
+    "LayeredStore": "state.store",
+    "MemoryStore": "state.store",
+    "StateMigration": "state.checks",
+    "StateStore": "state.interface",
+    "StorePlace": "state.interface",
 }
 
 

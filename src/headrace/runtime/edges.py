@@ -10,14 +10,14 @@ from headrace.errors import SerializationError
 from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.chunk import Chunk, Int64s
-from headrace.runtime.record_errors import salvaged
-from headrace.runtime.writing import writing
+from headrace.runtime.user_code.errors import salvaged
+from headrace.runtime.user_code.writing import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.runtime.user_code import Locator
-    from headrace.topology.operators import Operator
+    from headrace.runtime.user_code.calls import Locator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["CombinedEdge", "Combiner", "Edge", "RecordEdge"]
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.keys import partitions_of
-from headrace.runtime.async_calls import call_all
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.edges import Edge, RecordEdge
 from headrace.runtime.processors import Processor, ProcessorContext
-from headrace.runtime.record_calls import RecordCalls
-from headrace.runtime.user_code import Locator, UserFunction, without_bad
-from headrace.topology.operators_flow import Branch, MapAsync, Merge, Output, Repartition
+from headrace.runtime.user_code.asynchronous import call_all
+from headrace.runtime.user_code.calls import Locator, UserFunction, without_bad
+from headrace.runtime.user_code.records import RecordCalls
+from headrace.topology.operators.flow import Branch, MapAsync, Merge, Output, Repartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["FLOW", "RepartitionEdge"]
 

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
-from headrace.runtime.broker_transactions import BrokerTransactions
-from headrace.runtime.pattern_topics import PatternTopics
-from headrace.runtime.plain_transactions import PlainTransactions, sender
-from headrace.runtime.state_home import StateHome
-from headrace.runtime.state_store import StorePlace
-from headrace.topology.operators import Sink, Source
+from headrace.runtime.commit.broker import BrokerTransactions
+from headrace.runtime.commit.plain import PlainTransactions, sender
+from headrace.runtime.sources.patterns import PatternTopics
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.interface import StorePlace
+from headrace.topology.operators.core import Sink, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from datetime import datetime
 
     from headrace.protocol.transactions import QueueName
-    from headrace.runtime.commits import Transactions
-    from headrace.runtime.local_state import StateTopic
-    from headrace.runtime.state_store import StateStore, StoreFactory
+    from headrace.runtime.commit.transactions import Transactions
+    from headrace.runtime.state.interface import StateStore, StoreFactory
+    from headrace.runtime.state.local import StateTopic
     from headrace.settings import JobSettings
     from headrace.topology import StagePlan, Topology
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.runtime.user_code import Locator, UserFunction
+from headrace.runtime.user_code.calls import Locator, UserFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.runtime.chunk import Chunk
-    from headrace.topology.operators import RecordFunction, Sink
+    from headrace.topology.operators.core import RecordFunction, Sink
 
 __all__ = ["Placing"]
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.edges import Edge, RecordEdge
-from headrace.runtime.user_code import Locator, UserFunction
-from headrace.topology.operators import (
+from headrace.runtime.user_code.calls import Locator, UserFunction
+from headrace.topology.operators.core import (
     Filter,
     FlatMap,
     FlatMapValues,
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.blocks import Rows
-    from headrace.runtime.state_layouts import StateLayout
-    from headrace.runtime.state_store import StateStore
-    from headrace.runtime.watermarks import (
+    from headrace.runtime.event_time.watermarks import (
         OperatorWatermark,
         QueueWatermark,
         SourceWatermarks,
         Watermark,
     )
+    from headrace.runtime.state.interface import StateStore
+    from headrace.runtime.state.layouts import StateLayout
 
 __all__ = ["STATELESS", "Processor", "ProcessorContext", "TimedProcessor"]
 

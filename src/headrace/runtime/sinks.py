@@ -19,19 +19,19 @@ from headrace.keys import (
     key_properties,
 )
 from headrace.protocol.properties import encode_properties
-from headrace.runtime.commits import QueueMessages
+from headrace.runtime.commit.transactions import QueueMessages
 from headrace.runtime.placing import Placing
-from headrace.runtime.record_errors import salvaged
-from headrace.runtime.writing import writing
+from headrace.runtime.user_code.errors import salvaged
+from headrace.runtime.user_code.writing import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Chunk, Int64s
-    from headrace.runtime.state import ChangeSet
-    from headrace.runtime.user_code import Locator
-    from headrace.topology.operators import Sink
+    from headrace.runtime.state.store import ChangeSet
+    from headrace.runtime.user_code.calls import Locator
+    from headrace.topology.operators.core import Sink
 
 __all__ = ["SinkContext", "SinkWriter", "state_messages"]
 

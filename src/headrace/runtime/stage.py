@@ -6,31 +6,31 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.keys import decode_keys
-from headrace.runtime.aggregates import AggregateProcessor
+from headrace.runtime.aggregates.columns import COLUMNS
+from headrace.runtime.aggregates.running import AggregateProcessor
 from headrace.runtime.batches.writing import BatchSinkWriter
 from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk
-from headrace.runtime.column_aggregates import COLUMNS
 from headrace.runtime.edges import Edge, RecordEdge
+from headrace.runtime.event_time.timestamps import SelectTimestampProcessor
 from headrace.runtime.flow import FLOW
 from headrace.runtime.joins import JOINS
 from headrace.runtime.low_level import PROCESSES
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
 from headrace.runtime.through import ThroughWriter
-from headrace.runtime.timestamps import SelectTimestampProcessor
 from headrace.runtime.windows import WINDOWS
-from headrace.topology.operators import Aggregate, Operator, Sink, Source
-from headrace.topology.operators_batches import BatchSink
-from headrace.topology.through import Through
-from headrace.topology.times import SelectTimestamp
+from headrace.topology.operators.batches import BatchSink
+from headrace.topology.operators.core import Aggregate, Operator, Sink, Source
+from headrace.topology.operators.through import Through
+from headrace.topology.operators.times import SelectTimestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.protocol.transactions import QueueName
-    from headrace.runtime.commits import QueueMessages
-    from headrace.runtime.watermarks import QueueWatermark, Watermark
+    from headrace.runtime.commit.transactions import QueueMessages
+    from headrace.runtime.event_time.watermarks import QueueWatermark, Watermark
     from headrace.topology import StagePlan
 
 __all__ = ["PROCESSORS", "StageContext", "StageRunner"]

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from headrace.client import MessageQueue
 from headrace.errors import HeadraceError, TopicNotFoundError
 from headrace.protocol.transactions import OperatorNote
-from headrace.runtime.watermarks import source_of
-from headrace.topology.operators import Source
+from headrace.runtime.event_time.watermarks import source_of
+from headrace.topology.operators.core import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace.client import PullConsumer
     from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.state_home import StateHome
+    from headrace.runtime.state.home import StateHome
     from headrace.topology import Topology
 
 __all__ = [

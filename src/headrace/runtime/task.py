@@ -1,7 +1,7 @@
 """Tasks: one stage for one partition of one batch, from blocks to blocks.
 
 An executor (Spark, or the test driver) brings the blocks and takes the results; everything that
-a task does to the outside goes through :class:`~headrace.runtime.commits.Transactions` and the
+a task does to the outside goes through :class:`~headrace.runtime.commit.transactions.Transactions` and the
 state copies.
 """
 
@@ -20,32 +20,32 @@ from headrace.protocol.transactions import QueueName, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.chunk import NEVER
 from headrace.runtime.control import Control, Summary
-from headrace.runtime.failures import describe_failure
-from headrace.runtime.record_errors import RecordErrors
-from headrace.runtime.silence import milliseconds, operator_watermark
-from headrace.runtime.sinks import state_messages
-from headrace.runtime.stage import StageRunner
-from headrace.runtime.standing import RESTORE_TIME, RESTORED
-from headrace.runtime.state_copies import CopiedStore, StateCopies
-from headrace.runtime.through import watermark_messages
-from headrace.runtime.watermarks import (
+from headrace.runtime.event_time.silence import milliseconds, operator_watermark
+from headrace.runtime.event_time.watermarks import (
     OperatorWatermark,
     QueueWatermark,
     SourceWatermarks,
     pack_watermarks,
     unpack_watermarks,
 )
+from headrace.runtime.sinks import state_messages
+from headrace.runtime.stage import StageRunner
+from headrace.runtime.standing import RESTORE_TIME, RESTORED
+from headrace.runtime.state.copies import CopiedStore, StateCopies
+from headrace.runtime.through import watermark_messages
+from headrace.runtime.user_code.errors import RecordErrors
+from headrace.runtime.user_code.failures import describe_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from headrace.runtime.chunk import Chunk
-    from headrace.runtime.commits import Attempt, QueueMessages, StageWriter
-    from headrace.runtime.record_errors import Finder, Original
-    from headrace.runtime.state_store import StateStore
+    from headrace.runtime.commit.transactions import Attempt, QueueMessages, StageWriter
+    from headrace.runtime.state.interface import StateStore
+    from headrace.runtime.user_code.errors import Finder, Original
     from headrace.topology import StagePlan
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["Task", "TaskContext", "guarded"]
 

@@ -18,11 +18,18 @@ import pyarrow.compute as pc
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.chunk import NEVER, Chunk, Int64s
-from headrace.runtime.commits import QueueMessages
-from headrace.runtime.messages import SourceReader, picked
+from headrace.runtime.commit.transactions import QueueMessages
+from headrace.runtime.event_time.watermarks import QueueWatermark, origin_name
 from headrace.runtime.sinks import SinkWriter
-from headrace.runtime.watermarks import QueueWatermark, origin_name
-from headrace.topology.through import LATE_BELOW, NO_VALUE, RETRACTS, SENDER, TIME, WATERMARK
+from headrace.runtime.sources.messages import SourceReader, picked
+from headrace.topology.operators.through import (
+    LATE_BELOW,
+    NO_VALUE,
+    RETRACTS,
+    SENDER,
+    TIME,
+    WATERMARK,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +39,8 @@ if TYPE_CHECKING:
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.control import Control
-    from headrace.runtime.messages import SourceTask
-    from headrace.topology.through import Through, ThroughSource
+    from headrace.runtime.sources.messages import SourceTask
+    from headrace.topology.operators.through import Through, ThroughSource
 
 __all__ = ["ThroughReader", "ThroughWriter", "watermark_messages"]
 

@@ -1,6 +1,6 @@
 """The coordinator: from the summaries of a batch to its commit.
 
-Pure: blocks in, a :class:`~headrace.runtime.commits.BatchEnd` out.  It refuses a batch of which
+Pure: blocks in, a :class:`~headrace.runtime.commit.transactions.BatchEnd` out.  It refuses a batch of which
 a summary is missing or doubled, so that nothing half-processed is ever committed.
 """
 
@@ -13,11 +13,11 @@ import msgspec
 
 from headrace.errors import JobFailedError
 from headrace.runtime.blocks import Block, BlockKind
-from headrace.runtime.commits import BatchEnd
+from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Summary
-from headrace.runtime.failures import raise_failure
-from headrace.runtime.silence import committed_time
+from headrace.runtime.event_time.silence import committed_time
 from headrace.runtime.standing import IN, OUT
+from headrace.runtime.user_code.failures import raise_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,12 +16,12 @@ import msgspec
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
 from headrace.failpoints import failpoint
-from headrace.runtime.lease import Lease
-from headrace.runtime.local_state import restoring
-from headrace.runtime.starts import starting_offsets
-from headrace.runtime.state_checks import settled_record
-from headrace.runtime.state_home import StateHome
-from headrace.runtime.state_views import StateView
+from headrace.runtime.commit.lease import Lease
+from headrace.runtime.sources.starts import starting_offsets
+from headrace.runtime.state.checks import settled_record
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.local import restoring
+from headrace.runtime.state.views import StateView
 from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
 from headrace.spark.coordinator import assemble
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
-    from headrace.runtime.state_checks import Migrations
-    from headrace.runtime.state_store import StoreFactory
+    from headrace.runtime.state.checks import Migrations
+    from headrace.runtime.state.interface import StoreFactory
     from headrace.spark.worker import PlanHandle
     from headrace.topology import Topology
 

@@ -18,11 +18,11 @@ from headrace.errors import (
     TopologyError,
 )
 from headrace.runtime.job_plan import JobConnection, JobPlan
-from headrace.runtime.state_checks import other_partitions
+from headrace.runtime.state.checks import other_partitions
 from headrace.spark.worker import PlanHandle
 
 if TYPE_CHECKING:
-    from headrace.runtime.state_store import StoreFactory
+    from headrace.runtime.state.interface import StoreFactory
     from headrace.settings import JobSettings
     from headrace.topology import Topology
 

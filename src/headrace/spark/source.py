@@ -18,11 +18,11 @@ from headrace.errors import FencedError
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.control import Control, control_blocks
-from headrace.runtime.failures import describe_failure
+from headrace.runtime.event_time.silence import milliseconds
 from headrace.runtime.planning import PlannedBatch, Split, make_splits, plan_batch
-from headrace.runtime.silence import milliseconds
-from headrace.runtime.source_task import run_source
+from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
+from headrace.runtime.user_code.failures import describe_failure
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.worker import PlanHandle, connection, end_of_task, make_task
 

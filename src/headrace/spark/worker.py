@@ -16,18 +16,18 @@ from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import encode_properties
-from headrace.runtime.commits import Attempt
+from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.job_plan import JobConnection, JobPlan
-from headrace.runtime.local_state import LocalCopies
-from headrace.runtime.record_errors import Original
-from headrace.runtime.state_topic import StateTopicReader
+from headrace.runtime.state.local import LocalCopies
+from headrace.runtime.state.topic import StateTopicReader
 from headrace.runtime.task import Task
 from headrace.runtime.task import TaskContext as RuntimeContext
+from headrace.runtime.user_code.errors import Original
 
 if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.runtime.control import Control
-    from headrace.runtime.record_errors import Finder
+    from headrace.runtime.user_code.errors import Finder
 
 __all__ = ["PlanHandle", "RemoteFinder", "connection", "end_of_task", "make_task"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace.streams.builder import StreamBuilder
-from headrace.streams.joined import JoinedStream
-from headrace.streams.joins import StreamJoin
+from headrace.streams.joins.chain import StreamJoin
+from headrace.streams.joins.results import JoinedStream
 from headrace.streams.keyed import KeyedStream
 from headrace.streams.outputs import End
 from headrace.streams.processed import ProcessedStream

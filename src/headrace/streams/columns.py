@@ -18,7 +18,7 @@ from headrace.columns.expressions import Node, node_of
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name
 from headrace.topology import Source
-from headrace.topology.operators_columns import AggregateColumns, GroupBy, Select, Where
+from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, Where
 from headrace.topology.updates import gives_updates
 
 if TYPE_CHECKING:

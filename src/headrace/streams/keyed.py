@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
-from headrace.streams.gathered import Gathered
-from headrace.streams.gathering import (
+from headrace.streams.aggregates.descriptions import (
     Gathering,
     gather_count,
     gather_custom,
@@ -18,6 +17,7 @@ from headrace.streams.gathering import (
     gather_sum,
     of_updates,
 )
+from headrace.streams.aggregates.keyed import Gathered
 from headrace.streams.tables import Table
 from headrace.topology import Accumulator, Aggregate, Emit, ErrorPolicy
 from headrace.topology.updates import gives_updates

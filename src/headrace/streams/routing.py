@@ -10,8 +10,8 @@ from headrace.errors import TopologyError
 from headrace.serdes.inference import result_hint
 from headrace.streams._calls import record_function
 from headrace.streams._looping import loop
-from headrace.streams._meeting import check_stream
 from headrace.streams._records import Records
+from headrace.streams.joins.sides import check_stream
 from headrace.topology import Branch, KeyBy, Merge, Output, Repartition
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from headrace.serdes import key
 from headrace.serdes.inference import result_hint
 from headrace.streams._calls import caller
-from headrace.streams._joining import Joins
-from headrace.streams._meeting import check_keyed
 from headrace.streams.batches import Batches
 from headrace.streams.columns import Columns
+from headrace.streams.joins.sides import check_keyed
+from headrace.streams.joins.ways import Joins
 from headrace.streams.outputs import Outputs
 from headrace.streams.processing import Processing
 from headrace.streams.routing import Routing

@@ -11,13 +11,13 @@ from headrace.errors import TopologyError
 from headrace.serdes import nullable
 from headrace.serdes.inference import result_hint
 from headrace.streams._calls import caller, check_function
-from headrace.streams._meeting import (
+from headrace.streams._missing import no_method
+from headrace.streams.joins.sides import (
     check_joiner,
     check_key_types,
     check_keyed,
     check_one_builder,
 )
-from headrace.streams._missing import no_method
 from headrace.topology import (
     FilterTable,
     KeepTable,
@@ -29,7 +29,7 @@ from headrace.topology import (
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Known
-    from headrace.streams._options import LookupOptions
+    from headrace.streams.joins.options import LookupOptions
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy, JoinKind
 
@@ -306,7 +306,7 @@ class Table(Generic[K, V]):
         place = replace(left_side, place=f"{left_side.place}-{right_side.place}")
         if foreign_key is not None:
             assert kind != "outer"
-            from headrace.streams._foreign_keys import foreign_key_join
+            from headrace.streams.joins.foreign_keys import foreign_key_join
 
             return foreign_key_join(
                 kind, place, right_side, (joiner, takes_key), foreign_key, name, serde, on_error

@@ -10,12 +10,12 @@ import pyarrow as pa
 from headrace.columns import Measure, Schema
 from headrace.columns.rows import CellsOf
 from headrace.errors import TopologyError
+from headrace.streams.aggregates.descriptions import Gathering
 from headrace.streams.columns import Row, cells_serde, results_of
-from headrace.streams.gathering import Gathering
 from headrace.streams.stream import Stream
 from headrace.streams.windowed import WindowedStream, WindowedTable
 from headrace.topology.aggregations import Aggregation
-from headrace.topology.operators_columns import WINDOW_COLUMNS, WindowRows
+from headrace.topology.operators.columns import WINDOW_COLUMNS, WindowRows
 from headrace.topology.updates import gives_updates
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.streams._flow import Flow
     from headrace.topology import ErrorPolicy
-    from headrace.topology.operators_windows import WindowEmit
+    from headrace.topology.operators.windows import WindowEmit
     from headrace.topology.windows import Windows
 
 __all__ = ["WindowedColumns", "WindowedGroups"]

@@ -10,9 +10,9 @@ from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.serdes import serde_for
 from headrace.streams._missing import no_method
+from headrace.streams.aggregates.windowed import WindowedGathered
 from headrace.streams.keyed import KeyedStream, Number, Table
 from headrace.streams.stream import Stream
-from headrace.streams.windowed_gathered import WindowedGathered
 from headrace.topology import (
     CountWindow,
     CountWindows,
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Known, Step
-    from headrace.streams.gathering import Gathering
+    from headrace.streams.aggregates.descriptions import Gathering
     from headrace.topology import Accumulator, Emit, ErrorPolicy, WindowAggregate
-    from headrace.topology.operators_windows import WindowEmit
+    from headrace.topology.operators.windows import WindowEmit
     from headrace.topology.windows import Windows
 
 __all__ = ["WindowedStream", "WindowedTable"]

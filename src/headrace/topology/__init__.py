@@ -8,17 +8,6 @@ from headrace.topology.batches import BatchRecords, BatchToken
 from headrace.topology.entries import EntriesSerde
 from headrace.topology.errors import ErrorPolicy, dead_letter_topic
 from headrace.topology.graph import Topology
-from headrace.topology.joins import (
-    ALONE,
-    IntervalJoin,
-    Joined,
-    JoinKind,
-    LatestJoin,
-    SessionJoin,
-    SidesJoin,
-    TimedJoin,
-    WindowJoin,
-)
 from headrace.topology.low_level import (
     Context,
     Fired,
@@ -46,7 +35,13 @@ from headrace.topology.names import (
     state_topic,
 )
 from headrace.topology.numbers import add_numbers
-from headrace.topology.operators import (
+from headrace.topology.operators.batches import (
+    BatchSink,
+    DriverFunction,
+    ForEachBatch,
+    SinkDataFrame,
+)
+from headrace.topology.operators.core import (
     Aggregate,
     Emit,
     Filter,
@@ -64,25 +59,20 @@ from headrace.topology.operators import (
     Start,
     ToStream,
 )
-from headrace.topology.operators_batches import (
-    BatchSink,
-    DriverFunction,
-    ForEachBatch,
-    SinkDataFrame,
+from headrace.topology.operators.flow import Branch, MapAsync, Merge, Output, Repartition
+from headrace.topology.operators.joins import (
+    ALONE,
+    IntervalJoin,
+    Joined,
+    JoinKind,
+    LatestJoin,
+    SessionJoin,
+    SidesJoin,
+    TimedJoin,
+    WindowJoin,
 )
-from headrace.topology.operators_flow import Branch, MapAsync, Merge, Output, Repartition
-from headrace.topology.operators_process import KeyedProcess, Process
-from headrace.topology.operators_windows import (
-    CountWindow,
-    SessionWindow,
-    SlidingWindow,
-    TimeWindow,
-    WindowAggregate,
-)
-from headrace.topology.pickling import check_pickling
-from headrace.topology.shapes import shape_changes, state_shape
-from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
-from headrace.topology.tables import (
+from headrace.topology.operators.process import KeyedProcess, Process
+from headrace.topology.operators.tables import (
     FilterTable,
     ForeignKeyJoin,
     ForeignKeyRequests,
@@ -94,8 +84,18 @@ from headrace.topology.tables import (
     StreamTableJoin,
     TableJoin,
 )
-from headrace.topology.through import Through, ThroughSource, is_loop
-from headrace.topology.times import SelectTimestamp
+from headrace.topology.operators.through import Through, ThroughSource, is_loop
+from headrace.topology.operators.times import SelectTimestamp
+from headrace.topology.operators.windows import (
+    CountWindow,
+    SessionWindow,
+    SlidingWindow,
+    TimeWindow,
+    WindowAggregate,
+)
+from headrace.topology.pickling import check_pickling
+from headrace.topology.shapes import shape_changes, state_shape
+from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
 from headrace.topology.windowed import Windowed, WindowedSerde, WithWindow
 from headrace.topology.windows import (
     CountWindows,

@@ -32,7 +32,7 @@ AggregationKind = Literal[
 class Aggregation:
     """How values of one key become one result.
 
-    The arithmetic of each kind is in :mod:`headrace.runtime.algebras`.
+    The arithmetic of each kind is in :mod:`headrace.runtime.aggregates.algebras`.
     """
 
     kind: AggregationKind

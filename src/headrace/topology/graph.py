@@ -8,10 +8,10 @@ from functools import cached_property
 from headrace.topology.describe import describe, to_dot
 from headrace.topology.errors import dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
-from headrace.topology.operators import Operator, Sink, Source
-from headrace.topology.operators_batches import BatchSink
+from headrace.topology.operators.batches import BatchSink
+from headrace.topology.operators.core import Operator, Sink, Source
+from headrace.topology.operators.through import Through
 from headrace.topology.stages import StagePlan, cut_stages
-from headrace.topology.through import Through
 from headrace.topology.validation import validate
 
 __all__ = ["Topology"]

@@ -17,7 +17,7 @@ from headrace.errors import TopologyError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["check_pickling"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["Shape", "shape_changes", "state_serdes", "state_shape"]
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from headrace.topology.operators import Source
-from headrace.topology.through import Through, is_loop
+from headrace.topology.operators.core import Source
+from headrace.topology.operators.through import Through, is_loop
 from headrace.topology.updates import taking_back
 
 if TYPE_CHECKING:
     from headrace.topology.graph import Topology
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["Shuffle", "Stage", "StagePlan", "cut_stages"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import TopologyError
 
 if TYPE_CHECKING:
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["check_updates", "gives_updates", "taking_back"]
 

@@ -13,9 +13,9 @@ from headrace.topology.names import (
     commit_topic,
     state_topic,
 )
-from headrace.topology.operators import Operator, Sink, Source
-from headrace.topology.operators_batches import BatchSink
-from headrace.topology.through import is_loop
+from headrace.topology.operators.batches import BatchSink
+from headrace.topology.operators.core import Operator, Sink, Source
+from headrace.topology.operators.through import is_loop
 from headrace.topology.updates import check_updates
 
 __all__ = ["validate"]

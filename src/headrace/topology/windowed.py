@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
 from headrace.serdes import Serde
-from headrace.topology.operators import Operator
+from headrace.topology.operators.core import Operator
 
 __all__ = [
     "WINDOW_END",

@@ -9,11 +9,11 @@ import numpy as np
 
 from headrace import serdes
 from headrace.runtime.chunk import Chunk
+from headrace.runtime.event_time.watermarks import Watermark
 from headrace.runtime.processors import TimedProcessor
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.watermarks import Watermark
 from headrace.topology import Operator
-from headrace.topology.operators import Sink
+from headrace.topology.operators.core import Sink
 
 __all__ = ["Watermarks", "watermarks"]
 

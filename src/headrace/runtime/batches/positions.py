@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.protocol.transactions import QueueName
-    from headrace.topology.operators_batches import BatchSink
+    from headrace.topology.operators.batches import BatchSink
 
 __all__ = ["Position", "Positions", "begins_within"]
 

@@ -16,14 +16,14 @@ from headrace.client import MessageQueue, PullConsumer
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
 from headrace.protocol.property_columns import property_column
 from headrace.runtime.batches.tags import BATCH, Tags
-from headrace.runtime.messages import ranged, user_properties
+from headrace.runtime.sources.messages import ranged, user_properties
 from headrace.topology.batches import BatchRecords
 from headrace.topology.low_level import Record
 
 if TYPE_CHECKING:
     from headrace.runtime.batches.cutting import Cut
     from headrace.runtime.chunk import Int64s
-    from headrace.topology.operators_batches import BatchSink
+    from headrace.topology.operators.batches import BatchSink
 
 __all__ = ["BatchMessages", "batch_records", "batch_table", "read_cut", "table_schema"]
 

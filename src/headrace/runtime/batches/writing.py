@@ -12,7 +12,7 @@ from headrace.runtime.sinks import SinkContext, SinkWriter
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk, Int64s
-    from headrace.topology.operators_batches import BatchSink
+    from headrace.topology.operators.batches import BatchSink
 
 __all__ = ["BatchContext", "BatchSinkWriter"]
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.runtime.writing import writing
+from headrace.runtime.user_code.writing import writing
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
-    from headrace.runtime.state_store import StateStore
+    from headrace.runtime.state.interface import StateStore
     from headrace.serdes import Serde
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["BLOCK_BYTES", "BLOCK_RECORDS", "Buckets", "Kept", "decoded", "packed", "raw_values"]
 

@@ -14,13 +14,13 @@ from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
 from headrace.runtime.joins.tables import over_present
 from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
-from headrace.runtime.user_code import UserFunction
-from headrace.runtime.writing import writing
-from headrace.topology.tables import ForeignKeyJoin, ForeignKeyRequests
+from headrace.runtime.user_code.calls import UserFunction
+from headrace.runtime.user_code.writing import writing
+from headrace.topology.operators.tables import ForeignKeyJoin, ForeignKeyRequests
 
 if TYPE_CHECKING:
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.watermarks import Watermark
 
 __all__ = ["ForeignKeyJoinProcessor", "ForeignKeyRequestsProcessor"]
 

@@ -17,13 +17,13 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Buckets, Kept
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
 from headrace.runtime.joins.timed import TimedJoinProcessor
-from headrace.runtime.timers import Timers
-from headrace.topology.joins import IntervalJoin
+from headrace.runtime.state.timers import Timers
+from headrace.topology.operators.joins import IntervalJoin
 
 if TYPE_CHECKING:
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.watermarks import Watermark
 
 __all__ = ["IntervalJoinProcessor"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from headrace.runtime.joins.sides import PAIR
 from headrace.runtime.processors import Processor
-from headrace.runtime.user_code import UserFunction
-from headrace.topology.joins import ALONE, Joined
+from headrace.runtime.user_code.calls import UserFunction
+from headrace.topology.operators.joins import ALONE, Joined
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk

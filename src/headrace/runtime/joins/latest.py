@@ -13,12 +13,12 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Arrivals, Meetings, merged_sides
 from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
-from headrace.runtime.state_layouts import LatestLayout
-from headrace.runtime.writing import writing
-from headrace.topology.joins import LatestJoin
+from headrace.runtime.state.layouts import LatestLayout
+from headrace.runtime.user_code.writing import writing
+from headrace.topology.operators.joins import LatestJoin
 
 if TYPE_CHECKING:
-    from headrace.runtime.watermarks import Watermark
+    from headrace.runtime.event_time.watermarks import Watermark
 
 __all__ = ["LatestJoinProcessor", "LatestValues"]
 

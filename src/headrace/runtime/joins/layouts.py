@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.keys import decode_key
-from headrace.runtime.state_layouts import (
+from headrace.runtime.state.layouts import (
     PlainLayout,
     Read,
     Span,

@@ -14,16 +14,16 @@ from headrace.runtime.joins.latest import LatestValues
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
 from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
-from headrace.runtime.state_layouts import RowLayout
-from headrace.runtime.user_code import UserFunction
-from headrace.runtime.writing import writing
-from headrace.topology.tables import GlobalTableJoin, Lookup, StreamTableJoin
+from headrace.runtime.state.layouts import RowLayout
+from headrace.runtime.user_code.calls import UserFunction
+from headrace.runtime.user_code.writing import writing
+from headrace.topology.operators.tables import GlobalTableJoin, Lookup, StreamTableJoin
 
 if TYPE_CHECKING:
     from headrace.runtime.blocks import BlockKind, Rows
     from headrace.runtime.edges import Edge
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.watermarks import Watermark
 
 __all__ = ["BroadcastEdge", "GlobalTableJoinProcessor", "StreamTableJoinProcessor"]
 

@@ -20,8 +20,14 @@ from headrace.runtime.joins.tables import (
     TableJoinProcessor,
 )
 from headrace.runtime.joins.windows import WindowJoinProcessor
-from headrace.topology.joins import IntervalJoin, Joined, LatestJoin, SessionJoin, WindowJoin
-from headrace.topology.tables import (
+from headrace.topology.operators.joins import (
+    IntervalJoin,
+    Joined,
+    LatestJoin,
+    SessionJoin,
+    WindowJoin,
+)
+from headrace.topology.operators.tables import (
     FilterTable,
     ForeignKeyJoin,
     ForeignKeyRequests,
@@ -34,7 +40,7 @@ from headrace.topology.tables import (
 
 if TYPE_CHECKING:
     from headrace.runtime.processors import Processor
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["JOINS"]
 

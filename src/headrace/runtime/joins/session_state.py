@@ -29,12 +29,12 @@ from headrace.runtime.joins.buckets import (
     raw_values,
 )
 from headrace.runtime.joins.layouts import block_key
-from headrace.runtime.writing import writing
+from headrace.runtime.user_code.writing import writing
 
 if TYPE_CHECKING:
-    from headrace.runtime.state_store import StateStore
+    from headrace.runtime.state.interface import StateStore
     from headrace.serdes import Serde
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["Session", "SessionStore", "Side"]
 

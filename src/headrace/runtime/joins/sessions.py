@@ -14,13 +14,13 @@ from headrace.runtime.joins.layouts import JoinSessionLayout
 from headrace.runtime.joins.session_state import Session, SessionStore
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
 from headrace.runtime.joins.timed import TimedJoinProcessor
-from headrace.runtime.timers import Timers
-from headrace.topology.joins import SessionJoin
+from headrace.runtime.state.timers import Timers
+from headrace.topology.operators.joins import SessionJoin
 
 if TYPE_CHECKING:
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.watermarks import Watermark
 
 __all__ = ["SessionJoinProcessor"]
 

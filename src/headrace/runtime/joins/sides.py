@@ -10,11 +10,11 @@ import numpy as np
 
 from headrace.keys import encode_keys
 from headrace.runtime.chunk import Chunk, Int64s
-from headrace.runtime.writing import writing
+from headrace.runtime.user_code.writing import writing
 
 if TYPE_CHECKING:
-    from headrace.runtime.watermarks import Watermark
-    from headrace.topology.operators import Operator
+    from headrace.runtime.event_time.watermarks import Watermark
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["LEFT", "NO_KEY", "PAIR", "RIGHT", "Arrivals", "Meetings", "merged_sides"]
 

@@ -12,14 +12,14 @@ from headrace.runtime.joins.latest import LatestValues
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
 from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
-from headrace.runtime.state_layouts import LatestLayout, RowLayout
-from headrace.runtime.user_code import UserFunction
-from headrace.topology.tables import FilterTable, KeepTable, MapTable, TableJoin
+from headrace.runtime.state.layouts import LatestLayout, RowLayout
+from headrace.runtime.user_code.calls import UserFunction
+from headrace.topology.operators.tables import FilterTable, KeepTable, MapTable, TableJoin
 
 if TYPE_CHECKING:
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.watermarks import Watermark
-    from headrace.topology.joins import JoinKind
+    from headrace.topology.operators.joins import JoinKind
 
 __all__ = [
     "FilterTableProcessor",

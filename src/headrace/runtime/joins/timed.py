@@ -11,14 +11,14 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.sides import LEFT, RIGHT, Meetings, merged_sides
 from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
-from headrace.runtime.state_layouts import BucketLayout, StateLayout
-from headrace.topology.joins import TimedJoin
+from headrace.runtime.state.layouts import BucketLayout, StateLayout
+from headrace.topology.operators.joins import TimedJoin
 
 if TYPE_CHECKING:
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.state_layouts import StateLayout
-    from headrace.runtime.watermarks import Watermark
+    from headrace.runtime.state.layouts import StateLayout
 
 __all__ = ["TimedJoinProcessor"]
 

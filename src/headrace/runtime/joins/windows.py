@@ -13,13 +13,13 @@ from headrace.runtime.joins.buckets import Buckets, Kept
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
 from headrace.runtime.joins.timed import TimedJoinProcessor
 from headrace.runtime.windows.assigning import Assigned, assign
-from headrace.topology.joins import WindowJoin
+from headrace.topology.operators.joins import WindowJoin
 from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.watermarks import Watermark
 
 __all__ = ["WindowJoinProcessor"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.runtime.low_level.cells import key_of_entry, name_part
 from headrace.runtime.low_level.times import milliseconds, rounded_up
-from headrace.runtime.timers import Timers
+from headrace.runtime.state.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,12 +18,12 @@ import struct
 from typing import TYPE_CHECKING
 
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.timers import Timers
+from headrace.runtime.state.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.runtime.state_store import StateStore
+    from headrace.runtime.state.interface import StateStore
 
 __all__ = [
     "EVENT",

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.keys import decode_key
 from headrace.runtime.low_level.cells import STATE, key_of_entry, key_part, name_part
-from headrace.runtime.state_layouts import Read, Span, StateEntry, StateLayout
+from headrace.runtime.state.layouts import Read, Span, StateEntry, StateLayout
 
 __all__ = ["ProcessLayout"]
 

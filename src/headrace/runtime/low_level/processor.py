@@ -18,17 +18,17 @@ from headrace.runtime.low_level.layout import ProcessLayout
 from headrace.runtime.low_level.states import KINDS, Scope, State
 from headrace.runtime.low_level.times import datetime_of, milliseconds
 from headrace.runtime.processors import Processor, ProcessorContext, TimedProcessor
-from headrace.runtime.user_code import UserFunction
-from headrace.runtime.writing import writing
+from headrace.runtime.user_code.calls import UserFunction
+from headrace.runtime.user_code.writing import writing
 from headrace.topology.low_level import Fired, Record
-from headrace.topology.operators_process import KeyedProcess, Process, step_of
+from headrace.topology.operators.process import KeyedProcess, Process, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from headrace.runtime.watermarks import Watermark
-    from headrace.topology.operators import Operator
+    from headrace.runtime.event_time.watermarks import Watermark
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["PROCESSES"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.keys import decode_key, encode_key
 from headrace.runtime.low_level.cells import key_part, name_part
 from headrace.runtime.low_level.times import datetime_of, milliseconds, rounded_up
-from headrace.topology.operators_process import ttl_step
+from headrace.topology.operators.process import ttl_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,14 +11,14 @@ from headrace.client import MessageQueue
 from headrace.errors import StateError
 from headrace.runtime.batches.reading import BatchMessages, batch_records
 from headrace.topology.batches import BatchRecords, BatchToken
-from headrace.topology.operators_batches import ForEachBatch
+from headrace.topology.operators.batches import ForEachBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.runtime.commits import QueueMessages
+    from headrace.runtime.commit.transactions import QueueMessages
     from headrace.topology import Topology
-    from headrace.topology.operators_batches import BatchSink
+    from headrace.topology.operators.batches import BatchSink
 
 __all__ = ["CommittedBatches"]
 

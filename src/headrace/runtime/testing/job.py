@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.protocol.transactions import CommitRecord, StateSummary
-from headrace.runtime.announcing import announcements, owes_announcement
 from headrace.runtime.blocks import BlockKind
-from headrace.runtime.commits import Attempt
+from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.control import Control, Summary
-from headrace.runtime.silence import (
+from headrace.runtime.event_time.announcing import announcements, owes_announcement
+from headrace.runtime.event_time.silence import (
     BatchTime,
     batch_time,
     committed_time,
@@ -26,15 +26,15 @@ from headrace.runtime.testing.memory import BatchCopies, MemoryCopies, MemoryWri
 from headrace.runtime.testing.reading import SourceQueues
 from headrace.runtime.testing.taps import TappedContext, tapped
 from headrace.runtime.testing.topics import Sent, TestRecord, Written, records_of
-from headrace.topology.through import WATERMARK
+from headrace.topology.operators.through import WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from headrace.runtime.blocks import Block
     from headrace.runtime.chunk import Chunk
-    from headrace.runtime.state import MemoryBase
-    from headrace.runtime.state_copies import StateCopies
+    from headrace.runtime.state.copies import StateCopies
+    from headrace.runtime.state.store import MemoryBase
     from headrace.topology import Topology
 
 __all__ = ["MemoryJob"]

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.protocol.transactions import StagedPart, StateSummary
-from headrace.runtime.local_state import Copy
-from headrace.runtime.state import ChangeSet, MemoryBase
+from headrace.runtime.state.local import Copy
+from headrace.runtime.state.store import ChangeSet, MemoryBase
 
 if TYPE_CHECKING:
-    from headrace.runtime.commits import QueueMessages
+    from headrace.runtime.commit.transactions import QueueMessages
 
 __all__ = ["BatchCopies", "MemoryCopies", "MemoryWriter", "SavedChanges"]
 

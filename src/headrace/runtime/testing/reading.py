@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.protocol.columns import MessageColumns
-from headrace.runtime.messages import original_at
-from headrace.runtime.source_task import Run, SourceFeed
+from headrace.runtime.sources.messages import original_at
+from headrace.runtime.sources.task import Run, SourceFeed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace.runtime.chunk import Int64s
-    from headrace.runtime.record_errors import Original
     from headrace.runtime.task import Task
     from headrace.runtime.testing.topics import Sent
+    from headrace.runtime.user_code.errors import Original
     from headrace.topology import Topology
 
 __all__ = ["SourceQueues"]

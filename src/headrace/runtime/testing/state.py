@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.state_layouts import PlainLayout
-from headrace.runtime.state_looks import StateLook
-from headrace.runtime.state_values import reader
+from headrace.runtime.state.layouts import PlainLayout
+from headrace.runtime.state.looks import StateLook
+from headrace.runtime.state.values import reader
 from headrace.topology.shapes import state_shape
 
 if TYPE_CHECKING:
-    from headrace.runtime.state import MemoryBase, StateBase
+    from headrace.runtime.state.store import MemoryBase, StateBase
     from headrace.topology import Operator
 
 __all__ = ["TestState"]

@@ -10,7 +10,7 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.processors import Processor
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.task import TaskContext
-from headrace.topology.operators import Operator
+from headrace.topology.operators.core import Operator
 
 if TYPE_CHECKING:
     from headrace.topology import Topology

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.keys import EXACT_KEY, KEYS, key_from_properties, properties_of_key
 from headrace.protocol.properties import decode_properties, encode_properties
-from headrace.topology.through import THROUGH_PROPERTIES
+from headrace.topology.operators.through import THROUGH_PROPERTIES
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk
-    from headrace.runtime.commits import QueueMessages
+    from headrace.runtime.commit.transactions import QueueMessages
     from headrace.serdes import Deserializer, Serde
 
 __all__ = ["Sent", "TestInput", "TestOutput", "TestRecord", "Written", "milliseconds", "records_of"]

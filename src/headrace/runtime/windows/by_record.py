@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from headrace.keys import decode_keys, encode_keys
-from headrace.runtime.algebras import ABSENT
+from headrace.runtime.aggregates.algebras import ABSENT
+from headrace.runtime.aggregates.folding import Folder
 from headrace.runtime.chunk import NEVER, Chunk
-from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
-from headrace.runtime.state_layouts import PartLayout
+from headrace.runtime.state.layouts import PartLayout
+from headrace.runtime.user_code.writing import writing
 from headrace.runtime.windows.lateness import give_late
 from headrace.runtime.windows.parts import Part, PartStore
-from headrace.runtime.writing import writing
-from headrace.topology.operators_windows import WindowAggregate
+from headrace.topology.operators.windows import WindowAggregate
 from headrace.topology.windowed import window_headers
 
 if TYPE_CHECKING:
-    from headrace.runtime.watermarks import Watermark
+    from headrace.runtime.event_time.watermarks import Watermark
 
 __all__ = ["ByRecordProcessor"]
 

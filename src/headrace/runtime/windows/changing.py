@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.runtime.algebras import ABSENT
+from headrace.runtime.aggregates.algebras import ABSENT
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk

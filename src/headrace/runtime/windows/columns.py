@@ -19,15 +19,15 @@ from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.columns import by_columns, without_gone
 from headrace.runtime.edges import RecordEdge
 from headrace.runtime.keyless import count_keyless
+from headrace.runtime.user_code.writing import writing
 from headrace.runtime.windows.assigning import first_ends, panes
-from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.processors import ProcessorContext
-    from headrace.topology.operators_windows import TimeWindow
+    from headrace.topology.operators.windows import TimeWindow
 
 __all__ = ["ColumnWindowEdge"]
 

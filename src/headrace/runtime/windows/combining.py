@@ -10,20 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.keys import encode_keys, partitions_of
-from headrace.runtime.aggregates import dict_keys
+from headrace.runtime.aggregates.folding import Folder
+from headrace.runtime.aggregates.running import dict_keys
 from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.edges import RecordEdge
-from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
+from headrace.runtime.user_code.writing import writing
 from headrace.runtime.windows.assigning import first_ends, panes
-from headrace.runtime.writing import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.runtime.chunk import Chunk, Int64s
     from headrace.runtime.processors import ProcessorContext
-    from headrace.topology.operators_windows import TimeWindow
+    from headrace.topology.operators.windows import TimeWindow
 
 __all__ = ["WindowEdge", "split_pane_keys"]
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.runtime.chunk import Chunk, Int64s
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import Processor
-    from headrace.runtime.watermarks import Watermark
 
 __all__ = ["LATE", "count_late", "event_times", "give_late"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.runtime.algebra import Algebra
+    from headrace.runtime.aggregates.algebra import Algebra
     from headrace.runtime.windows.parts import Part
 
 __all__ = ["MergedParts"]

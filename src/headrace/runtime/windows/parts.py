@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.timers import Timers
-from headrace.runtime.writing import writing
+from headrace.runtime.state.timers import Timers
+from headrace.runtime.user_code.writing import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.runtime.algebra import Algebra
+    from headrace.runtime.aggregates.algebra import Algebra
     from headrace.runtime.processors import ProcessorContext
     from headrace.topology import WindowAggregate
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.windows.by_record import ByRecordProcessor
-from headrace.topology.operators_windows import SessionWindow
+from headrace.topology.operators.windows import SessionWindow
 
 if TYPE_CHECKING:
-    from headrace.runtime.watermarks import Watermark
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.windows.parts import Part
 
 __all__ = ["SessionProcessor"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.windows.by_record import ByRecordProcessor
 from headrace.runtime.windows.merging import MergedParts
-from headrace.topology.operators_windows import SlidingWindow
+from headrace.topology.operators.windows import SlidingWindow
 
 if TYPE_CHECKING:
+    from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.watermarks import Watermark
     from headrace.runtime.windows.parts import Part
 
 __all__ = ["SlidingProcessor"]

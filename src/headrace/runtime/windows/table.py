@@ -9,7 +9,7 @@ from headrace.runtime.windows.counts import CountProcessor
 from headrace.runtime.windows.sessions import SessionProcessor
 from headrace.runtime.windows.sliding import SlidingProcessor
 from headrace.runtime.windows.time_windows import TimeWindowProcessor
-from headrace.topology.operators_windows import (
+from headrace.topology.operators.windows import (
     CountWindow,
     SessionWindow,
     SlidingWindow,
@@ -19,7 +19,7 @@ from headrace.topology.windowed import WithWindow
 
 if TYPE_CHECKING:
     from headrace.runtime.processors import Processor
-    from headrace.topology.operators import Operator
+    from headrace.topology.operators.core import Operator
 
 __all__ = ["WINDOWS"]
 

@@ -16,27 +16,27 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.keys import decode_keys, encode_keys
-from headrace.runtime.algebras import ABSENT
+from headrace.runtime.aggregates.algebras import ABSENT
+from headrace.runtime.aggregates.folding import Folder
 from headrace.runtime.chunk import NEVER, Chunk
-from headrace.runtime.folding import Folder
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
-from headrace.runtime.state_layouts import TimeWindowLayout
+from headrace.runtime.state.layouts import TimeWindowLayout
+from headrace.runtime.user_code.writing import writing
 from headrace.runtime.windows.assigning import Assigned, assign
 from headrace.runtime.windows.changing import with_olds
 from headrace.runtime.windows.columns import ColumnWindowEdge
 from headrace.runtime.windows.combining import WindowEdge, split_pane_keys
 from headrace.runtime.windows.lateness import count_late, event_times, give_late
 from headrace.runtime.windows.places import Places, bounds_prefix
-from headrace.runtime.writing import writing
-from headrace.topology.operators_windows import TimeWindow
+from headrace.topology.operators.windows import TimeWindow
 from headrace.topology.windowed import window_headers
 
 if TYPE_CHECKING:
     from headrace.runtime.blocks import Rows
     from headrace.runtime.chunk import Bools, Int64s
     from headrace.runtime.edges import Edge
-    from headrace.runtime.watermarks import Watermark
+    from headrace.runtime.event_time.watermarks import Watermark
 
 __all__ = ["TimeWindowProcessor"]
 

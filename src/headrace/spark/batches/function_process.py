@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import UserCodeError
-from headrace.runtime.failures import raise_failure
+from headrace.runtime.user_code.failures import raise_failure
 
 if TYPE_CHECKING:
     from headrace.runtime.batches.cutting import Cut

@@ -17,8 +17,8 @@ import msgspec
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.runtime.batches.cutting import Cut
 from headrace.runtime.batches.reading import batch_records, read_cut
-from headrace.runtime.failures import describe_failure
 from headrace.runtime.job_plan import JobConnection, JobPlan
+from headrace.runtime.user_code.failures import describe_failure
 from headrace.spark.batches.failures import failed_call
 from headrace.topology import BatchToken, ForEachBatch
 

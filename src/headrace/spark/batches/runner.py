@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, OffsetExpiredError, StateError
 from headrace.failpoints import failpoint
 from headrace.runtime.batches.cutting import Cutter
 from headrace.runtime.batches.positions import Position, Positions
-from headrace.runtime.state_home import StateHome
+from headrace.runtime.state.home import StateHome
 from headrace.spark.batches.status import BatchSinkStatistics
 
 if TYPE_CHECKING:

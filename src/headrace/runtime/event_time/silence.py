@@ -1,0 +1,280 @@
+"""Who holds event time back, who is silent, and when a batch is due without a message.
+
+Every queue of a source is an origin of event time, and so is every clock that an operator keeps.
+An origin that has been silent for its timeout lets the others go on without it (design, section
+5).  All of this is decided once per batch, from the commit that it builds on, by pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.runtime.chunk import NEVER
+from headrace.runtime.event_time.watermarks import OperatorWatermark, origin_name, source_of
+from headrace.topology.operators.core import Source
+from headrace.topology.operators.through import ThroughSource
+from headrace.topology.operators.times import SelectTimestamp
+
+if TYPE_CHECKING:
+    from headrace.protocol.transactions import CommitRecord, QueueName
+    from headrace.runtime.control import Control, Summary
+    from headrace.topology import StagePlan
+    from headrace.topology.operators.core import Operator
+
+__all__ = [
+    "BatchTime",
+    "TimeOrigin",
+    "batch_time",
+    "committed_time",
+    "is_due",
+    "milliseconds",
+    "operator_watermark",
+    "origins_of",
+    "watermark_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOrigin:
+    """One thing that moves event time: a queue as a source reads it, or a clock of an operator."""
+
+    name: str
+    #: It is silent after so long, ms; None: never.
+    timeout: int | None
+    #: Queues that feed it.
+    queues: frozenset[QueueName]
+    #: Whether every message of its queues moves it; a clock behind a shuffle gets some only.
+    direct: bool = True
+    #: Its time is the wall clock less so many ms, whether records come or not.
+    behind_wall: int | None = None
+    #: Clocks whose time it passes on: it is silent when all of them are.
+    follows: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTime:
+    """What a batch knows of time before its first record."""
+
+    #: Names of all origins.
+    origins: list[str]
+    #: Watermarks by origin.
+    watermarks: dict[str, int]
+    #: Origins that have been silent for too long.
+    idle: list[str]
+    #: Since when each origin has been silent, ms since 1970.
+    seen: dict[str, int]
+    #: Watermarks that the batch announces, by the operator that writes a topic of the job's own.
+    announced: dict[str, int] = field(default_factory=dict)
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Give a duration in ms.
+
+    >>> milliseconds(timedelta(seconds=2))
+    2000
+    """
+    return round(duration.total_seconds() * 1000)
+
+
+def origins_of(
+    plan: StagePlan,
+    queues: Collection[QueueName],
+    partitions: int,
+    written: Mapping[str, Collection[QueueName]] | None = None,
+) -> Iterator[TimeOrigin]:
+    """Give every origin of event time in a job that reads these queues.
+
+    Parameters
+    ----------
+    plan
+        The topology.
+    queues
+        Queues that are read.
+    partitions
+        Partitions of the job.
+    written
+        Queues that the job writes, by topic; None: all that there are.
+    """
+    for operator in (operator for stage in plan.stages for operator in stage.operators):
+        if isinstance(operator, ThroughSource):
+            clocks = frozenset(plan.clocks_of(operator.parents[0]))
+            own = queues if written is None else written[operator.topics[0]]
+            for queue in _queues_of(plan, operator, own):
+                name = origin_name(operator.name, queue)
+                yield TimeOrigin(name, None, frozenset({queue}), follows=clocks)
+        elif isinstance(operator, Source):
+            behind = operator.allowed_lateness if operator.timestamp == "wall" else None
+            for queue in _queues_of(plan, operator, queues):
+                yield TimeOrigin(
+                    origin_name(operator.name, queue),
+                    _timeout(operator.idle_timeout),
+                    frozenset({queue}),
+                    behind_wall=None if behind is None else milliseconds(behind),
+                )
+        elif isinstance(operator, SelectTimestamp):
+            timeout = _timeout(operator.idle_timeout)
+            fed_by = _queues_of(plan, operator, queues)
+            if plan.stage_of(operator.name) == 0:
+                for queue in fed_by:
+                    name = origin_name(operator.name, queue)
+                    yield TimeOrigin(name, timeout, frozenset({queue}))
+            else:
+                for number in range(partitions):
+                    name = origin_name(operator.name, str(number))
+                    yield TimeOrigin(name, timeout, frozenset(fed_by), direct=False)
+
+
+def _queues_of(plan: StagePlan, operator: Operator, queues: Iterable[QueueName]) -> list[QueueName]:
+    """Give the queues whose messages may reach an operator."""
+    sources = plan.sources_of(operator.name)
+    topics = {queue: queue.rsplit("@", 2)[0] for queue in queues}
+    return [queue for queue, topic in topics.items() if any(s.reads(topic) for s in sources)]
+
+
+def _timeout(timeout: timedelta | None) -> int | None:
+    return None if timeout is None else milliseconds(timeout)
+
+
+def batch_time(
+    origins: Iterable[TimeOrigin],
+    record: CommitRecord,
+    unread: Collection[QueueName],
+    clock: int,
+    began: int,
+) -> BatchTime:
+    """Tell what a batch knows of time that is planned now, on top of a commit.
+
+    Parameters
+    ----------
+    origins
+        Everything that moves event time.
+    record
+        The commit that the batch builds on.
+    unread
+        Queues that hold messages which are not committed: whatever is behind them has not been
+        silent, it has not been heard yet.
+    clock
+        Wall clock, ms since 1970.
+    began
+        When the job was first planned: from there on count origins that have never had a record.
+    """
+    origins = list(origins)
+    seen = {origin.name: record.seen.get(origin.name, began) for origin in origins}
+    watermarks = dict(record.watermarks)
+    for origin in origins:
+        if origin.behind_wall is not None:
+            now = clock - origin.behind_wall
+            watermarks[origin.name] = max(now, watermarks.get(origin.name, now))
+    silent = {
+        origin.name
+        for origin in origins
+        if origin.timeout is not None
+        and origin.behind_wall is None
+        and _heard_to(origin, record, unread, clock) - seen[origin.name] >= origin.timeout
+    }
+    silent |= _followers(origins, silent, unread)
+    return BatchTime(list(seen), watermarks, [name for name in seen if name in silent], seen)
+
+
+def _followers(
+    origins: Sequence[TimeOrigin], silent: Collection[str], unread: Collection[QueueName]
+) -> set[str]:
+    """Give the origins that are silent because all whose time they pass on are."""
+    followers = [origin for origin in origins if origin.follows]
+    speaking = {source_of(origin.name) for origin in origins if origin.name not in silent}
+    found: set[str] = set()
+    while True:
+        # A topic may be fed by what came through another one.
+        more = {
+            origin.name
+            for origin in followers
+            if origin.name not in found
+            and origin.queues.isdisjoint(unread)
+            and speaking.isdisjoint(origin.follows)
+        }
+        if not more:
+            return found
+        found |= more
+        quiet = {*silent, *found}
+        speaking = {source_of(origin.name) for origin in origins if origin.name not in quiet}
+
+
+def _heard_to(
+    origin: TimeOrigin, record: CommitRecord, unread: Collection[QueueName], clock: int
+) -> int:
+    """Tell up to when it is known whether an origin was silent."""
+    if origin.queues.isdisjoint(unread):
+        return clock
+    return NEVER if origin.direct else record.clock
+
+
+def operator_watermark(plan: StagePlan, operator: Operator, control: Control) -> OperatorWatermark:
+    """Give an operator's watermark as a batch finds it."""
+    return watermark_of(plan, operator, control, control.progress)
+
+
+def watermark_of(
+    plan: StagePlan, operator: Operator, time: BatchTime | Control, progress: Mapping[str, int]
+) -> OperatorWatermark:
+    """Give an operator's watermark by what is known of time, and how far it had come."""
+    behind = plan.clocks_of(operator.name)
+    delays = {
+        origin: behind[clock] for origin in time.origins if (clock := source_of(origin)) in behind
+    }
+    return OperatorWatermark(
+        delays,
+        time.watermarks,
+        idle=time.idle,
+        floor=progress.get(operator.name, NEVER),
+        step=plan.time_step,
+    )
+
+
+def is_due(plan: StagePlan, time: BatchTime, record: CommitRecord, clock: int) -> bool:
+    """Tell whether a batch must happen now, though there is nothing to read.
+
+    It must when a timer by the wall clock is due, or when event time goes on for an operator
+    because others fell silent or the wall clock is what its records go by.
+    """
+    if record.due is not None and record.due <= clock:
+        return True
+    holding = {state.store for state in record.states if state.count}
+    return any(
+        operator.timed
+        and (not operator.stateful or operator.name in holding)
+        and watermark_of(plan, operator, time, record.progress).begin()
+        for stage in plan.stages
+        for operator in stage.operators
+    )
+
+
+def committed_time(record: CommitRecord, summaries: Iterable[Summary]) -> CommitRecord:
+    """Put what the tasks of a batch tell about time into its commit record."""
+    summaries = list(summaries)
+    clock = max(summary.clock for summary in summaries)
+    seen = {name: at for summary in summaries for name, at in (summary.seen or {}).items()}
+    seen.update((name, clock) for summary in summaries for name in summary.watermarks)
+    due = [summary.due for summary in summaries if summary.due is not None]
+    moved = {name for summary in summaries for name in summary.watermarks}
+    return msgspec.structs.replace(
+        record,
+        watermarks=_highest(record.watermarks, [summary.watermarks for summary in summaries]),
+        progress=_highest(record.progress, [summary.progress for summary in summaries]),
+        seen=seen,
+        idle=[name for summary in summaries for name in summary.idle if name not in moved],
+        clock=clock,
+        due=min(due, default=None),
+    )
+
+
+def _highest(last: Mapping[str, int], reports: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    highest = dict(last)
+    for report in reports:
+        for name, time in report.items():
+            highest[name] = max(time, highest.get(name, time))
+    return highest

@@ -1,0 +1,232 @@
+"""Messages into records: deserializers, and what becomes of messages that they cannot read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import DeserializationError, HeadraceError
+from headrace.keys import EXACT_KEY, KEYS
+from headrace.protocol import properties as names
+from headrace.protocol.columns import MessageColumns
+from headrace.protocol.properties import decode_properties
+from headrace.runtime.batches.tags import BATCH
+from headrace.runtime.chunk import Chunk, Int64s
+from headrace.runtime.event_time.timestamps import checked_times
+from headrace.runtime.user_code.errors import Original
+from headrace.topology.operators.through import THROUGH_PROPERTIES, WATERMARK
+
+if TYPE_CHECKING:
+    from headrace.topology.operators.core import Operator, Source
+
+__all__ = [
+    "SourceReader",
+    "SourceTask",
+    "joined",
+    "original_at",
+    "picked",
+    "ranged",
+    "user_properties",
+    "without_watermarks",
+]
+
+#: Properties that belong to the protocol or to the key, not to the user.
+_RESERVED = frozenset(
+    {value for name in names.__all__ if isinstance(value := getattr(names, name), str)}
+    | {KEYS, EXACT_KEY, BATCH}
+    | THROUGH_PROPERTIES
+)
+_SHOWN_BYTES = 80
+_NEEDLE = WATERMARK.encode()
+
+
+class SourceTask(Protocol):
+    """What a source asks of its task."""
+
+    @property
+    def wall_clock(self) -> int:
+        """Wall clock of the batch, ms since 1970."""
+
+    def divert_message(self, operator: Operator, original: Original, error: Exception) -> None:
+        """Follow an operator's policy with a message of which no record could be made."""
+
+
+class SourceReader:
+    """Reads the records of one source out of messages.
+
+    Parameters
+    ----------
+    source
+        Deserializer and error policy.
+    task
+        Takes messages that cannot be read, where the policy is to go on.
+    forwards_headers
+        Whether some sink passes the messages' own properties on.
+    """
+
+    def __init__(self, source: Source, task: SourceTask, *, forwards_headers: bool) -> None:
+        self.source = source
+        self._task = task
+        self._forwards_headers = forwards_headers
+
+    def read(self, topic: str, columns: MessageColumns) -> Chunk:
+        """Deserialize messages; those that cannot be read follow the source's policy.
+
+        Raises
+        ------
+        DeserializationError
+            The policy is to fail.
+        """
+        deserializer = self.source.deserializer
+        try:
+            keys, values = deserializer.deserialize_many(columns.body, columns.property)
+            times = self._times(values, columns)
+        except Exception:  # noqa: BLE001 - deserializers and selectors raise what they like
+            # Some message is bad: find out which, one by one.
+            return self._read_singly(topic, columns)
+        return Chunk(keys, values, times, columns.position, self._headers(columns))
+
+    def _times(self, values: list[Any], columns: MessageColumns) -> Int64s:
+        """Tell when records happened."""
+        timestamp = self.source.timestamp
+        if timestamp == "message":
+            return columns.born
+        if timestamp == "wall":
+            return np.full(len(columns), self._task.wall_clock, np.int64)
+        return checked_times(list(map(timestamp, values)), columns.born)
+
+    def _headers(self, columns: MessageColumns) -> list[dict[str, str] | None] | None:
+        if not self._forwards_headers:
+            return None
+        headers = [user_properties(raw) for raw in columns.properties.to_pylist()]
+        return headers if any(headers) else None
+
+    def _read_singly(self, topic: str, columns: MessageColumns) -> Chunk:
+        good: list[int] = []
+        records: list[Any] = []
+        times: list[np.int64] = []
+        raws = columns.properties.to_pylist()
+        for index, body in enumerate(columns.body.to_pylist()):
+            try:
+                properties = decode_properties(raws[index])
+                record = self.source.deserializer.deserialize(body, properties)
+                times.append(self._times([record.value], picked(columns, np.array([index])))[0])
+                records.append(record)
+                good.append(index)
+            except Exception as error:
+                if self.source.on_error == "fail":
+                    raise self._unreadable(topic, columns, index, error) from error
+                original = original_at(topic, columns, index)
+                self._task.divert_message(self.source, original, error)
+        kept = picked(columns, np.array(good, np.intp))
+        return Chunk(
+            [record.key for record in records],
+            [record.value for record in records],
+            np.array(times, np.int64),
+            kept.position,
+            self._headers(kept),
+        )
+
+    def _unreadable(
+        self, topic: str, columns: MessageColumns, index: int, error: Exception
+    ) -> DeserializationError:
+        body = columns.body[index].as_py()
+        shown = repr(body[:_SHOWN_BYTES]) + ("..." if len(body) > _SHOWN_BYTES else "")
+        reason = error.message if isinstance(error, HeadraceError) else error
+        return DeserializationError(
+            f"source '{self.source.name}' cannot read the message at topic '{topic}',"
+            f" queue {columns.queue_id[index]}, offset {columns.queue_offset[index]}"
+            f" ({len(body)} bytes: {shown}): {type(error).__name__}: {reason}",
+            hint=f"the source was made at {self.source.origin}; give it another deserializer, or"
+            ' on_error="skip" or on_error="topic:NAME" to go on without such messages',
+        )
+
+
+def without_watermarks(columns: MessageColumns) -> MessageColumns:
+    """Leave out the messages that carry watermarks through a topic."""
+    data = columns.properties.buffers()[2]
+    if data is None or not len(columns) or _NEEDLE not in data.to_pybytes():
+        return columns
+    records = np.flatnonzero(columns.property(WATERMARK).is_null().to_numpy(zero_copy_only=False))
+    return columns if len(records) == len(columns) else picked(columns, records)
+
+
+def user_properties(raw: bytes) -> dict[str, str] | None:
+    """Give the properties of a message that are the user's own; None for none."""
+    if not raw:
+        return None
+    found = decode_properties(raw)
+    return {name: value for name, value in found.items() if name not in _RESERVED} or None
+
+
+def original_at(topic: str, columns: MessageColumns, index: int) -> Original:
+    """Give one message, by its index."""
+    return Original(
+        topic,
+        int(columns.queue_id[index]),
+        int(columns.queue_offset[index]),
+        columns.body[index].as_py(),
+        columns.properties[index].as_py(),
+        int(columns.born[index]),
+    )
+
+
+def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:
+    """Keep messages with queue offsets from ``begin`` up to ``end``, ``end`` left out."""
+    first, last = np.searchsorted(columns.queue_offset, [begin, end])
+    if first == 0 and last == len(columns):
+        return columns
+    cut = slice(int(first), int(last))
+    return MessageColumns(
+        columns.queue_offset[cut],
+        columns.position[cut],
+        columns.born[cut],
+        columns.stored[cut],
+        columns.queue_id[cut],
+        columns.sys_flag[cut],
+        columns.body[cut],
+        columns.properties[cut],
+    )
+
+
+def picked(columns: MessageColumns, indices: np.ndarray[Any, np.dtype[np.intp]]) -> MessageColumns:
+    """Pick messages by index."""
+    places = pa.array(indices)
+    return MessageColumns(
+        columns.queue_offset[indices],
+        columns.position[indices],
+        columns.born[indices],
+        columns.stored[indices],
+        columns.queue_id[indices],
+        columns.sys_flag[indices],
+        columns.body.take(places),
+        columns.properties.take(places),
+    )
+
+
+def joined(parts: list[MessageColumns]) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
+    """Join messages in the order of their place in the log; also tell the part of each."""
+    numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    if len(parts) == 1:
+        return parts[0], numbers
+    whole = MessageColumns(
+        _concatenated([part.queue_offset for part in parts]),
+        _concatenated([part.position for part in parts]),
+        _concatenated([part.born for part in parts]),
+        _concatenated([part.stored for part in parts]),
+        np.concatenate([part.queue_id for part in parts]),
+        np.concatenate([part.sys_flag for part in parts]),
+        pa.concat_arrays([part.body for part in parts]),
+        pa.concat_arrays([part.properties for part in parts]),
+    )
+    if bool(np.all(whole.position[:-1] <= whole.position[1:])):
+        return whole, numbers
+    order = np.argsort(whole.position, kind="stable")
+    return picked(whole, order), numbers[order]
+
+
+def _concatenated(arrays: list[Int64s]) -> Int64s:
+    return np.concatenate(arrays)

@@ -1,0 +1,92 @@
+"""Where the state of a job lies: its commit topic and its state topics, without its program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from headrace.client import Admin, Client, Jobs, MessageQueue, PullConsumer
+from headrace.errors import StateError, TopicNotFoundError
+from headrace.runtime.commit.broker import BrokerTransactions
+from headrace.runtime.commit.plain import PlainTransactions, sender
+from headrace.runtime.state.local import LocalCopies
+from headrace.runtime.state.topic import StateTopicReader
+from headrace.topology.names import commit_topic, state_topic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.protocol.transactions import CommitRecord, QueueName
+    from headrace.runtime.commit.transactions import Transactions
+
+__all__ = ["StateHome"]
+
+
+class StateHome:
+    """The committed state of one job, as its cluster holds it.
+
+    Parameters
+    ----------
+    job
+        Name of the job.
+    client
+        Connection to the cluster.
+    transactions
+        Open, commit and publish on that cluster.
+    exact
+        Whether state topics hold committed changes and nothing else.
+    """
+
+    def __init__(
+        self, job: str, client: Client, transactions: Transactions, *, exact: bool
+    ) -> None:
+        self.job = job
+        self.client = client
+        self.transactions = transactions
+        self.consumer = PullConsumer(client, job)
+        self._exact = exact
+
+    @classmethod
+    def of(cls, job: str, client: Client) -> Self:
+        """Find the state of a job on a cluster of either kind."""
+        if Admin(client).is_headrace():
+            topic = commit_topic(job)
+            return cls(job, client, BrokerTransactions(Jobs(client, topic), job, topic), exact=True)
+        consumer = PullConsumer(client, job)
+        plain = PlainTransactions(client, consumer, job, sender(client))
+        return cls(job, client, plain, exact=False)
+
+    def record(self) -> CommitRecord:
+        """Give the job's newest commit record.
+
+        Raises
+        ------
+        StateError
+            The job has committed nothing.
+        """
+        try:
+            record = self.transactions.plan([], {}, 0, 0).record
+        except TopicNotFoundError:
+            record = None
+        if record is None or not record.batch:
+            raise StateError(
+                f"job '{self.job}' has committed nothing on this cluster",
+                hint="look at the name of the job and at the address: headrace topic list shows"
+                " the commit topics of all jobs",
+            )
+        return record
+
+    def queues(self, store: str) -> list[QueueName]:
+        """Give the queues of a store's state topic, in the order of the partitions."""
+        topic = state_topic(self.job, store)
+        return [queue.name for queue in sorted(self.client.queues(topic, for_="write"))]
+
+    def end_offset(self, queue: QueueName) -> int:
+        """Give one past the last offset of a queue."""
+        return self.consumer.end_offset(MessageQueue.parse(queue))
+
+    def copies(self, stores: list[str], root: Path) -> LocalCopies:
+        """Open the state stores below a folder, brought up to a commit from their topics."""
+        topics = {store: state_topic(self.job, store) for store in stores}
+        queues = {topics[store]: self.queues(store) for store in stores}
+        reader = StateTopicReader(self.consumer, topics, queues)
+        return LocalCopies(root, reader, exact=self._exact)

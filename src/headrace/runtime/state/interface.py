@@ -1,0 +1,180 @@
+"""What a state store is: the interface of RIP-58, "store in locally", for one partition.
+
+The truth of a store is its state topic; a store is a copy of it that makes reads fast.  The engine
+makes one for each operator with state in each task, and calls, in this order: ``recover``,
+``wait_until_ready``, then reads and writes, then ``persist`` once, and ``close``.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from headrace.protocol.transactions import StateSummary
+    from headrace.runtime.state.store import ChangeSet
+
+__all__ = ["Attempted", "StateStore", "StoreFactory", "StorePlace"]
+
+Attempted = tuple[int, int, int]
+"""Epoch, batch and number of an attempt: the commit names the one that counts."""
+
+_TIME = struct.Struct(">Q")
+_BIAS = 1 << 63
+
+
+class StateStore(ABC):
+    """The state of one operator in one partition, as one attempt of one batch sees it.
+
+    Keys and values are bytes.  What a batch writes is seen by its own reads at once, by others only
+    after the commit: an attempt that no commit names has never happened.  So a store has two
+    duties besides reading and writing: to begin exactly at the commit that it is given
+    (:meth:`recover`), and to leave its changes where a later ``recover`` finds them
+    (:meth:`persist`), or else to read them from the state topic.
+
+    :class:`~headrace.runtime.LayeredStore` does all but these two; the engine's own stores are
+    made of it, in RocksDB and, for tests, in memory.
+    """
+
+    #: State messages that :meth:`recover` read, for statistics.
+    restored: int = 0
+
+    @abstractmethod
+    def recover(self, commit: StateSummary | None, lineage: list[list[int]]) -> None:
+        """Begin at a commit: nothing before it is missing, nothing after it is there.
+
+        RIP-58's ``recover(addQueues, removeQueues)``: here a partition owns its state, so a store
+        is one partition's, and a partition that moved away leaves a copy that is old.
+
+        Parameters
+        ----------
+        commit
+            What the commit record says of the store; None before its first change.
+        lineage
+            Epoch and first batch of every epoch that committed: a copy of another lineage is void.
+        """
+
+    def wait_until_ready(self) -> None:  # noqa: B027 - most stores are ready by then
+        """Wait until all of the state is there (RIP-58's ``waitIfNotReady``).
+
+        For stores that recover in the background; no record is handled before it returns.
+        """
+
+    @abstractmethod
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Look keys up; None where there is no entry."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Look one key up."""
+        return self.get_many([key])[0]
+
+    @abstractmethod
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Set entries; None deletes."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one entry."""
+        self.put_many([key], [value])
+
+    def delete(self, key: bytes) -> None:
+        """Delete one entry; deleting what is not there is harmless."""
+        self.put_many([key], [None])
+
+    def began_with(self, start: bytes, stop: bytes) -> bool:
+        """Tell whether the last commit left entries from ``start`` to before ``stop``.
+
+        Where a store cannot say so cheaply it says yes, as this one does.
+        """
+        del start, stop
+        return True
+
+    def add_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set entries that the last commit did not leave: a store may spare the look-up."""
+        self.put_many(keys, values)
+
+    @abstractmethod
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries with keys from ``start`` to before ``stop``, in order.
+
+        Both begin with the same byte.  The store may be changed meanwhile, behind what was given.
+        """
+
+    @abstractmethod
+    def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """Give all entries in the order of their keys."""
+
+    def search_below(self, family: bytes, watermark: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """Give what lies below a watermark: time, rest of the key, value; oldest first.
+
+        RIP-58's ``searchStateLessThanWatermark``.  The keys are a family of one byte, a time in
+        eight bytes (ms since 1970, so that earlier ones come first), and anything: as windows and
+        timers have them.  It costs by what it gives.
+
+        Examples
+        --------
+        >>> from headrace.runtime import MemoryStore
+        >>> store = MemoryStore()
+        >>> for end in (20, 10, 30):
+        ...     store.put(b"w" + store.time_bytes(end) + b"key", b"sum")
+        >>> list(store.search_below(b"w", 30))
+        [(10, b'key', b'sum'), (20, b'key', b'sum')]
+        """
+        start = family + _TIME.pack(0)
+        for key, value in self.range(start, family + self.time_bytes(watermark)):
+            (at,) = _TIME.unpack_from(key, len(family))
+            yield at - _BIAS, key[len(start) :], value
+
+    @staticmethod
+    def time_bytes(time: int) -> bytes:
+        """Write a time, ms since 1970, so that bytes are in the order of times."""
+        return _TIME.pack(time + _BIAS)
+
+    @abstractmethod
+    def persist(self, attempt: Attempted) -> ChangeSet:
+        """Give what the batch changed, each key once, for the state topic.
+
+        RIP-58's ``persist``, with its rules: after the batch was handled and before its offsets are
+        committed, and only what changed.  The engine writes it, in the batch's transaction.
+
+        Parameters
+        ----------
+        attempt
+            Who changed it; a later ``recover`` may be given a commit that names this attempt.
+        """
+
+    def close(self) -> None:  # noqa: B027 - not every store holds something
+        """Let go of files and locks; also after a failure, then without ``persist``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Where a store of a user's own kind belongs.
+
+    Parameters
+    ----------
+    job, operator
+        Names.
+    partition
+        Number of the partition.
+    folder
+        For files of this store on this machine; not made yet.
+    entries
+        Reads the state topic from one offset to before another: blocks of keys and values in the
+        order of writing, where the last value counts and None deletes.
+    """
+
+    job: str
+    operator: str
+    partition: int
+    folder: Path
+    entries: Callable[[int, int], Iterator[tuple[list[bytes], list[bytes | None]]]]
+
+
+StoreFactory = Callable[[StorePlace], StateStore]
+"""Makes a store, in each task: sent to the workers by value."""

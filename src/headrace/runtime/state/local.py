@@ -1,0 +1,372 @@
+"""Copies of state stores on local disk: RocksDB, brought up to the last commit at every open.
+
+The state topic is the truth; a copy only makes reads fast, and may be deleted at any time.  An
+attempt never writes its changes into the copy: it leaves them in a file of its own, and whoever
+opens the copy for the next batch applies the file that the commit names (design, section 4).
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+from zlib import crc32
+
+import msgspec
+import pyarrow as pa
+from rocksdict import Rdict, ReadOptions, WriteBatch
+
+from headrace.errors import StateMismatchError
+from headrace.runtime.state.databases import open_database
+from headrace.runtime.state.store import ChangeSet, EmptyBase, StateBase, encode_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from headrace.protocol.transactions import StateSummary
+
+__all__ = ["Copy", "LocalCopies", "StateTopic", "StateTopicBlock"]
+
+logger = logging.getLogger(__name__)
+
+_MARK_KEY = b"\x00mark"
+_MODULUS = 1 << 64
+_SCAN_ROWS = 20_000
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """Which commit a copy reflects."""
+
+    epoch: int
+    batch: int
+    end_offset: int
+    count: int
+    checksum: int
+
+
+_FRESH = _Mark(0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StateTopicBlock:
+    """A run of state messages: last write wins, None deletes."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+    #: Offset behind the last message.
+    next_offset: int
+
+
+class StateTopic(Protocol):
+    """Reads one queue of a state topic."""
+
+    def read(self, store: str, partition: int, start: int, end: int) -> Iterator[StateTopicBlock]:
+        """Give the messages of [start, end) in order."""
+
+
+class Copy:
+    """An open copy of one partition of one store, as of the last commit."""
+
+    def __init__(self, base: StateBase, database: Rdict | None = None, restored: int = 0) -> None:
+        self.base = base
+        #: State messages that were read to bring it to the commit.
+        self.restored = restored
+        self._database = database
+
+    def close(self) -> None:
+        """Let other processes open it."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+
+class _RocksBase:
+    def __init__(self, database: Rdict) -> None:
+        self._database = database
+
+    def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
+        found: list[bytes | None] = self._database.get(keys) if keys else []  # type: ignore[arg-type, assignment]
+        return found
+
+    def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._database.items():
+            if isinstance(key, bytes) and key != _MARK_KEY:
+                yield key, value
+
+    def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        options = ReadOptions()
+        options.set_iterate_upper_bound(stop)
+        for key, value in self._database.items(from_key=start, read_opt=options):
+            if isinstance(key, bytes) and isinstance(value, bytes):
+                yield key, value
+
+
+class LocalCopies:
+    """All copies below one folder of this machine.
+
+    Parameters
+    ----------
+    root
+        Folder of the job's state; made when it is missing.
+    topic
+        Where a copy that cannot be brought up to date locally is read from.
+    exact
+        Whether the topic holds committed changes and nothing else.  A stock RocketMQ also holds
+        those of attempts that failed; then a content that differs is taken as it is.
+    """
+
+    def __init__(self, root: Path, topic: StateTopic, *, exact: bool = True) -> None:
+        self._root = root
+        self._topic = topic
+        self._exact = exact
+
+    def open(
+        self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
+    ) -> Copy:
+        """Open a copy that reflects exactly the last commit.
+
+        Raises
+        ------
+        StateMismatchError
+            The state topic does not hold what the commit record says.
+        """
+        if summary is None or summary.end_offset == 0:
+            return Copy(EmptyBase())
+        folder = self._folder(store, partition)
+        database = open_database(folder / "db")
+        restored = 0
+        try:
+            mark = self._usable_mark(database, summary, lineage)
+            if mark is None:
+                database.close()
+                shutil.rmtree(folder / "db", ignore_errors=True)
+                database = open_database(folder / "db")
+                mark = _FRESH
+            if mark.end_offset != summary.end_offset:
+                restored = self._bring_up(database, folder, mark, summary)
+            _sweep(folder, summary)
+        except BaseException:
+            database.close()
+            raise
+        return Copy(_RocksBase(database), database, restored)
+
+    def save(
+        self,
+        store: str,
+        partition: int,
+        attempt: tuple[int, int, int],
+        base: StateSummary | None,
+        changes: ChangeSet,
+    ) -> None:
+        """Leave the changes of an attempt (epoch, batch, number) where the next open finds them."""
+        folder = self._folder(store, partition) / "changes"
+        folder.mkdir(parents=True, exist_ok=True)
+        batch = pa.record_batch(
+            {
+                "key": pa.array(changes.keys, pa.binary()),
+                "value": pa.array(changes.values, pa.binary()),
+            },
+            metadata={b"base": _base_name(base)},
+        )
+        with (
+            pa.OSFile(str(folder / _change_name(*attempt)), "wb") as file,
+            pa.ipc.new_file(file, batch.schema) as writer,
+        ):
+            writer.write_batch(batch)
+
+    def _folder(self, store: str, partition: int) -> Path:
+        return self._root / store / str(partition)
+
+    def _usable_mark(
+        self, database: Rdict, summary: StateSummary, lineage: list[list[int]]
+    ) -> _Mark | None:
+        raw = database.get(_MARK_KEY)
+        if raw is None:
+            return _FRESH
+        mark = msgspec.msgpack.decode(raw, type=_Mark)
+        if not _on_lineage(mark, lineage) or mark.end_offset > summary.end_offset:
+            return None
+        if mark.end_offset == summary.end_offset and not _agrees(mark, summary):
+            return None
+        return mark
+
+    def _bring_up(self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary) -> int:
+        """Bring a copy to the commit; give the number of state messages that this took."""
+        if self._apply_change_file(database, folder, mark, summary):
+            return 0
+        if mark is not _FRESH and self._catch_up(database, mark, summary):
+            return summary.end_offset - mark.end_offset
+        self._replay(database, folder, summary)
+        return summary.end_offset
+
+    def _apply_change_file(
+        self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary
+    ) -> bool:
+        path = folder / "changes" / _change_name(summary.epoch, summary.batch, summary.attempt)
+        try:
+            with pa.memory_map(str(path)) as file:
+                table = pa.ipc.open_file(file).read_all()
+                if (table.schema.metadata or {}).get(b"base") != _base_name(mark):
+                    return False
+                keys, values = (table.column(name).to_pylist() for name in ("key", "value"))
+        except (OSError, pa.ArrowInvalid, KeyError):
+            return False
+        _write(database, keys, values, _mark_of(summary))
+        return True
+
+    def _catch_up(self, database: Rdict, mark: _Mark, summary: StateSummary) -> bool:
+        count, checksum = mark.count, mark.checksum
+        base = _RocksBase(database)
+        for block in self._topic.read(
+            summary.store, summary.partition, mark.end_offset, summary.end_offset
+        ):
+            latest = dict(zip(block.keys, block.values, strict=True))
+            keys, news = list(latest), list(latest.values())
+            olds = list(base.get_many(keys))
+            count += olds.count(None) - news.count(None)
+            checksum = (checksum + _checksum(keys, news) - _checksum(keys, olds)) % _MODULUS
+            mark = _Mark(summary.epoch, summary.batch, block.next_offset, count, checksum)
+            _write(database, keys, news, None)
+        if not _agrees(mark, summary):
+            return False
+        database.put(_MARK_KEY, msgspec.msgpack.encode(_mark_of(summary)))
+        return True
+
+    def _replay(self, database: Rdict, folder: Path, summary: StateSummary) -> None:
+        logger.info(
+            "restoring store %s, partition %d: %d state messages",
+            summary.store,
+            summary.partition,
+            summary.end_offset,
+        )
+        # What is there did not lead to the committed content: start from nothing.
+        _delete_all(database)
+        with _Progress(folder, summary) as progress:
+            for block in self._topic.read(summary.store, summary.partition, 0, summary.end_offset):
+                _write(database, block.keys, block.values, None)
+                progress.reached(block.next_offset)
+        found = _content(database)
+        if found != (summary.count, summary.checksum) and self._exact:
+            raise StateMismatchError(
+                f"the state topic of store '{summary.store}', partition {summary.partition}, holds"
+                f" {found[0]} keys with checksum {found[1]:016x}, but the commit of batch"
+                f" {summary.batch} recorded {summary.count} keys with checksum"
+                f" {summary.checksum:016x}",
+                hint="messages of the state topic were lost or changed; restore the topic from a"
+                " replica, or start the job under a new name",
+            )
+        database.put(_MARK_KEY, msgspec.msgpack.encode(_mark_of(summary)))
+
+
+class _Progress:
+    """A file that says how far a restore has come, for whoever shows progress."""
+
+    def __init__(self, folder: Path, summary: StateSummary) -> None:
+        self._path = folder / "restoring"
+        self._end = summary.end_offset
+
+    def __enter__(self) -> Self:
+        self.reached(0)
+        return self
+
+    def reached(self, offset: int) -> None:
+        self._path.write_text(f"{offset} {self._end}")
+
+    def __exit__(self, *_: object) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def restoring(root: Path) -> tuple[int, int]:
+    """Sum up the restores that run below a state folder: messages read, messages in all.
+
+    >>> from pathlib import Path
+    >>> restoring(Path("no such folder"))
+    (0, 0)
+    """
+    done = total = 0
+    for path in root.glob("*/*/restoring"):
+        try:
+            read, end = map(int, path.read_text().split())
+        except (OSError, ValueError):
+            continue
+        done, total = done + read, total + end
+    return done, total
+
+
+def _write(
+    database: Rdict, keys: list[bytes], values: Sequence[bytes | None], mark: _Mark | None
+) -> None:
+    batch = WriteBatch(raw_mode=True)
+    put = batch.put
+    for key, value in zip(keys, values, strict=True):
+        if value is None:
+            batch.delete(key)
+        else:
+            put(key, value)
+    if mark is not None:
+        put(_MARK_KEY, msgspec.msgpack.encode(mark))
+    database.write(batch)
+
+
+def _delete_all(database: Rdict) -> None:
+    database.delete_range(b"\x00", b"\xff" * 64)
+
+
+def _content(database: Rdict) -> tuple[int, int]:
+    count = checksum = 0
+    keys: list[bytes] = []
+    values: list[bytes | None] = []
+    for key, value in _RocksBase(database).scan():
+        keys.append(key)
+        values.append(value)
+        if len(keys) == _SCAN_ROWS:
+            count, checksum = count + len(keys), checksum + _checksum(keys, values)
+            keys, values = [], []
+    return count + len(keys), (checksum + _checksum(keys, values)) % _MODULUS
+
+
+def _checksum(keys: list[bytes], values: Sequence[bytes | None]) -> int:
+    bodies = encode_entries(keys, list(values)).to_pylist()
+    return sum(crc32(body) for body in bodies if body)
+
+
+def _mark_of(summary: StateSummary) -> _Mark:
+    return _Mark(summary.epoch, summary.batch, summary.end_offset, summary.count, summary.checksum)
+
+
+def _agrees(mark: _Mark, summary: StateSummary) -> bool:
+    return (mark.end_offset, mark.count, mark.checksum) == (
+        summary.end_offset,
+        summary.count,
+        summary.checksum,
+    )
+
+
+def _base_name(base: _Mark | StateSummary | None) -> bytes:
+    """Name the content that changes were made on: a file fits no other."""
+    base = base or _FRESH
+    return f"{base.end_offset} {base.count} {base.checksum}".encode()
+
+
+def _on_lineage(mark: _Mark, lineage: list[list[int]]) -> bool:
+    """Tell whether a copy's commit is one that the job still stands on."""
+    if mark == _FRESH:
+        return True
+    owner = max(
+        (entry for entry in lineage if entry[1] <= mark.batch), key=lambda e: e[1], default=None
+    )
+    return owner is not None and owner[0] == mark.epoch
+
+
+def _change_name(epoch: int, batch: int, attempt: int) -> str:
+    return f"{epoch}-{batch}-{attempt}.arrow"
+
+
+def _sweep(folder: Path, summary: StateSummary) -> None:
+    """Drop change files that no open can need any more: those up to the commit, and void ones."""
+    for path in (folder / "changes").glob("*.arrow"):
+        epoch, batch, _ = map(int, path.stem.split("-"))
+        if batch <= summary.batch or epoch < summary.epoch:
+            path.unlink(missing_ok=True)

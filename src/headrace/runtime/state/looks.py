@@ -1,0 +1,155 @@
+"""Questions to the state of one operator, wherever its entries lie."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing
+from typing import TYPE_CHECKING, Any
+
+from headrace.keys import encode_key
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from headrace.runtime.state.layouts import Read, StateEntry, StateLayout
+    from headrace.runtime.state.store import StateBase
+
+__all__ = ["StateLook"]
+
+#: Keys whose canonical bytes are in the order of the keys.
+_ORDERED = (str, bytes)
+
+
+class StateLook(ABC):
+    """What can be asked of the state of one operator.
+
+    Parameters
+    ----------
+    layout
+        How the operator lays out its store.
+    read
+        Turns the bytes of a value into what it says.
+    """
+
+    def __init__(self, layout: StateLayout, read: Read) -> None:
+        self._layout = layout
+        self._read = read
+
+    @abstractmethod
+    def _bases(self, key: bytes | None = None) -> AbstractContextManager[list[StateBase]]:
+        """Open the partitions: all, or the one of a key."""
+
+    def get(self, key: object) -> Any:
+        """Give the value of a key; None where there is none.
+
+        Of a key with windows, the value of its latest window; of an operator that keeps several
+        things for a key, such as both sides of a join or the states of a processor, a dict of
+        them.
+        """
+        return self._layout.gathered(sorted(self._of(key), key=lambda entry: entry.start or 0))
+
+    def all(self) -> dict[Any, Any]:
+        """Give every key with what :meth:`get` gives for it."""
+        entries: dict[Any, list[StateEntry]] = {}
+        for entry in sorted(self.scan(), key=lambda entry: entry.start or 0):
+            entries.setdefault(entry.key, []).append(entry)
+        return {key: self._layout.gathered(found) for key, found in entries.items()}
+
+    def range(self, start: object = None, stop: object = None) -> Iterator[tuple[Any, Any]]:
+        """Give keys from ``start`` to before ``stop`` with their values, in the order of the keys.
+
+        A bound that is None is open; keys of another type than the bounds are left out.  Bounds
+        of text or bytes cost by what they give, others by the whole store.
+        """
+        bounds = [bound for bound in (start, stop) if bound is not None]
+        kinds = {type(bound) for bound in bounds}
+        found = [
+            (entry.key, entry.value)
+            for entry in self._between(start, stop)
+            if (not kinds or type(entry.key) in kinds)
+            and (start is None or entry.key >= start)
+            and (stop is None or entry.key < stop)
+        ]
+        return iter(sorted(found, key=_order))
+
+    def prefix(self, prefix: str | bytes) -> Iterator[tuple[Any, Any]]:
+        """Give the keys that begin with a text, or with bytes, with their values, in order."""
+        kind, size = type(prefix), len(prefix)
+        found = [
+            (entry.key, entry.value)
+            for entry in self._between(prefix, None)
+            if type(entry.key) is kind and entry.key[:size] == prefix
+        ]
+        return iter(sorted(found, key=_order))
+
+    def window(
+        self, key: object, start: datetime, stop: datetime
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Give the open windows of a key that touch a span of time, oldest first.
+
+        Each as its bounds, in ms since 1970, and its value.
+        """
+        begin, end = round(start.timestamp() * 1000), round(stop.timestamp() * 1000)
+        found = [
+            (entry.start, entry.end, entry.value)
+            for entry in self._of(key)
+            if entry.start is not None
+            and entry.end is not None
+            and entry.start < end
+            and entry.end > begin
+        ]
+        return iter(sorted(found, key=lambda each: each[:2]))
+
+    def scan(self) -> Generator[StateEntry, None, None]:
+        """Give every entry, partition by partition."""
+        with closing(self.raw()) as raw:
+            for key, value in raw:
+                yield from self._layout.shown(key, value, self._read)
+
+    def raw(self) -> Generator[tuple[bytes, bytes], None, None]:
+        """Give every entry as its bytes, also those that only the operator needs."""
+        with self._bases() as bases:
+            for base in bases:
+                yield from base.scan()
+
+    def _of(self, key: object) -> Iterator[StateEntry]:
+        encoded = encode_key(key)
+        with self._bases(encoded) as bases:
+            for base in bases:
+                yield from self._entries_of(base, encoded)
+
+    def _entries_of(self, base: StateBase, key: bytes) -> Iterator[StateEntry]:
+        spans = self._layout.spans(key)
+        found = (
+            (pair for pair in base.scan() if self._layout.key_of(pair[0]) == key)
+            if spans is None
+            else (pair for span in spans for pair in base.range(*span))
+        )
+        for entry, value in found:
+            yield from self._layout.shown(entry, value, self._read)
+
+    def _between(self, start: object, stop: object) -> Iterator[StateEntry]:
+        bound = start if start is not None else stop
+        if not self._layout.plain or not isinstance(bound, _ORDERED):
+            yield from self.scan()
+            return
+        # The tag of the type is the first byte: the next one ends what can be of this type.
+        tag = encode_key(bound)[:1]
+        first = tag if start is None else encode_key(start)
+        last = bytes([tag[0] + 1]) if stop is None else encode_key(stop)
+        if first >= last:
+            return
+        with self._bases() as bases:
+            for base in bases:
+                for key, value in base.range(first, last):
+                    yield from self._layout.shown(key, value, self._read)
+
+
+def _order(pair: tuple[Any, Any]) -> Any:
+    """Order keys by type, then by value where values have an order, else by their bytes."""
+    key = pair[0]
+    kind = type(key)
+    if kind in (int, float, str, bytes):
+        return (kind.__name__, key)
+    return (kind.__name__, encode_key(key))

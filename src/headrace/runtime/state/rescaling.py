@@ -1,0 +1,119 @@
+"""Another number of partitions for a job: its state moves by the key hash, in one committed step."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.client import Admin
+from headrace.errors import ConfigurationError, StateError
+from headrace.runtime.commit.lease import Lease
+from headrace.runtime.stage import PROCESSORS
+from headrace.runtime.state.steps import StateStep
+from headrace.topology.names import commit_topic, state_topic
+
+if TYPE_CHECKING:
+    from headrace.protocol.transactions import CommitRecord
+    from headrace.runtime.state.home import StateHome
+    from headrace.runtime.state.layouts import StateLayout
+
+__all__ = ["layout_of", "rescale"]
+
+
+def rescale(
+    home: StateHome,
+    partitions: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> CommitRecord:
+    """Move the state of a job to another number of partitions.
+
+    Nothing changes before the one commit at the end; a rescale that fails is as if it had never
+    been started.
+
+    Parameters
+    ----------
+    home
+        The job's cluster.
+    partitions
+        The new number.
+    progress
+        Told of entries that are done, and of all.
+
+    Raises
+    ------
+    StateError
+        A driver of the job runs, or the job has no state.
+    """
+    if partitions < 1:
+        raise ConfigurationError(f"a job cannot have {partitions} partitions")
+    last = home.record()
+    for store in _stores(last):
+        layout_of(last, store)
+    owner = f"rescale@{socket.gethostname()}:{os.getpid()}"
+    lease = Lease(home.client, home.job, commit_topic(home.job), owner)
+    lease.require()
+    try:
+        return last if last.partitions == partitions else _moved(home, partitions, progress, owner)
+    finally:
+        lease.release()
+
+
+def _moved(
+    home: StateHome, partitions: int, progress: Callable[[int, int], None] | None, owner: str
+) -> CommitRecord:
+    record = home.transactions.open(owner).record
+    home.transactions.publish(record)
+    stores = _stores(record)
+    for store in stores:
+        _grow(home, store, max(partitions, record.partitions))
+    total = sum(state.count for state in record.states)
+    done = 0
+
+    def moved(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+    step = StateStep(home, record, partitions, moved)
+    for store in stores:
+        layout = layout_of(record, store)
+        if layout.everywhere:
+            step.spread(store)
+        else:
+            step.move(store, store, key_of=layout.key_of)
+    return step.commit(record)
+
+
+def _stores(record: CommitRecord) -> list[str]:
+    """Name the stores that hold something, or will."""
+    return sorted({state.store for state in record.states if state.count} | set(record.stores))
+
+
+def _grow(home: StateHome, store: str, partitions: int) -> None:
+    """Give a state topic enough queues; those beyond a job's partitions stay, empty."""
+    if len(home.queues(store)) < partitions:
+        Admin(home.client).create_topic(state_topic(home.job, store), queues=partitions)
+
+
+def layout_of(record: CommitRecord, store: str) -> StateLayout:
+    """Tell how a store is laid out.
+
+    Raises
+    ------
+    StateError
+        Nothing says which key an entry of the store belongs to.
+    """
+    kinds = {kind.__name__: processor for kind, processor in PROCESSORS.items()}
+    shape = record.shapes.get(store, {})
+    name = shape.get("operator", "")
+    layout = kinds[name].layout if name in kinds else None
+    if layout is None:
+        raise StateError(
+            f"the state of '{store}' of job '{record.job}' cannot be moved: its operator"
+            f" ({name or 'of unknown kind'}) does not say which keys its entries belong to",
+            hint="start the job once with this release, if its last start was by an older one",
+        )
+    return layout.of(shape)

@@ -1,0 +1,302 @@
+"""Changes of committed state between two batches: one committed step, all of it or nothing."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+
+from headrace.keys import partitions_of
+from headrace.protocol.transactions import StateSummary
+from headrace.runtime.commit.transactions import Attempt, BatchEnd
+from headrace.runtime.sinks import state_messages
+from headrace.runtime.state.store import ChangeSet, encode_entries
+
+if TYPE_CHECKING:
+    from headrace.protocol.transactions import CommitRecord
+    from headrace.runtime.state.home import StateHome
+
+__all__ = ["Change", "Moved", "StateStep", "unchanged"]
+
+_BLOCK_ENTRIES = 20_000
+_MODULUS = 1 << 64
+
+Change = Callable[[bytes, bytes], bytes | None]
+"""Takes key and value of an entry, gives the new value; None drops the entry."""
+
+Moved = Callable[[int], None]
+"""Told of entries as they are done."""
+
+KeyOf = Callable[[bytes], bytes]
+
+
+def unchanged(key: bytes, value: bytes) -> bytes:
+    """Keep a value."""
+    del key
+    return value
+
+
+def _nothing(key: bytes, value: bytes) -> None:
+    del key, value
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a partition of a store holds after the step."""
+
+    count: int = 0
+    checksum: int = 0
+    size: int = 0
+    #: Next offset of its queue; None while the step has changed nothing in it.
+    next_offset: int | None = None
+
+
+class StateStep:
+    """One step: reads stores as of a commit, and commits them rewritten.
+
+    Parameters
+    ----------
+    home
+        The job's cluster.
+    record
+        The open record of an epoch that is ours: what the step builds on.
+    partitions
+        Partitions of the job after the step.
+    moved
+        Told of entries as they are done.
+    """
+
+    def __init__(
+        self,
+        home: StateHome,
+        record: CommitRecord,
+        partitions: int,
+        moved: Moved | None = None,
+    ) -> None:
+        self._home = home
+        self._record = record
+        self._partitions = partitions
+        self._moved = moved
+        self._clock = int(time.time() * 1000)
+        self._writer = home.transactions.writer(
+            Attempt(
+                job=home.job,
+                epoch=record.epoch,
+                batch=record.batch + 1,
+                stage=0,
+                partition=0,
+                number=0,
+            )
+        )
+        self._tallies: dict[str, list[_Tally]] = {}
+        self._queues: dict[str, list[str]] = {}
+
+    def move(
+        self,
+        source: str,
+        target: str,
+        *,
+        key_of: KeyOf | None = None,
+        change: Change = unchanged,
+    ) -> None:
+        """Bring the entries of one store to another, or to other partitions of itself.
+
+        Parameters
+        ----------
+        source, target
+            Names of the stores.
+        key_of
+            Gives the record key that an entry belongs to: its hash decides the partition.  Without
+            it entries stay in their partition.
+        change
+            Gives the new value of each entry.
+        """
+        self._begin(source)
+        self._begin(target)
+        for partition, entries in self._blocks(source):
+            keys = [key for key, _ in entries]
+            news = [change(key, value) for key, value in entries]
+            places = (
+                [partition] * len(keys)
+                if key_of is None
+                else partitions_of(list(map(key_of, keys)), self._partitions).tolist()
+            )
+            stays = [
+                source == target and place == partition and new == value
+                for place, new, (_, value) in zip(places, news, entries, strict=True)
+            ]
+            self._keep(source, partition, list(itertools.compress(entries, stays)))
+            moves = [not stay for stay in stays]
+            self._put(target, places, keys, news, moves)
+            gone = [
+                key
+                for key, place, new, moved in zip(keys, places, news, moves, strict=True)
+                if moved and (new is None or (target, place) != (source, partition))
+            ]
+            self._stage(source, partition, gone, [None] * len(gone))
+            if self._moved is not None:
+                self._moved(len(keys))
+
+    def spread(self, store: str) -> None:
+        """Bring all entries to partitions that are new, of a store that has them in each."""
+        self._begin(store)
+        new = range(self._record.partitions, self._partitions)
+        for partition, entries in self._blocks(store):
+            keys, values = [key for key, _ in entries], [value for _, value in entries]
+            if partition >= self._partitions:
+                self._stage(store, partition, keys, [None] * len(keys))
+            elif not partition:
+                for place in new:
+                    self._stage(store, place, keys, list(values))
+                    self._keep(store, place, entries)
+            if self._moved is not None:
+                self._moved(len(keys))
+
+    def replace(self, store: str, entries: dict[bytes, bytes], key_of: KeyOf | None) -> None:
+        """Let a store hold these entries and no others; without ``key_of`` each partition all."""
+        self._begin(store)
+        left = self._shares(entries, key_of)
+        for partition, block in self._blocks(store):
+            own = left[partition]
+            gone = [key for key, _ in block if key not in own]
+            self._stage(store, partition, gone, [None] * len(gone))
+            kept = [(key, value) for key, value in block if own.get(key) == value]
+            self._keep(store, partition, kept)
+            for key, _ in kept:
+                del own[key]
+        for partition, own in enumerate(left):
+            rest = iter(own.items())
+            while some := list(itertools.islice(rest, _BLOCK_ENTRIES)):
+                values: list[bytes | None] = [value for _, value in some]
+                self._stage(store, partition, [key for key, _ in some], values)
+                self._keep(store, partition, some)
+
+    def _shares(
+        self, entries: dict[bytes, bytes], key_of: KeyOf | None
+    ) -> list[dict[bytes, bytes]]:
+        """Give what each partition is to hold."""
+        if key_of is None:
+            return [dict(entries) for _ in range(self._partitions)]
+        shares: list[dict[bytes, bytes]] = [{} for _ in range(self._partitions)]
+        places = partitions_of(list(map(key_of, entries)), self._partitions).tolist()
+        for place, (key, value) in zip(places, entries.items(), strict=True):
+            shares[place][key] = value
+        return shares
+
+    def drop(self, store: str) -> None:
+        """Delete every entry of a store."""
+        self.move(store, store, change=_nothing)
+
+    def commit(self, record: CommitRecord) -> CommitRecord:
+        """Commit the step; ``record`` says all but the state that it leaves."""
+        before, batch = self._record, self._record.batch + 1
+        lineage = before.lineage
+        if not lineage or lineage[-1][0] != before.epoch:
+            lineage = [*lineage, [before.epoch, batch]]
+        part = self._writer.finish()
+        committed = msgspec.structs.replace(
+            record,
+            kind="commit",
+            batch=batch,
+            partitions=self._partitions,
+            states=self._summaries(batch),
+            lineage=lineage,
+            timestamp=self._clock,
+        )
+        parts = [part] if part.records else []
+        transactions = self._home.transactions
+        transactions.commit(BatchEnd(previous=before.batch, parts=parts, record=committed))
+        transactions.publish(committed)
+        return committed
+
+    def _begin(self, store: str) -> None:
+        if store not in self._tallies:
+            widest = max(self._partitions, self._record.partitions)
+            self._tallies[store] = [_Tally() for _ in range(widest)]
+            self._queues[store] = self._home.queues(store)
+
+    def _blocks(self, store: str) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
+        """Give the committed entries of a store, partition by partition."""
+        record = self._record
+        with tempfile.TemporaryDirectory(prefix="headrace-state-") as folder:
+            copies = self._home.copies([store], Path(folder))
+            for summary in record.states:
+                if summary.store != store:
+                    continue
+                copy = copies.open(store, summary.partition, summary, record.lineage)
+                try:
+                    scan = copy.base.scan()
+                    while block := list(itertools.islice(scan, _BLOCK_ENTRIES)):
+                        yield summary.partition, block
+                finally:
+                    copy.close()
+
+    def _put(
+        self,
+        store: str,
+        places: list[int],
+        keys: list[bytes],
+        values: list[bytes | None],
+        chosen: list[bool],
+    ) -> None:
+        for place in sorted(set(itertools.compress(places, chosen))):
+            entries = [
+                (keys[i], value)
+                for i, value in enumerate(values)
+                if chosen[i] and places[i] == place and value is not None
+            ]
+            self._stage(store, place, [k for k, _ in entries], [v for _, v in entries])
+            self._keep(store, place, entries)
+
+    def _keep(self, store: str, partition: int, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        found = list(entries)
+        tally = self._tallies[store][partition]
+        bodies = encode_entries(
+            [key for key, _ in found], [value for _, value in found]
+        ).to_pylist()
+        tally.count += len(found)
+        tally.checksum = (tally.checksum + sum(map(crc32, bodies))) % _MODULUS
+        tally.size += sum(map(len, bodies))
+
+    def _stage(
+        self, store: str, partition: int, keys: list[bytes], values: list[bytes | None]
+    ) -> None:
+        if not keys:
+            return
+        tally = self._tallies[store][partition]
+        queue = self._queues[store][partition]
+        if tally.next_offset is None:
+            # Nobody else writes to state topics in our epoch.
+            tally.next_offset = self._home.end_offset(queue)
+        changes = ChangeSet(keys, values, encode_entries(keys, values), 0, 0)
+        sent_to = self._writer.stage(state_messages(queue, changes, self._clock))
+        tally.next_offset = sent_to or tally.next_offset + len(keys)
+
+    def _summaries(self, batch: int) -> list[StateSummary]:
+        found = {
+            (state.store, state.partition): state
+            for state in self._record.states
+            if state.partition < self._partitions
+        }
+        for store, tallies in self._tallies.items():
+            for partition, tally in enumerate(tallies[: self._partitions]):
+                if tally.next_offset is not None:
+                    found[store, partition] = StateSummary(
+                        store=store,
+                        partition=partition,
+                        count=tally.count,
+                        checksum=tally.checksum,
+                        size=tally.size,
+                        epoch=self._record.epoch,
+                        batch=batch,
+                        attempt=0,
+                        end_offset=tally.next_offset,
+                    )
+        return [found[place] for place in sorted(found)]

@@ -1,0 +1,336 @@
+"""Joins of two streams: sides, keys, a window, and the function that makes the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+
+from headrace import serdes
+from headrace.errors import TopologyError
+from headrace.serdes.inference import result_hint
+from headrace.streams._calls import caller
+from headrace.streams._missing import no_method
+from headrace.streams.joins.sides import (
+    check_joiner,
+    check_key_types,
+    check_one_builder,
+    keyed_side,
+)
+from headrace.topology import (
+    ALONE,
+    IntervalJoin,
+    Joined,
+    LatestJoin,
+    SessionJoin,
+    SidesJoin,
+    WindowJoin,
+)
+from headrace.topology.windows import SessionWindows, TimeWindows
+
+if TYPE_CHECKING:
+    from headrace.serdes import Serde
+    from headrace.streams._flow import Flow, Step
+    from headrace.streams.joins.results import JoinedStream
+    from headrace.topology import ErrorPolicy, JoinKind
+    from headrace.topology.windows import Windows
+
+__all__ = ["StreamJoin"]
+
+K = TypeVar("K")
+K2 = TypeVar("K2")
+V = TypeVar("V")
+V2 = TypeVar("V2")
+L = TypeVar("L")
+R = TypeVar("R")
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Which records meet: a kind of operator and its bounds."""
+
+    operator: type[SidesJoin] = LatestJoin
+    bounds: tuple[tuple[str, Any], ...] = ()
+
+
+class StreamJoin(Generic[K, V, V2, L, R]):
+    """A join of two streams about to be made; :meth:`apply` makes it.
+
+    Made by :meth:`Stream.join`, :meth:`Stream.left_join` and :meth:`Stream.outer_join`.  Without
+    :meth:`within` and :meth:`window` the last value of each side and key meets, for ever.
+
+    Parameters
+    ----------
+    left, right
+        The two sides.
+    kind
+        Which records are given alone: none (inner), left ones, or both sides' (outer).
+    """
+
+    def __init__(self, left: Flow, right: Flow, kind: JoinKind) -> None:
+        self._left = left
+        self._right = right
+        self._kind: JoinKind = kind
+        self._where: Callable[[Any], Any] | None = None
+        self._equal_to: Callable[[Any], Any] | None = None
+        self._span = _Span()
+        self._grace = 0
+
+    def __repr__(self) -> str:
+        return f"<{self._kind} join of '{self._left.operator}' and '{self._right.operator}'>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_method(self, name)
+
+    def where(self, selector: Callable[[V], K2]) -> StreamJoin[K2, V, V2, L, R]:
+        """Name the left side's key; without it the records' own keys meet.
+
+        Parameters
+        ----------
+        selector
+            Takes a left value, gives the key.
+        """
+        made: StreamJoin[K2, V, V2, L, R] = self._copy()
+        made._where = selector
+        return made
+
+    def equal_to(self, selector: Callable[[V2], K]) -> StreamJoin[K, V, V2, L, R]:
+        """Name the right side's key.
+
+        Parameters
+        ----------
+        selector
+            Takes a right value, gives the key.
+        """
+        made: StreamJoin[K, V, V2, L, R] = self._copy()
+        made._equal_to = selector
+        return made
+
+    def within(
+        self, before: timedelta, after: timedelta | None = None
+    ) -> StreamJoin[K, V, V2, L, R]:
+        """Join records whose times are close.
+
+        Parameters
+        ----------
+        before
+            How much earlier than the left record the right one may be.
+        after
+            How much later it may be; as much as ``before`` unless given.
+
+        Raises
+        ------
+        TopologyError
+            The interval is empty.
+        """
+        early = _milliseconds(before, "within")
+        late = early if after is None else _milliseconds(after, "within")
+        if early + late < 0:
+            raise TopologyError(
+                f"within at {caller().origin}: no time lies {early} ms before a record and {late} ms"
+                " behind it",
+                hint="before and after are distances to both sides; one may be negative, not their"
+                " sum",
+            )
+        made: StreamJoin[K, V, V2, L, R] = self._copy()
+        made._span = _Span(IntervalJoin, (("before", early), ("after", late)))
+        return made
+
+    def window(self, windows: Windows) -> StreamJoin[K, V, V2, L, R]:
+        """Join records that share a window, once for each window that they share.
+
+        Parameters
+        ----------
+        windows
+            Tumbling or hopping windows, or sessions: records of both sides make them together.
+
+        Raises
+        ------
+        TopologyError
+            The windows are of another kind.
+        """
+        if isinstance(windows, TimeWindows):
+            span = _Span(WindowJoin, (("windows", windows),))
+        elif isinstance(windows, SessionWindows):
+            span = _Span(SessionJoin, (("gap", windows.gap),))
+        else:
+            raise TopologyError(
+                f"window at {caller().origin}: a join has no windows of the kind '{windows}'",
+                hint="use tumbling(...), hopping(...) or session(...), or within(before, after)",
+            )
+        made: StreamJoin[K, V, V2, L, R] = self._copy()
+        made._span = span
+        return made
+
+    def grace(self, grace: timedelta) -> StreamJoin[K, V, V2, L, R]:
+        """Wait longer for late records, and for what meets nothing.
+
+        Parameters
+        ----------
+        grace
+            By how much.
+        """
+        made: StreamJoin[K, V, V2, L, R] = self._copy()
+        made._grace = _milliseconds(grace, "grace")
+        return made
+
+    @overload
+    def apply(
+        self,
+        joiner: Callable[[L, R], Out],
+        *,
+        name: str | None = None,
+        serde: Serde[Out] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def apply(
+        self,
+        joiner: Callable[[K, L, R], Out],
+        *,
+        name: str | None = None,
+        serde: Serde[Out] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> JoinedStream[K, Out]: ...
+    def apply(
+        self,
+        joiner: Callable[..., Any],
+        *,
+        name: str | None = None,
+        serde: Any = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> JoinedStream[K, Any]:
+        """Make the join.
+
+        Parameters
+        ----------
+        joiner
+            Takes left and right value, or key and both; a side that is missing is None.
+        name
+            Name of the operator that keeps the sides, and of its state store.
+        serde
+            Writes the results.
+        on_error
+            What becomes of a record on which the joiner, or a function of the key, raises; see :meth:`Stream.map`.
+
+        Raises
+        ------
+        TopologyError
+            Keys of both sides are missing or of different types, the streams belong to different
+            builders, or the joiner takes other arguments.
+
+        Examples
+        --------
+        >>> from datetime import timedelta
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> orders = builder.source("orders", serdes.json)
+        >>> payments = builder.source("payments", serdes.json)
+        >>> (
+        ...     orders.left_join(payments)
+        ...     .where(lambda order: order["id"])
+        ...     .equal_to(lambda payment: payment["order"])
+        ...     .within(timedelta(minutes=10))
+        ...     .apply(lambda order, payment: {**order, "paid": payment is not None})
+        ... )
+        <keyed stream 'joined-orders-payments'>
+        """
+        from headrace.streams.joins.results import JoinedStream
+
+        made_by = caller()
+        takes_key = check_joiner(self._kind, joiner, made_by.origin)
+        left, right = self._keyed_sides(on_error)
+        place = replace(left, place=f"{left.place}-{right.place}")
+        kept = self._kept(place.begin("join", name, made_by), left, right)
+        meetings = replace(place, operator=kept)
+        step = meetings.begin("joined", None if name is None else f"{name}-joined", made_by)
+        known = step.known(result_hint(joiner, made_by.names), serde)
+        operator = Joined(
+            **{**step.fields, "on_error": on_error},
+            kind=self._kind,
+            function=joiner,
+            takes_key=takes_key,
+        )
+        return JoinedStream(step.add(operator, value=known), meetings)
+
+    def described(
+        self,
+        *,
+        where: Callable[[Any], Any] | None = None,
+        equal_to: Callable[[Any], Any] | None = None,
+        within: timedelta | tuple[timedelta, timedelta] | None = None,
+        window: Windows | None = None,
+        grace: timedelta = timedelta(0),
+    ) -> StreamJoin[Any, V, V2, L, R]:
+        """Take what the short form of a join says at once."""
+        made: StreamJoin[Any, V, V2, L, R] = self._copy()
+        if where is not None:
+            made = made.where(where)
+        if equal_to is not None:
+            made = made.equal_to(equal_to)
+        if within is not None:
+            made = made.within(*within) if isinstance(within, tuple) else made.within(within)
+        if window is not None:
+            made = made.window(window)
+        return made.grace(grace)
+
+    def _copy(self) -> StreamJoin[Any, V, V2, L, R]:
+        made: StreamJoin[Any, V, V2, L, R] = StreamJoin(self._left, self._right, self._kind)
+        made._where, made._equal_to = self._where, self._equal_to
+        made._span, made._grace = self._span, self._grace
+        return made
+
+    def _keyed_sides(self, on_error: ErrorPolicy) -> tuple[Flow, Flow]:
+        made_by = caller()
+        check_one_builder(self._left, self._right, made_by.origin)
+        if (self._where is None) != (self._equal_to is None):
+            given, missing = "where(...)", "equal_to(...)"
+            if self._where is None:
+                given, missing = missing, given
+            raise TopologyError(
+                f"the join at {made_by.origin} has {given} but no {missing}",
+                hint="name the key of both sides, or of none where the records have it already",
+            )
+        left = keyed_side(self._left, self._where, made_by, on_error)
+        right = keyed_side(self._right, self._equal_to, made_by, on_error)
+        check_key_types(left, right, made_by.origin)
+        return left, right
+
+    def _kept(self, step: Step, left: Flow, right: Flow) -> str:
+        """Add the operator that keeps both sides, or find one that does so already."""
+        why = "keeps them in its state"
+        bounds: dict[str, Any] = dict(self._span.bounds)
+        if self._span.operator is not LatestJoin:
+            bounds["grace"] = self._grace
+        wanted = self._span.operator(
+            **{**step.fields, "parents": (left.operator, right.operator)},
+            key_serde=serdes.key,
+            left_serde=left.value.needed_serde(step.name, why),
+            right_serde=right.value.needed_serde(step.name, why),
+            alone=ALONE[self._kind],
+            **bounds,
+        )
+        builder = step.flow.builder
+        for known in builder.operators:
+            if isinstance(known, SidesJoin) and _like(known, wanted) == wanted:
+                builder.replace(replace(known, alone=known.alone | wanted.alone))
+                return known.name
+        builder.add(wanted)
+        return step.name
+
+
+def _like(known: SidesJoin, wanted: SidesJoin) -> SidesJoin:
+    return replace(known, name=wanted.name, alone=wanted.alone)
+
+
+def _milliseconds(length: timedelta, what: str) -> int:
+    if not isinstance(length, timedelta):
+        raise TopologyError(
+            f"{what} at {caller().origin} takes a timedelta, not {length!r:.100}",
+            hint="for example timedelta(minutes=10)",
+        )
+    return length // timedelta(milliseconds=1)

@@ -1,0 +1,355 @@
+"""The ways from a stream into a join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from headrace.errors import TopologyError
+from headrace.streams._calls import caller
+from headrace.streams._records import Records
+from headrace.streams.joins.chain import StreamJoin
+from headrace.streams.joins.lookups import TableLookup, check_no_span
+from headrace.streams.joins.options import JoinOptions, LookupOptions
+from headrace.streams.joins.sides import check_stream
+from headrace.streams.tables import GlobalTable, Table, kept_table
+
+if TYPE_CHECKING:
+    from headrace.streams.joins.results import JoinedStream
+    from headrace.streams.keyed import KeyedStream
+    from headrace.streams.stream import Stream
+    from headrace.topology import JoinKind, LookupKind
+
+__all__ = ["Joins"]
+
+K = TypeVar("K")
+K2 = TypeVar("K2")
+V = TypeVar("V")
+V2 = TypeVar("V2")
+Out = TypeVar("Out")
+
+
+_OPTIONS = ("where", "equal_to", *JoinOptions.__annotations__, *LookupOptions.__annotations__)
+
+
+class Joins(Records[K, V]):
+    """A place in the graph, and what it can be joined with."""
+
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2],
+    ) -> StreamJoin[K, V, V2, V, V2]: ...
+    @overload
+    def join(
+        self,
+        right: Table[Any, V2] | GlobalTable[Any, V2],
+    ) -> TableLookup[K, V, V2]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        where: Callable[[V], object] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        where: Callable[[K, V], object],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        where: Callable[[V], K2],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K2, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K, V, V2], Out],
+        **options: Unpack[JoinOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K2, V, V2], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2] | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> KeyedStream[K2, Out]: ...
+    def join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
+        """Pair records that have the same key; or look records up in a table.
+
+        With nothing but ``right`` it begins a chain (``.where(...).equal_to(...)`` and so on) that
+        :meth:`StreamJoin.apply` ends; with a joiner it is the whole join.
+
+        Parameters
+        ----------
+        right
+            The other stream, which may be this one; a table, whose row of that moment a record of
+            this stream meets; or a global table, where ``where`` may give any key.
+        joiner
+            Takes left and right value, or key and both.
+        options
+            ``where`` and ``equal_to`` give the left and the right side's key; without them the
+            records' own keys meet.  ``within``, a length or a pair, says how much earlier, and how
+            much later, than the left record the right one may be; ``window`` says which windows
+            they share (see :func:`headrace.tumbling`); without both the last value of each side
+            meets, whenever one of them comes.  ``grace`` says how much longer to wait for late
+            records.  ``name`` is that of the operator that keeps state, ``serde`` writes the
+            results, ``on_error`` says what becomes of records on which a function raises.
+
+        Raises
+        ------
+        TopologyError
+            See :meth:`StreamJoin.apply` and :meth:`TableLookup.apply`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> orders = builder.source("orders", serdes.with_key(serdes.json))
+        >>> prices = builder.source("prices", serdes.with_key(serdes.float))
+        >>> orders.join(prices, lambda order, price: order["amount"] * price)
+        <keyed stream 'joined-orders-prices'>
+        >>> countries = builder.global_table("countries", serdes.string)
+        >>> orders.join(countries).where(lambda order: order["country"])
+        <inner join of 'source-orders' and 'source-countries'>
+        """
+        return self._join("inner", right, joiner, **options)
+
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2],
+    ) -> StreamJoin[K, V, V2, V, V2 | None]: ...
+    @overload
+    def left_join(
+        self,
+        right: Table[Any, V2] | GlobalTable[Any, V2],
+    ) -> TableLookup[K, V, V2 | None]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        where: Callable[[V], object] | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        where: Callable[[K, V], object],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        **options: Unpack[LookupOptions],
+    ) -> KeyedStream[K2, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K, V, V2 | None], Out],
+        **options: Unpack[JoinOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K2, V, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2] | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> KeyedStream[K2, Out]: ...
+    def left_join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
+        """Pair records as :meth:`join` does, and give a left one alone where nothing meets it.
+
+        By time that happens once, when its time is up; without a window, and with a table, at once.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> orders = builder.source("orders", serdes.with_key(serdes.json))
+        >>> prices = builder.table("prices", serdes.float)
+        >>> orders.left_join(prices, lambda order, price: (order, price or 0.0))
+        <keyed stream 'join-orders-prices'>
+        """
+        return self._join("left", right, joiner, **options)
+
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+    ) -> StreamJoin[K, V, V2, V | None, V2 | None]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V | None, V2 | None], Out],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V | None, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[K, V | None, V2 | None], Out],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[K2, V | None, V2 | None], Out],
+        *,
+        where: Callable[[V], K2],
+        equal_to: Callable[[V2], K2],
+        **options: Unpack[JoinOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    def outer_join(self, right: Any, joiner: Any = None, **options: Any) -> Any:
+        """Pair records of two streams, and give one of either side alone where nothing meets it.
+
+        See :meth:`join` and :meth:`left_join`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> here = builder.source("here", serdes.with_key(serdes.int))
+        >>> there = builder.source("there", serdes.with_key(serdes.int))
+        >>> here.outer_join(there, lambda key, ours, theirs: (key, ours, theirs))
+        <keyed stream 'joined-here-there'>
+        """
+        return self._join("outer", right, joiner, **options)
+
+    def to_table(self, *, name: str | None = None) -> Table[K, V]:
+        """Keep the last value of each key; None deletes the key.
+
+        Parameters
+        ----------
+        name
+            Name of the table and of its state store.
+
+        Raises
+        ------
+        TopologyError
+            The records have no keys, or their values no serde.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> people = StreamBuilder("job").source("people", serdes.json)
+        >>> people.key_by(lambda person: person["name"]).to_table()
+        <table 'table-people'>
+        """
+        return kept_table(self._flow, name)
+
+    def _join(
+        self, kind: JoinKind, right: Any, joiner: Callable[..., Any] | None, **options: Any
+    ) -> Any:
+        for option in options.keys() - set(_OPTIONS):
+            close = get_close_matches(option, _OPTIONS, 1)
+            raise TopologyError(
+                f"the join at {caller().origin} takes no option '{option}'",
+                hint=f"did you mean {close[0]}=?" if close else f"it takes {', '.join(_OPTIONS)}",
+            )
+        final = {o: options.pop(o) for o in ("name", "serde", "on_error") if o in options}
+        if isinstance(right, Table | GlobalTable):
+            made: Any = self._lookup(kind, right, options)
+        else:
+            check_stream("the join", right, caller().origin, Table, GlobalTable)
+            made = StreamJoin(self._flow, right._flow, kind).described(**options)  # noqa: SLF001 - a side of the same join
+        return made if joiner is None else made.apply(joiner, **final)
+
+    def _lookup(
+        self,
+        kind: JoinKind,
+        table: Table[Any, Any] | GlobalTable[Any, Any],
+        options: dict[str, Any],
+    ) -> TableLookup[Any, Any, Any]:
+        check_no_span(kind, options)
+        side: LookupKind = "left" if kind == "left" else "inner"
+        made: TableLookup[Any, Any, Any] = TableLookup(self._flow, table, side)
+        return made.where(options["where"]) if options.get("where") is not None else made

@@ -1,0 +1,123 @@
+"""Operators over columns: what they do runs on Arrow data, with no Python per record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace.topology.operators.core import Operator
+
+if TYPE_CHECKING:
+    from headrace.columns.aggregates import Measure
+    from headrace.columns.expressions import Node
+    from headrace.columns.schema import Schema
+    from headrace.serdes import Serde
+
+__all__ = ["WINDOW_COLUMNS", "AggregateColumns", "GroupBy", "Select", "Where", "WindowRows"]
+
+#: Columns that tell the window of a result.
+WINDOW_COLUMNS = ("window_start", "window_end")
+
+
+def _shown(columns: tuple[tuple[str, Node], ...]) -> str:
+    return ", ".join(name if str(node) == name else f"{name} = {node}" for name, node in columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select(Operator):
+    """Replaces the value by columns that are computed from its own."""
+
+    label: ClassVar[str] = "select"
+
+    schema: Schema
+    columns: tuple[tuple[str, Node], ...]
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [_shown(self.columns)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where(Operator):
+    """Keeps the records for which a condition is true."""
+
+    label: ClassVar[str] = "where"
+
+    schema: Schema
+    condition: Node
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [str(self.condition)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBy(Operator):
+    """Sets the key to columns: the value of one, or a tuple of the values of several."""
+
+    label: ClassVar[str] = "group_by"
+    changes_key: ClassVar[bool] = True
+
+    schema: Schema
+    columns: tuple[tuple[str, Node], ...]
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [_shown(self.columns)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateColumns(Operator):
+    """Keeps the cells of some measures per group and gives their results when they change."""
+
+    label: ClassVar[str] = "aggregate columns"
+    stateful: ClassVar[bool] = True
+    takes_back: ClassVar[bool] = True
+
+    #: Of the records that come in.
+    schema: Schema
+    #: Names of the columns of the key.
+    keys: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    #: Of what it gives: the columns of the key, then the measures.
+    results: Schema
+    key_serde: Serde[Any]
+    #: Of the cells of a group, as they lie in the state store and travel after combining.
+    state_serde: Serde[Any]
+    #: Of records that travel uncombined.
+    value_serde: Serde[Any]
+    #: The last measure counts the records of a group, which is gone when none is left.
+    of_updates: bool = False
+
+    @property
+    def updates(self) -> bool:
+        """Whether a result replaces the one before of the same key."""
+        return True
+
+    def input_serde(self, port: int) -> Serde[Any]:
+        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        del port
+        return self.value_serde
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [", ".join(f"{one.column} = {one}" for one in self.shown), "emit update"]
+
+    @property
+    def shown(self) -> tuple[Measure, ...]:
+        """The measures that results have a column for."""
+        return self.measures[:-1] if self.of_updates else self.measures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRows(Operator):
+    """Makes columns of the results of windows: key, measures, and the bounds of the window."""
+
+    label: ClassVar[str] = "window rows"
+
+    keys: tuple[str, ...]
+    results: Schema
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [", ".join(self.results.names)]
