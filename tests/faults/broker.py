@@ -50,7 +50,11 @@ class Broker:
         self._options = options
         self._environment = dict(environment or {})
         self._process = spawn_broker(
-            data, options=options, environment=self._environment, patience=_PATIENCE
+            data,
+            options=options,
+            environment=self._environment,
+            ends_with_me=True,
+            patience=_PATIENCE,
         )
         self._environment.pop(ENVIRONMENT_VARIABLE, None)
         self.address = self._process.address
@@ -75,6 +79,7 @@ class Broker:
             int(self.address.rpartition(":")[2]),
             options=self._options,
             environment=self._environment,
+            ends_with_me=True,
             patience=_PATIENCE,
         )
 
