@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -10,9 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from headrace.errors import JobFailedError, SettingsError
 from headrace.java import use_java
 from headrace.spark.gateway import launch_quietly
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["SPARK_CONFIG", "checkpoint_folder", "get_session", "scratch_folder", "sweep_scratch"]
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 #: What each setting is for stands beside it; all were measured (docs/performance.md).
@@ -57,6 +62,10 @@ def get_session(settings: JobSettings) -> SparkSession:
     ------
     JavaNotFoundError
         No Java 17 or newer is there.
+    SettingsError
+        The master is none that Spark knows.
+    JobFailedError
+        Spark did not start: its master does not answer, for example.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -67,8 +76,25 @@ def get_session(settings: JobSettings) -> SparkSession:
     conf = SparkConf().setAppName("headrace").setMaster(settings.master)
     conf.setAll(list(_config(settings).items()))
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
-        SparkContext(conf=conf, gateway=launch_quietly(conf))
+        _start(conf, settings)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _start(conf: SparkConf, settings: JobSettings) -> None:
+    if not _MASTER.match(settings.master):
+        raise SettingsError(
+            f"master is '{settings.master}', which Spark does not know",
+            hint="give local[N], spark://HOST:PORT, yarn or k8s://URL",
+        )
+    try:
+        SparkContext(conf=conf, gateway=launch_quietly(conf))
+    except (PySparkException, Py4JError) as error:
+        java = getattr(error, "java_exception", None)
+        why = str(error if java is None else java.toString())
+        raise JobFailedError(
+            f"Spark did not start on {settings.master}: {why.partition(chr(10))[0]}",
+            hint=f"{_log_file(settings)} tells more; a cluster's master must be up and reached",
+        ) from error
 
 
 def _config(settings: JobSettings) -> dict[str, str]:
@@ -83,11 +109,15 @@ def _config(settings: JobSettings) -> dict[str, str]:
 def _logging(settings: JobSettings) -> dict[str, str]:
     """Send what Spark logs to a file of the job: the terminal is the user's."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    log = (settings.data_dir / "spark.log").resolve()
+    log = _log_file(settings)
     rules = (Path(__file__).parent / "log4j2.properties").as_uri()
     given = settings.spark_config.get(_JAVA_OPTIONS, "")
     options = f"-Dlog4j2.configurationFile={rules} -Dheadrace.spark.log={log} {given}"
     return {_JAVA_OPTIONS: options.strip()}
+
+
+def _log_file(settings: JobSettings) -> Path:
+    return (settings.data_dir / "spark.log").resolve()
 
 
 @contextmanager
