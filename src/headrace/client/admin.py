@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncAdmin"]
 
-#: How long a new topic may take until its route names all its brokers.
-_ROUTE_TIMEOUT = timedelta(seconds=15)
+#: How long a new topic may take until its route names all its brokers: a broker tells name servers
+#: at once, and should that be lost, again within 30 s.
+_ROUTE_TIMEOUT = timedelta(seconds=40)
 _ROUTE_PAUSE = 0.05
 
 
