@@ -305,3 +305,13 @@ def test_records_that_fail_are_left_out_where_the_policy_is_to_skip() -> None:
         counted = {name: driver.counters[f"skipped:{name}-numbers"] for name in ("map_async",)}
         assert counted == {"map_async": 1}
         assert driver.counters["skipped"] == 2
+
+
+def test_records_whose_new_key_cannot_be_told_follow_the_policy_of_the_move() -> None:
+    builder = StreamBuilder("job")
+    numbers = builder.source("numbers", serdes.int)
+    numbers.repartition(lambda n: 12 // n, on_error="skip").sink("out", serdes.plain)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.input("numbers", serdes.int).pipe([3, 0, 4])
+        assert results(driver, "out") == [(4, 3), (3, 4)]
+        assert driver.counters["skipped"] == 1

@@ -163,15 +163,30 @@ class Routing(Records[K, V]):
 
     @overload
     def repartition(
-        self, key: None = None, *, partitions: int | None = None, name: str | None = None
+        self,
+        key: None = None,
+        *,
+        partitions: int | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Self: ...
     @overload
     def repartition(
-        self, key: Callable[[V], K2], *, partitions: int | None = None, name: str | None = None
+        self,
+        key: Callable[[V], K2],
+        *,
+        partitions: int | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K2, V]: ...
     @overload
     def repartition(
-        self, key: Callable[[K, V], K2], *, partitions: int | None = None, name: str | None = None
+        self,
+        key: Callable[[K, V], K2],
+        *,
+        partitions: int | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K2, V]: ...
     def repartition(
         self,
@@ -179,6 +194,7 @@ class Routing(Records[K, V]):
         *,
         partitions: int | None = None,
         name: str | None = None,
+        on_error: ErrorPolicy = "fail",
     ) -> Any:
         """Move the records to other tasks, so that what follows runs in as many as are wanted.
 
@@ -194,6 +210,9 @@ class Routing(Records[K, V]):
             all by default.
         name
             Name of the operator.
+        on_error
+            ``"fail"``, ``"skip"`` or ``"topic:NAME"``: what becomes of records whose key function
+            fails, and of those that cannot be written on their way.
 
         Raises
         ------
@@ -210,8 +229,8 @@ class Routing(Records[K, V]):
         >>> builder.source("words", serdes.string).repartition(str.lower)
         <keyed stream 'repartition-words'>
         """
-        flow = self._flow if key is None else self._keyed(key, name)
-        step = flow.begin("repartition", name)
+        flow = self._flow if key is None else self._keyed(key, name, on_error)
+        step = flow.begin("repartition", name, on_error=on_error)
         if partitions is not None and partitions < 1:
             raise TopologyError(
                 f"repartition at {step.caller.origin} has partitions={partitions}",
@@ -284,10 +303,11 @@ class Routing(Records[K, V]):
         """
         return self._same(loop(self._flow, topic, queues, serde, name, on_error))
 
-    def _keyed(self, selector: Callable[..., Any], name: str | None) -> Flow:
+    def _keyed(self, selector: Callable[..., Any], name: str | None, on_error: ErrorPolicy) -> Flow:
         from headrace import serdes
 
-        step, takes_key = self._record_step("key_by", selector, f"{name}-key" if name else None)
+        own = f"{name}-key" if name else None
+        step, takes_key = self._record_step("key_by", selector, own, on_error)
         known = step.known(result_hint(selector, step.caller.names))
         operator = KeyBy(
             **step.fields, selector=selector, takes_key=takes_key, key_serde=serdes.key
