@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 import msgspec
 
 from headrace.client import Admin, Client, MessageQueue, Producer, PullConsumer
-from headrace.errors import FencedError
+from headrace.errors import FencedError, RequestTimeoutError
 from headrace.protocol.messages import Message
 from headrace.protocol.transactions import (
     CommitAnswer,
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 Send = Callable[[QueueMessages], int]
 
 _POLL = 0.02
+#: How long a stored record may take until readers see it: brokers index what they have stored.
+_SHOWN, _SHOWN_POLL = timedelta(seconds=30), 0.002
 _TAIL = 64
 
 
@@ -133,13 +136,23 @@ class PlainTransactions:
         )
 
     def _append(self, record: CommitRecord) -> None:
-        self._producer.send(
+        """Append a record, and wait until whoever reads the commit topic sees it."""
+        sent = self._producer.send(
             Message(
                 topic=self._commit_topic,
                 body=msgspec.json.encode(record),
                 keys=f"{record.epoch}-{record.kind}",
             )
         )
+        deadline = time.monotonic() + _SHOWN.total_seconds()
+        while (end := self._consumer.end_offset(sent.queue)) <= sent.offset:
+            if time.monotonic() > deadline:
+                raise RequestTimeoutError(
+                    f"record {sent.offset} of {sent.queue} is stored, but after"
+                    f" {_SHOWN.total_seconds():g} s the queue still ends at {end}",
+                    hint="look at the broker's log: its consume queues are far behind",
+                )
+            time.sleep(_SHOWN_POLL)
         self._record = record
 
     def _read_record(self) -> CommitRecord | None:
