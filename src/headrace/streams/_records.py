@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
 from headrace.errors import TopologyError
 from headrace.serdes.inference import item_hint, pair_hints, result_hint
@@ -16,6 +16,7 @@ from headrace.topology import Filter, FlatMap, FlatMapValues, Map, MapAsync, Map
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Step
+    from headrace.streams._options import StepOptions, ValueOptions
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy
 
@@ -81,19 +82,13 @@ class Records(Generic[K, V]):
     def map_values(
         self,
         function: Callable[[V], V2],
-        *,
-        name: str | None = None,
-        serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[V2]],
     ) -> Stream[K, V2]: ...
     @overload
     def map_values(
         self,
         function: Callable[[K, V], V2],
-        *,
-        name: str | None = None,
-        serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[V2]],
     ) -> Stream[K, V2]: ...
     def map_values(
         self,
@@ -166,19 +161,13 @@ class Records(Generic[K, V]):
     def flat_map_values(
         self,
         function: Callable[[V], Iterable[V2]],
-        *,
-        name: str | None = None,
-        serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[V2]],
     ) -> Stream[K, V2]: ...
     @overload
     def flat_map_values(
         self,
         function: Callable[[K, V], Iterable[V2]],
-        *,
-        name: str | None = None,
-        serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[V2]],
     ) -> Stream[K, V2]: ...
     def flat_map_values(
         self,
@@ -269,17 +258,13 @@ class Records(Generic[K, V]):
     def filter(
         self,
         predicate: Callable[[V], object],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> Self: ...
     @overload
     def filter(
         self,
         predicate: Callable[[K, V], object],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> Self: ...
     def filter(
         self,
@@ -303,17 +288,13 @@ class Records(Generic[K, V]):
     def peek(
         self,
         function: Callable[[V], object],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> Self: ...
     @overload
     def peek(
         self,
         function: Callable[[K, V], object],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> Self: ...
     def peek(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
@@ -25,6 +25,7 @@ from headrace.topology.updates import gives_updates
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Known, Step
+    from headrace.streams._options import AggregateOptions, ValueOptions
     from headrace.streams.windowed import WindowedStream
     from headrace.topology.windows import Windows
 
@@ -51,19 +52,13 @@ class KeyedStream(Gathered[K, V]):
     def map_values(
         self,
         function: Callable[[V], V2],
-        *,
-        name: str | None = None,
-        serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[V2]],
     ) -> KeyedStream[K, V2]: ...
     @overload
     def map_values(
         self,
         function: Callable[[K, V], V2],
-        *,
-        name: str | None = None,
-        serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[V2]],
     ) -> KeyedStream[K, V2]: ...
     def map_values(
         self,
@@ -80,19 +75,13 @@ class KeyedStream(Gathered[K, V]):
     def flat_map_values(
         self,
         function: Callable[[V], Iterable[V2]],
-        *,
-        name: str | None = None,
-        serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[V2]],
     ) -> KeyedStream[K, V2]: ...
     @overload
     def flat_map_values(
         self,
         function: Callable[[K, V], Iterable[V2]],
-        *,
-        name: str | None = None,
-        serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[V2]],
     ) -> KeyedStream[K, V2]: ...
     def flat_map_values(
         self,
@@ -128,19 +117,13 @@ class KeyedStream(Gathered[K, V]):
     def sum(
         self: KeyedStream[K, Number],
         selector: None = None,
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[AggregateOptions],
     ) -> Table[K, Number]: ...
     @overload
     def sum(
         self,
         selector: Callable[[V], Number],
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[AggregateOptions],
     ) -> Table[K, Number]: ...
     def sum(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from headrace.errors import TopologyError
 from headrace.serdes import Serde, Serializer, as_serializer
@@ -16,6 +16,7 @@ from headrace.topology import Peek, Sink
 
 if TYPE_CHECKING:
     from headrace.streams._flow import Flow
+    from headrace.streams._options import StepOptions
     from headrace.topology import ErrorPolicy
 
 __all__ = ["End", "Outputs"]
@@ -63,8 +64,7 @@ class Outputs(Records[K, V]):
         topics: Iterable[str] = (),
         key: Callable[..., object] | None = None,
         partition: Callable[..., int] | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> End: ...
     @overload
     def sink(
@@ -75,8 +75,7 @@ class Outputs(Records[K, V]):
         topics: Iterable[str] = (),
         key: Callable[..., object] | None = None,
         partition: Callable[..., int] | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> End: ...
     @overload
     def sink(
@@ -87,8 +86,7 @@ class Outputs(Records[K, V]):
         topics: Iterable[str] = (),
         key: Callable[..., object] | None = None,
         partition: Callable[..., int] | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> End: ...
     @overload
     def sink(
@@ -99,8 +97,7 @@ class Outputs(Records[K, V]):
         topics: Iterable[str] = (),
         key: Callable[..., object] | None = None,
         partition: Callable[..., int] | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> End: ...
     def sink(
         self,

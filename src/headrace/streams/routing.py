@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from headrace.errors import TopologyError
 from headrace.serdes.inference import result_hint
@@ -17,6 +17,7 @@ from headrace.topology import Branch, KeyBy, Merge, Output, Repartition
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Known, Step
+    from headrace.streams._options import StepOptions
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy
@@ -167,8 +168,7 @@ class Routing(Records[K, V]):
         key: None = None,
         *,
         partitions: int | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> Self: ...
     @overload
     def repartition(
@@ -176,8 +176,7 @@ class Routing(Records[K, V]):
         key: Callable[[V], K2],
         *,
         partitions: int | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> KeyedStream[K2, V]: ...
     @overload
     def repartition(
@@ -185,8 +184,7 @@ class Routing(Records[K, V]):
         key: Callable[[K, V], K2],
         *,
         partitions: int | None = None,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> KeyedStream[K2, V]: ...
     def repartition(
         self,

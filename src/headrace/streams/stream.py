@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headrace.serdes import key
 from headrace.serdes.inference import result_hint
@@ -19,6 +19,7 @@ from headrace.streams.times import Times
 from headrace.topology import KeyBy
 
 if TYPE_CHECKING:
+    from headrace.streams._options import StepOptions
     from headrace.streams.keyed import KeyedStream
     from headrace.topology import ErrorPolicy
 
@@ -53,17 +54,13 @@ class Stream(
     def key_by(
         self,
         selector: Callable[[V], K2],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> KeyedStream[K2, V]: ...
     @overload
     def key_by(
         self,
         selector: Callable[[K, V], K2],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[StepOptions],
     ) -> KeyedStream[K2, V]: ...
     def key_by(
         self,

@@ -29,7 +29,7 @@ from headrace.topology import (
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Known
-    from headrace.streams.joins.options import LookupOptions
+    from headrace.streams._options import ValueOptions
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy, JoinKind
 
@@ -149,7 +149,7 @@ class Table(Generic[K, V]):
         joiner: Callable[[V, V2], Out],
         *,
         foreign_key: Callable[[V], object] | None = None,
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> Table[K, Out]: ...
     @overload
     def join(
@@ -158,7 +158,7 @@ class Table(Generic[K, V]):
         joiner: Callable[[K, V, V2], Out],
         *,
         foreign_key: Callable[[V], object] | None = None,
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> Table[K, Out]: ...
     def join(
         self,
@@ -216,7 +216,7 @@ class Table(Generic[K, V]):
         joiner: Callable[[V, V2 | None], Out],
         *,
         foreign_key: Callable[[V], object] | None = None,
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> Table[K, Out]: ...
     @overload
     def left_join(
@@ -225,7 +225,7 @@ class Table(Generic[K, V]):
         joiner: Callable[[K, V, V2 | None], Out],
         *,
         foreign_key: Callable[[V], object] | None = None,
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> Table[K, Out]: ...
     def left_join(
         self,
@@ -254,14 +254,14 @@ class Table(Generic[K, V]):
         self,
         right: Table[K, V2],
         joiner: Callable[[V | None, V2 | None], Out],
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> Table[K, Out]: ...
     @overload
     def outer_join(
         self,
         right: Table[K, V2],
         joiner: Callable[[K, V | None, V2 | None], Out],
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> Table[K, Out]: ...
     def outer_join(
         self,

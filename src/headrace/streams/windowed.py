@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpack, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Known, Step
+    from headrace.streams._options import WindowOptions
     from headrace.streams.aggregates.descriptions import Gathering
     from headrace.topology import Accumulator, Emit, ErrorPolicy, WindowAggregate
     from headrace.topology.operators.windows import WindowEmit
@@ -92,19 +93,13 @@ class WindowedStream(WindowedGathered[K, V]):
     def sum(
         self: WindowedStream[K, Number],
         selector: None = None,
-        *,
-        name: str | None = None,
-        emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[WindowOptions],
     ) -> WindowedTable[K, Number, Number]: ...
     @overload
     def sum(
         self,
         selector: Callable[[V], Number],
-        *,
-        name: str | None = None,
-        emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[WindowOptions],
     ) -> WindowedTable[K, V, Number]: ...
     def sum(
         self,

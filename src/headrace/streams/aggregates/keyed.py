@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headrace.streams.aggregates.descriptions import (
     gather_avg,
@@ -17,6 +17,7 @@ from headrace.streams.stream import Stream
 
 if TYPE_CHECKING:
     from headrace.streams._flow import Step
+    from headrace.streams._options import AggregateOptions
     from headrace.streams.aggregates.descriptions import Gathering
     from headrace.streams.keyed import Table
     from headrace.topology import Emit, ErrorPolicy
@@ -80,37 +81,25 @@ class Gathered(Stream[K, V]):
     def avg(
         self: Gathered[K, Decimal],
         selector: None = None,
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[AggregateOptions],
     ) -> Table[K, Decimal]: ...
     @overload
     def avg(
         self: Gathered[K, Real],
         selector: None = None,
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[AggregateOptions],
     ) -> Table[K, float]: ...
     @overload
     def avg(
         self,
         selector: Callable[[V], Decimal],
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[AggregateOptions],
     ) -> Table[K, Decimal]: ...
     @overload
     def avg(
         self,
         selector: Callable[[V], float],
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[AggregateOptions],
     ) -> Table[K, float]: ...
     def avg(
         self,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.streams._options import WindowOptions
     from headrace.streams.keyed import KeyedStream, Table
     from headrace.streams.windowed import WindowedTable
     from headrace.topology import ErrorPolicy
@@ -54,37 +55,25 @@ class WindowedGathered(ABC, Generic[K, V]):
     def avg(
         self: WindowedGathered[K, Decimal],
         selector: None = None,
-        *,
-        name: str | None = None,
-        emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[WindowOptions],
     ) -> WindowedTable[K, Decimal, Decimal]: ...
     @overload
     def avg(
         self: WindowedGathered[K, Real],
         selector: None = None,
-        *,
-        name: str | None = None,
-        emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[WindowOptions],
     ) -> WindowedTable[K, Real, float]: ...
     @overload
     def avg(
         self,
         selector: Callable[[V], Decimal],
-        *,
-        name: str | None = None,
-        emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[WindowOptions],
     ) -> WindowedTable[K, V, Decimal]: ...
     @overload
     def avg(
         self,
         selector: Callable[[V], float],
-        *,
-        name: str | None = None,
-        emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[WindowOptions],
     ) -> WindowedTable[K, V, float]: ...
     def avg(
         self,

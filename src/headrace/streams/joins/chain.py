@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
@@ -30,8 +30,8 @@ from headrace.topology import (
 from headrace.topology.windows import SessionWindows, TimeWindows
 
 if TYPE_CHECKING:
-    from headrace.serdes import Serde
     from headrace.streams._flow import Flow, Step
+    from headrace.streams._options import ValueOptions
     from headrace.streams.joins.results import JoinedStream
     from headrace.topology import ErrorPolicy, JoinKind
     from headrace.topology.windows import Windows
@@ -182,19 +182,13 @@ class StreamJoin(Generic[K, V, V2, L, R]):
     def apply(
         self,
         joiner: Callable[[L, R], Out],
-        *,
-        name: str | None = None,
-        serde: Serde[Out] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[Out]],
     ) -> JoinedStream[K, Out]: ...
     @overload
     def apply(
         self,
         joiner: Callable[[K, L, R], Out],
-        *,
-        name: str | None = None,
-        serde: Serde[Out] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[Out]],
     ) -> JoinedStream[K, Out]: ...
     def apply(
         self,

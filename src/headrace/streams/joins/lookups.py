@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
@@ -22,9 +22,9 @@ from headrace.streams.tables import GlobalTable, nullable_flow
 from headrace.topology import GlobalTableJoin, StreamTableJoin
 
 if TYPE_CHECKING:
-    from headrace.serdes import Serde
     from headrace.streams._calls import Caller
     from headrace.streams._flow import Flow
+    from headrace.streams._options import ValueOptions
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.tables import Table
     from headrace.topology import ErrorPolicy, JoinKind, LookupKind
@@ -95,19 +95,13 @@ class TableLookup(Generic[K, V, R]):
     def apply(
         self,
         joiner: Callable[[V, R], Out],
-        *,
-        name: str | None = None,
-        serde: Serde[Out] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[Out]],
     ) -> KeyedStream[K, Out]: ...
     @overload
     def apply(
         self,
         joiner: Callable[[K, V, R], Out],
-        *,
-        name: str | None = None,
-        serde: Serde[Out] | None = None,
-        on_error: ErrorPolicy = "fail",
+        **options: Unpack[ValueOptions[Out]],
     ) -> KeyedStream[K, Out]: ...
     def apply(
         self,

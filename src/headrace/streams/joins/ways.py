@@ -11,11 +11,12 @@ from headrace.streams._calls import caller
 from headrace.streams._records import Records
 from headrace.streams.joins.chain import StreamJoin
 from headrace.streams.joins.lookups import TableLookup, check_no_span
-from headrace.streams.joins.options import JoinOptions, LookupOptions
+from headrace.streams.joins.options import JoinOptions
 from headrace.streams.joins.sides import check_stream
 from headrace.streams.tables import GlobalTable, Table, kept_table
 
 if TYPE_CHECKING:
+    from headrace.streams._options import ValueOptions
     from headrace.streams.joins.results import JoinedStream
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.stream import Stream
@@ -30,7 +31,7 @@ V2 = TypeVar("V2")
 Out = TypeVar("Out")
 
 
-_OPTIONS = ("where", "equal_to", *JoinOptions.__annotations__, *LookupOptions.__annotations__)
+_OPTIONS = ("where", "equal_to", *JoinOptions.__annotations__)
 
 
 class Joins(Records[K, V]):
@@ -70,7 +71,7 @@ class Joins(Records[K, V]):
         joiner: Callable[[V, V2], Out],
         *,
         where: Callable[[V], object] | None = None,
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> KeyedStream[K, Out]: ...
     @overload
     def join(
@@ -79,14 +80,14 @@ class Joins(Records[K, V]):
         joiner: Callable[[V, V2], Out],
         *,
         where: Callable[[K, V], object],
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> KeyedStream[K, Out]: ...
     @overload
     def join(
         self,
         right: Table[Any, V2],
         joiner: Callable[[V, V2], Out],
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> KeyedStream[K, Out]: ...
     @overload
     def join(
@@ -95,7 +96,7 @@ class Joins(Records[K, V]):
         joiner: Callable[[V, V2], Out],
         *,
         where: Callable[[V], K2],
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> KeyedStream[K2, Out]: ...
     @overload
     def join(
@@ -189,7 +190,7 @@ class Joins(Records[K, V]):
         joiner: Callable[[V, V2 | None], Out],
         *,
         where: Callable[[V], object] | None = None,
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> KeyedStream[K, Out]: ...
     @overload
     def left_join(
@@ -198,14 +199,14 @@ class Joins(Records[K, V]):
         joiner: Callable[[V, V2 | None], Out],
         *,
         where: Callable[[K, V], object],
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> KeyedStream[K, Out]: ...
     @overload
     def left_join(
         self,
         right: Table[Any, V2],
         joiner: Callable[[V, V2 | None], Out],
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> KeyedStream[K, Out]: ...
     @overload
     def left_join(
@@ -214,7 +215,7 @@ class Joins(Records[K, V]):
         joiner: Callable[[V, V2 | None], Out],
         *,
         where: Callable[[V], K2],
-        **options: Unpack[LookupOptions],
+        **options: Unpack[ValueOptions[Any]],
     ) -> KeyedStream[K2, Out]: ...
     @overload
     def left_join(
