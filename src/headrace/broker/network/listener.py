@@ -11,6 +11,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.network.descriptors import most_connections
@@ -185,12 +186,14 @@ class Listener:
         else:
             self._forget(guest)
             context = gate.context if first == _HANDSHAKE else None
-            task = self._loop.create_task(self._admit(guest, context))
+            connection = self._make()
+            task = self._loop.create_task(self._admit(guest, connection, context))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._admitted, guest, connection))
 
-    async def _admit(self, guest: _Guest, context: ssl.SSLContext | None) -> None:
-        connection = self._make()
+    async def _admit(
+        self, guest: _Guest, connection: Connection, context: ssl.SSLContext | None
+    ) -> None:
         timeout = self._gate.limits.greeting_timeout.total_seconds() if context else None
         try:
             await self._loop.connect_accepted_socket(
@@ -207,10 +210,12 @@ class Listener:
                 self.left(guest.host)
             what = "a TLS handshake" if context else "a new connection"
             _quiet.warning("%s with %s:%d failed: %s", what, guest.host, guest.port, error)
-        except asyncio.CancelledError:
-            if not connection.stood:
-                guest.socket.close()
-            raise
+
+    def _admitted(self, guest: _Guest, connection: Connection, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # A task that is cancelled before its first step cannot tidy up by itself.
+        if task.cancelled() and not connection.stood:
+            guest.socket.close()
 
 
 def _say_that_it_takes_tls(plain: socket.socket) -> None:
