@@ -28,9 +28,11 @@ from headrace import (
 from headrace.runtime.windows.assigning import assign, first_ends, panes
 from headrace.topology import TimeWindows
 from tests.runtime.windowing import (
+    CUTS,
     EPOCH,
     Event,
     Fired,
+    event_lists,
     fixed_windows,
     in_batches,
     ms,
@@ -209,17 +211,7 @@ def test_updates_give_the_latest_result_of_what_changed() -> None:
     assert (whole.state, each.state) == (1, 1)
 
 
-EVENTS = st.lists(
-    st.builds(
-        Event,
-        st.sampled_from("abc"),
-        st.integers(-5, 5),
-        st.integers(-60, 60),
-        st.integers(0, 1),
-    ),
-    max_size=40,
-)
-CUTS = st.lists(st.integers(0, 40), max_size=8)
+EVENTS = event_lists("abc")
 
 
 @settings(deadline=None)

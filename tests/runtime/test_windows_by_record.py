@@ -20,9 +20,11 @@ from headrace import (
     tumbling,
 )
 from tests.runtime.windowing import (
+    CUTS,
     Event,
     Fired,
     Watched,
+    event_lists,
     in_batches,
     ms,
     one_each,
@@ -31,17 +33,7 @@ from tests.runtime.windowing import (
     watch,
 )
 
-EVENTS = st.lists(
-    st.builds(
-        Event,
-        st.sampled_from("ab"),
-        st.integers(-5, 5),
-        st.integers(-60, 60),
-        st.integers(0, 1),
-    ),
-    max_size=40,
-)
-CUTS = st.lists(st.integers(0, 40), max_size=8)
+EVENTS = event_lists("ab")
 
 
 def ones(key: str, *times: int) -> list[Event]:

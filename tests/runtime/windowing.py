@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from hypothesis import strategies as st
+
 from headrace import (
     KeyedStream,
     Stream,
@@ -31,6 +33,22 @@ class Event(NamedTuple):
     value: int
     time: int
     queue: int = 0
+
+
+def event_lists(keys: str) -> st.SearchStrategy[list[Event]]:
+    """Make events of some keys, out of order, in two queues."""
+    one = st.builds(
+        Event,
+        st.sampled_from(keys),
+        st.integers(-5, 5),
+        st.integers(-60, 60),
+        st.integers(0, 1),
+    )
+    return st.lists(one, max_size=40)
+
+
+#: Where batches end.
+CUTS = st.lists(st.integers(0, 40), max_size=8)
 
 
 class Fired(NamedTuple):

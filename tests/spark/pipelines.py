@@ -17,7 +17,9 @@ from headrace.keys import key_from_properties
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
-from headrace.topology import Topology
+from headrace.topology import KeyBy, Topology
+from headrace.topology.operators.core import Sink, Source
+from tests.runtime.tumbling import TumblingCount
 
 LIMIT = timedelta(seconds=60)
 
@@ -35,6 +37,30 @@ def word_count(name: str, lines: str, counts: str) -> Topology:
         .sink(counts, serdes.json)
     )
     return builder.build()
+
+
+def tumbling_counts(name: str, events: str, counts: str, **source: object) -> Topology:
+    return Topology(
+        name,
+        (
+            Source(
+                name="in",
+                parents=(),
+                topic=events,
+                deserializer=serdes.as_deserializer(serdes.string),
+                allowed_lateness=timedelta(0),
+                **source,  # type: ignore[arg-type]
+            ),
+            KeyBy(name="key", parents=("in",), selector=str.lower, key_serde=serdes.key),
+            TumblingCount(name="window", parents=("key",), size=10_000),
+            Sink(
+                name="out",
+                parents=("window",),
+                topic=counts,
+                serializer=serdes.as_serializer(serdes.json),
+            ),
+        ),
+    )
 
 
 def _await_end(consumer: PullConsumer, queue: MessageQueue, end: int) -> None:

@@ -20,7 +20,7 @@ from headrace import BatchRecords, BatchToken, serdes
 from headrace.client import Admin, Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE
 from headrace.spark import StreamJob
-from headrace.streams import StreamBuilder
+from headrace.streams import Stream, StreamBuilder
 from headrace.topology import Topology
 from tests.clusters import Cluster
 from tests.spark import batch_program
@@ -137,35 +137,23 @@ def int_of(line: str) -> int:
     return int(line.split()[1])
 
 
-def test_a_function_that_hangs_holds_nobody_up(rig: Rig) -> None:
+def hang_in_a_function(read: Stream[Any, str]) -> None:
+    read.for_each_batch(lambda records, token: time.sleep(600), name="hang")
+
+
+def hang_in_spark(read: Stream[Any, str]) -> None:
+    read.sink_dataframe(
+        lambda frame, token: frame.foreach(lambda row: time.sleep(600)), name="hang"
+    )
+
+
+@pytest.mark.parametrize("hang", [hang_in_a_function, hang_in_spark])
+def test_what_hangs_holds_nobody_up(rig: Rig, hang: Callable[[Stream[Any, str]], None]) -> None:
     lines, copies = rig.topic(), rig.topic()
     builder = StreamBuilder(f"hangs-{lines}")
     read = builder.source(lines, serdes.string)
     read.sink(copies, serdes.string)
-    read.for_each_batch(lambda records, token: time.sleep(600), name="hang")
-    rig.send(lines, LINES[:10])
-    job = StreamJob(builder.build(), rig.settings()).start()
-    try:
-        job.await_caught_up(LIMIT)
-        await_true(lambda: job.statistics().batches["hang"].running is not None)
-        rig.send(lines, LINES[10:30])
-        job.await_caught_up(LIMIT)
-        assert job.statistics().batches["hang"].batch == 0
-        begun = time.monotonic()
-    finally:
-        job.stop()
-    assert time.monotonic() - begun < 20
-    assert len(rig.read(copies)) == 30
-
-
-def test_a_writer_that_hangs_in_spark_holds_nobody_up(rig: Rig) -> None:
-    lines, copies = rig.topic(), rig.topic()
-    builder = StreamBuilder(f"slow-{lines}")
-    read = builder.source(lines, serdes.string)
-    read.sink(copies, serdes.string)
-    read.sink_dataframe(
-        lambda frame, token: frame.foreach(lambda row: time.sleep(600)), name="hang"
-    )
+    hang(read)
     rig.send(lines, LINES[:10])
     job = StreamJob(builder.build(), rig.settings()).start()
     try:

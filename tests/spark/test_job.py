@@ -24,11 +24,9 @@ from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.rescaling import rescale
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
-from headrace.topology import Accumulator, Topology
-from headrace.topology.operators.core import KeyBy, Sink, Source
+from headrace.topology import Accumulator
 from tests.clusters import Cluster
-from tests.runtime.tumbling import TumblingCount
-from tests.spark.pipelines import LIMIT, Rig, word_count
+from tests.spark.pipelines import LIMIT, Rig, tumbling_counts, word_count
 
 pytestmark = pytest.mark.spark
 
@@ -181,26 +179,7 @@ def test_at_least_once_loses_nothing_and_counts_exactly_without_failures(rig: Ri
 
 def test_new_windowed_operator_runs_on_the_same_machinery(rig: Rig) -> None:
     events, counts = rig.topic(queues=1), rig.topic()
-    topology = Topology(
-        f"windows-{events}",
-        (
-            Source(
-                name="in",
-                parents=(),
-                topic=events,
-                deserializer=serdes.as_deserializer(serdes.string),
-                allowed_lateness=timedelta(0),
-            ),
-            KeyBy(name="key", parents=("in",), selector=str.lower, key_serde=serdes.key),
-            TumblingCount(name="window", parents=("key",), size=10_000),
-            Sink(
-                name="out",
-                parents=("window",),
-                topic=counts,
-                serializer=serdes.as_serializer(serdes.json),
-            ),
-        ),
-    )
+    topology = tumbling_counts(f"windows-{events}", events, counts)
     producer = Producer(rig.client)
     for text, seconds in [("a", 1), ("A", 9), ("b", 10), ("a", 12), ("c", 22), ("d", 60)]:
         producer.send(Message(topic=events, body=text.encode(), born=seconds * 1000))

@@ -17,11 +17,9 @@ from headrace.client import Admin, Client, Producer
 from headrace.errors import OffsetExpiredError, SettingsError
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
-from headrace.topology import KeyBy, Topology
-from headrace.topology.operators.core import Sink, Source
+from headrace.topology import Topology
 from tests.clusters import Cluster
-from tests.runtime.tumbling import TumblingCount
-from tests.spark.pipelines import LIMIT, Rig
+from tests.spark.pipelines import LIMIT, Rig, tumbling_counts
 
 pytestmark = pytest.mark.spark
 
@@ -67,33 +65,9 @@ def send(rig: Rig, topic: str, queue: int, texts: Iterable[str]) -> None:
         )
 
 
-def windows(name: str, events: str, counts: str, **source: object) -> Topology:
-    return Topology(
-        name,
-        (
-            Source(
-                name="in",
-                parents=(),
-                topic=events,
-                deserializer=serdes.as_deserializer(serdes.string),
-                allowed_lateness=timedelta(0),
-                **source,  # type: ignore[arg-type]
-            ),
-            KeyBy(name="key", parents=("in",), selector=str.lower, key_serde=serdes.key),
-            TumblingCount(name="window", parents=("key",), size=10_000),
-            Sink(
-                name="out",
-                parents=("window",),
-                topic=counts,
-                serializer=serdes.as_serializer(serdes.json),
-            ),
-        ),
-    )
-
-
 def test_a_silent_queue_lets_windows_fire_without_another_message(rig: Rig) -> None:
     events, counts = rig.topic("quiet", queues=2), rig.topic("quiet-counts")
-    topology = windows("quiet-job", events, counts, idle_timeout=6 * SECOND)
+    topology = tumbling_counts("quiet-job", events, counts, idle_timeout=6 * SECOND)
     send(rig, events, 0, ["a@1", "a@2", "b@31"])
     send(rig, events, 1, ["a@3"])
     with running(rig, topology) as job:
@@ -110,7 +84,7 @@ def test_a_silent_queue_lets_windows_fire_without_another_message(rig: Rig) -> N
 
 def test_watermarks_survive_a_restart(rig: Rig) -> None:
     events, counts = rig.topic("kept", queues=2), rig.topic("kept-counts")
-    topology = windows("kept-job", events, counts, idle_timeout=None)
+    topology = tumbling_counts("kept-job", events, counts, idle_timeout=None)
     send(rig, events, 0, ["a@1", "b@31"])
     send(rig, events, 1, ["a@5"])
     with running(rig, topology) as job:

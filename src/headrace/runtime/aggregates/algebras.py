@@ -50,6 +50,18 @@ class _NumberAlgebra(Algebra):
         found: list[Any] = sums.tolist()
         return found
 
+    def merge_all(self, keys: Sequence[bytes], partials: Sequence[Any]) -> dict[bytes, Any]:
+        if set(map(type, partials)) != {int}:
+            return super().merge_all(keys, partials)
+        merged: dict[bytes, Any] = {}
+        get = merged.get
+        for key, partial in zip(keys, partials, strict=True):
+            merged[key] = get(key, 0) + partial
+        return merged
+
+    def results(self, accumulators: list[Any]) -> list[Any]:
+        return accumulators
+
 
 class CountAlgebra(_NumberAlgebra):
     """Counts records."""
@@ -82,16 +94,6 @@ class CountAlgebra(_NumberAlgebra):
         get = accumulators.get
         accumulators.update([(key, get(key, 0) + count) for key, count in counted.items()])
 
-    def merge_all(self, keys: Sequence[bytes], partials: Sequence[Any]) -> dict[bytes, Any]:
-        merged: dict[bytes, Any] = {}
-        get = merged.get
-        for key, partial in zip(keys, partials, strict=True):
-            merged[key] = get(key, 0) + partial
-        return merged
-
-    def results(self, accumulators: list[Any]) -> list[Any]:
-        return accumulators
-
 
 class SumAlgebra(_NumberAlgebra):
     """Adds values up; ``function`` picks the number where it is given."""
@@ -120,18 +122,6 @@ class SumAlgebra(_NumberAlgebra):
                 accumulators[key] = before + number
             else:
                 accumulators[key] = add_numbers(before, number)
-
-    def merge_all(self, keys: Sequence[bytes], partials: Sequence[Any]) -> dict[bytes, Any]:
-        if set(map(type, partials)) != {int}:
-            return super().merge_all(keys, partials)
-        merged: dict[bytes, Any] = {}
-        get = merged.get
-        for key, partial in zip(keys, partials, strict=True):
-            merged[key] = get(key, 0) + partial
-        return merged
-
-    def results(self, accumulators: list[Any]) -> list[Any]:
-        return accumulators
 
 
 class AvgAlgebra(Algebra):

@@ -11,7 +11,7 @@ from headrace.keys import decode_key, encode_keys
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.layouts import ReferenceLayout, ReferringLayout, place
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
-from headrace.runtime.joins.tables import over_present
+from headrace.runtime.joins.tables import over_pairs, over_present
 from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.user_code.calls import UserFunction
@@ -103,11 +103,7 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
                 pairs.append(pair)
         chunk = arrivals.chunk.take(np.array(places, np.intp)).with_values(pairs)
         chunk = chunk.with_keys(list(map(decode_key, owners)))
-        columns = [[pair and pair[0] for pair in pairs], [pair and pair[1] for pair in pairs]]
-        if self.operator.takes_key:
-            columns.insert(0, chunk.key_list())
-        kept, results = over_present(chunk, self._function, *columns)
-        return kept.with_values(results)
+        return over_pairs(chunk, self._function, takes_key=self.operator.takes_key)
 
     def _request(self, arrivals: Arrivals, i: int) -> list[tuple[bytes, tuple[Any, Any] | None]]:
         owner, row, gone = arrivals.values[i]

@@ -26,6 +26,7 @@ __all__ = [
     "KeepTableProcessor",
     "MapTableProcessor",
     "TableJoinProcessor",
+    "over_pairs",
     "over_present",
 ]
 
@@ -103,6 +104,15 @@ def over_present(
     return chunk.take(np.array(left, np.intp)), [found.get(i) for i in left]
 
 
+def over_pairs(chunk: Chunk, function: UserFunction, *, takes_key: bool) -> Chunk:
+    """Make rows of pairs of rows; None, which deletes, stays."""
+    columns = [[pair and pair[side] for pair in chunk.values] for side in (0, 1)]
+    if takes_key:
+        columns.insert(0, chunk.key_list())
+    kept, results = over_present(chunk, function, *columns)
+    return kept.with_values(results)
+
+
 class TableJoinProcessor(Processor[TableJoin]):
     """Gives the joined row of a key whenever one side's changes, and a delete when it ends."""
 
@@ -125,11 +135,9 @@ class TableJoinProcessor(Processor[TableJoin]):
         chunk = arrivals.chunk.take(np.array([i for i, _, _ in changes], np.intp))
         chunk.times = np.array([time for _, _, time in changes], np.int64)
         pairs = [pair for _, pair, _ in changes]
-        columns = [[pair and pair[0] for pair in pairs], [pair and pair[1] for pair in pairs]]
-        if self.operator.takes_key:
-            columns.insert(0, chunk.key_list())
-        kept, results = over_present(chunk.with_values(pairs), self._function, *columns)
-        return kept.with_values(results)
+        return over_pairs(
+            chunk.with_values(pairs), self._function, takes_key=self.operator.takes_key
+        )
 
     def _changes(
         self, arrivals: Arrivals, rows: LatestValues

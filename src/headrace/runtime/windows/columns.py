@@ -20,7 +20,8 @@ from headrace.runtime.columns import by_columns, without_gone
 from headrace.runtime.edges import RecordEdge
 from headrace.runtime.keyless import count_keyless
 from headrace.runtime.user_code.writing import writing
-from headrace.runtime.windows.assigning import first_ends, panes
+from headrace.runtime.windows.assigning import panes
+from headrace.runtime.windows.lateness import split_doubtful
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,9 +71,7 @@ class ColumnWindowEdge:
     def add(self, chunk: Chunk) -> None:
         """Take records of the operator that sends."""
         chunk = self._with_keys(without_gone(chunk))
-        doubtful = chunk.late(self._operator.grace)
-        doubtful |= first_ends(self._operator.windows, chunk.times) <= self._fired
-        apart, chunk = chunk.split(doubtful)
+        apart, chunk = split_doubtful(self._operator, chunk, self._fired)
         self._records.add(apart)
         if len(chunk):
             self._combine(chunk)

@@ -16,7 +16,8 @@ from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.edges import RecordEdge
 from headrace.runtime.keyless import skip_keyless
 from headrace.runtime.user_code.writing import writing
-from headrace.runtime.windows.assigning import first_ends, panes
+from headrace.runtime.windows.assigning import panes
+from headrace.runtime.windows.lateness import split_doubtful
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,9 +63,7 @@ class WindowEdge:
     def add(self, chunk: Chunk) -> None:
         """Take records of the operator that sends."""
         chunk = skip_keyless(chunk, self._context.counters, self._operator.name)
-        doubtful = chunk.late(self._operator.grace)
-        doubtful |= first_ends(self._operator.windows, chunk.times) <= self._fired
-        apart, chunk = chunk.split(doubtful)
+        apart, chunk = split_doubtful(self._operator, chunk, self._fired)
         self._records.add(apart)
         if len(chunk):
             self._combine(chunk)
