@@ -34,6 +34,7 @@ Our exception hierarchy::
     │   └── CorruptLogError
     ├── ProcessingError
     │   ├── UserCodeError
+    │   ├── RollbackError
     │   ├── DeserializationError
     │   └── SerializationError
     ├── StateError
@@ -78,6 +79,7 @@ __all__ = [
     "ProtocolError",
     "RequestNotSupportedError",
     "RequestTimeoutError",
+    "RollbackError",
     "SerializationError",
     "SettingsError",
     "StagedPartMissingError",
@@ -379,6 +381,53 @@ class UserCodeError(ProcessingError):
     """A user's function raised."""
 
     code = "user_code"
+
+
+class RollbackError(ProcessingError):
+    """A component asked for the batch to be rolled back, or could not end it.
+
+    The job goes back to its last commit and tries the batch again, a bounded number of times.
+
+    Parameters
+    ----------
+    message
+        What happened, where and why.
+    hint
+        What to do about it.
+    component
+        Name of the spout, bolt or operator.
+    task
+        Number of the component's task; -1 where it has none.
+    batch
+        Number of the batch that is rolled back.
+    line
+        The user's own file and line, if known.
+
+    Examples
+    --------
+    >>> error = RollbackError("bolt 'count' failed", component="count", task=1, batch=4)
+    >>> error.component, error.batch, error.retriable
+    ('count', 4, True)
+    """
+
+    code = "rollback"
+    retriable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        component: str = "",
+        task: int = -1,
+        batch: int = 0,
+        line: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.component = component
+        self.task = task
+        self.batch = batch
+        self.line = line
 
 
 class DeserializationError(ProcessingError):

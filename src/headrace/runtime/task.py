@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, RollbackError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import QueueName, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
@@ -327,13 +327,14 @@ class Task:
 
 
 def guarded(partition: int, run: Callable[[], Iterable[Block]]) -> Iterator[Block]:
-    """Run a task; a failure that no retry can mend becomes a block for the driver.
+    """Run a task; a failure that no other attempt can mend becomes a block for the driver.
 
     Spark would run the task again and wrap the error in its own; the driver raises it as it was.
+    A roll-back is the driver's too: the whole batch starts again, not the one task.
     """
     try:
         yield from list(run())
     except HeadraceError as error:
-        if error.retriable:
+        if error.retriable and not isinstance(error, RollbackError):
             raise
         yield Block(partition, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, describe_failure(error))
