@@ -6,11 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.failpoints import ENVIRONMENT_VARIABLE, failpoint, parse_failpoints
+from headrace.failpoints import (
+    ENVIRONMENT_VARIABLE,
+    arm,
+    arm_in_folder,
+    failpoint,
+    parse_failpoints,
+    read_hits,
+)
 
 _PROGRAM = """
 from headrace.failpoints import failpoint
@@ -66,3 +74,42 @@ def test_the_process_stands_still_until_it_is_told_to_go_on() -> None:
 def test_a_malformed_value_is_refused(value: str) -> None:
     with pytest.raises(SettingsError, match="name=kill"):
         parse_failpoints(value)
+
+
+def test_processes_that_share_a_folder_count_their_hits_together(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert run(f"folder:{tmp_path}").returncode == 0
+    assert read_hits(tmp_path) == {"here": ["driver"] * 10, "elsewhere": ["driver"] * 10}
+
+
+def test_a_hit_counted_over_all_processes_is_deadly_once(tmp_path: Path) -> None:
+    arm_in_folder(tmp_path, "elsewhere=kill:7")
+    assert run(f"folder:{tmp_path}").returncode == 0
+    done = run(f"folder:{tmp_path}")
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n")
+    assert run(f"folder:{tmp_path}").returncode == 0
+    assert len(read_hits(tmp_path)["elsewhere"]) == 12
+
+
+def test_a_hit_that_processes_meet_at_once_has_one_number_each(tmp_path: Path) -> None:
+    environment = os.environ | {ENVIRONMENT_VARIABLE: f"folder:{tmp_path}"}
+    arm_in_folder(tmp_path, "here=kill:11")
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _PROGRAM], env=environment, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    for process in processes:
+        process.communicate(timeout=60)
+    assert sorted(process.returncode for process in processes) == [-signal.SIGKILL, 0, 0]
+    killed = len(read_hits(tmp_path)["here"])
+    assert 11 <= killed <= 15
+
+
+def test_a_process_arms_itself_anew(tmp_path: Path) -> None:
+    arm(f"folder:{tmp_path}")
+    failpoint("here")
+    arm("")
+    failpoint("here")
+    assert list(read_hits(tmp_path)) == ["here"]
+    with pytest.raises(SettingsError, match="name=kill"):
+        arm_in_folder(tmp_path, "here")

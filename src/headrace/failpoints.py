@@ -5,25 +5,52 @@ A failpoint does nothing unless the environment names it when the process starts
     HEADRACE_FAILPOINTS="store.unit.middle=kill:3"   # SIGKILL at the third hit
     HEADRACE_FAILPOINTS="store.unit.end=kill,store.append.written=kill:10"
     HEADRACE_FAILPOINTS="job.before_commit=stop:2"   # SIGSTOP at the second hit
+    HEADRACE_FAILPOINTS="folder:/tmp/points"         # counted, and armed, by many processes
 
 Kill tests use them to stop a process at exactly the moment that would hurt most.  A process
 that was stopped goes on with SIGCONT, as one does that a machine has put to sleep.
+
+Processes that share a folder count every hit there (:func:`read_hits`), and look in it for what
+is armed (:func:`arm_in_folder`): so a run can be asked for all the places that it passes, and
+any one of them, in whichever process it is, can be chosen later, while the job runs.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from headrace.errors import SettingsError
 
-__all__ = ["ENVIRONMENT_VARIABLE", "Failpoint", "failpoint", "parse_failpoints"]
+__all__ = [
+    "ENVIRONMENT_VARIABLE",
+    "Failpoint",
+    "arm",
+    "arm_in_folder",
+    "failpoint",
+    "parse_failpoints",
+    "read_hits",
+]
 
 ENVIRONMENT_VARIABLE = "HEADRACE_FAILPOINTS"
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_FOLDER = "folder:"
+_ARMED, _HITS = "armed", ".hits"
+
+#: What a process is, by a word of its command line.
+_KINDS = {
+    "python_streaming_source_runner": "planner",
+    "pyspark": "worker",
+    "headrace/broker": "broker",
+}
+#: Every hit has a line of this length, so that its place in the file is its number.
+_LINE = 32
 
 _lock = threading.Lock()
 
@@ -36,6 +63,48 @@ class Failpoint:
     action: str
     #: Hits that are left until then.
     hits: int
+
+
+class _Armed(Protocol):
+    def hit(self, name: str) -> str | None:
+        """Count a hit; give what is to happen, if it is due."""
+
+
+class _Here:
+    """Failpoints of one process, each with its count."""
+
+    def __init__(self, armed: dict[str, Failpoint]) -> None:
+        self._armed = armed
+
+    def hit(self, name: str) -> str | None:
+        with _lock:
+            armed = self._armed.get(name)
+            if armed is None:
+                return None
+            armed.hits -= 1
+            return armed.action if armed.hits == 0 else None
+
+
+class _Together:
+    """Failpoints of all processes that share a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def hit(self, name: str) -> str | None:
+        number = self._count(name)
+        armed = _armed_in(self._folder).get(name)
+        return armed.action if armed is not None and armed.hits == number else None
+
+    def _count(self, name: str) -> int:
+        line = f"{_kind()} {os.getpid()}".ljust(_LINE - 1) + "\n"
+        file = os.open(self._folder / f"{name}{_HITS}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(file, line.encode())
+            # The system appends and moves on in one step: no other process is counted in between.
+            return os.lseek(file, 0, os.SEEK_CUR) // _LINE
+        finally:
+            os.close(file)
 
 
 def parse_failpoints(text: str) -> dict[str, Failpoint]:
@@ -66,20 +135,66 @@ def parse_failpoints(text: str) -> dict[str, Failpoint]:
     return armed
 
 
-_armed = parse_failpoints(os.environ.get(ENVIRONMENT_VARIABLE, ""))
+def read_hits(folder: Path) -> dict[str, list[str]]:
+    """Give the kinds of process that hit each failpoint, in order: driver, planner, worker, broker.
+
+    Examples
+    --------
+    >>> read_hits(Path("no such folder"))
+    {}
+    """
+    return {
+        path.name.removesuffix(_HITS): [line.split()[0] for line in path.read_text().splitlines()]
+        for path in sorted(folder.glob(f"*{_HITS}"))
+    }
+
+
+def arm_in_folder(folder: Path, text: str) -> None:
+    """Arm failpoints, and no others, for all processes that share a folder.
+
+    The n of ``name=kill:n`` counts the hits of all of them, since the folder was made.
+    """
+    parse_failpoints(text)
+    draft = folder / f"{_ARMED}.draft"
+    draft.write_text(text)
+    # At once, so that nobody reads half of it.
+    draft.replace(folder / _ARMED)
+
+
+def arm(text: str) -> None:
+    """Arm failpoints of this process, and no others, as if the environment had named them."""
+    global _armed
+    _armed = _parsed(text)
 
 
 def failpoint(name: str) -> None:
     """Kill or stop this process if the environment asked for it at this hit."""
-    if not _armed:
+    if _armed is None:
         return
-    with _lock:
-        armed = _armed.get(name)
-        if armed is None:
-            return
-        armed.hits -= 1
-        due = armed.hits == 0
-    if due:
+    action = _armed.hit(name)
+    if action is not None:
         # To this thread: one sent to the process may be taken by another thread, and this one
         # would run on until that one is scheduled.
-        signal.pthread_kill(threading.get_ident(), _SIGNALS[armed.action])
+        signal.pthread_kill(threading.get_ident(), _SIGNALS[action])
+
+
+def _parsed(text: str) -> _Armed | None:
+    if text.startswith(_FOLDER):
+        return _Together(Path(text.removeprefix(_FOLDER)))
+    armed = parse_failpoints(text)
+    return _Here(armed) if armed else None
+
+
+def _armed_in(folder: Path) -> dict[str, Failpoint]:
+    try:
+        return parse_failpoints((folder / _ARMED).read_text())
+    except FileNotFoundError:
+        return {}
+
+
+def _kind() -> str:
+    command = " ".join(sys.argv)
+    return next((kind for word, kind in _KINDS.items() if word in command), "driver")
+
+
+_armed = _parsed(os.environ.get(ENVIRONMENT_VARIABLE, ""))

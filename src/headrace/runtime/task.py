@@ -174,6 +174,7 @@ class TaskContext:
         summaries = []
         for name, store in self._stores.items():
             changes = store.persist((attempt.epoch, attempt.batch, attempt.number))
+            failpoint("task.persisted")
             if not changes.keys:
                 continue
             base = self._summary(name)

@@ -289,7 +289,9 @@ class StreamJob:
             raise JobFailedError(f"job '{self.topology.name}' was stopped")
 
     def _open(self, connection: JobConnection) -> None:
+        failpoint("job.before_open")
         answer = connection.transactions.open(f"{socket.gethostname()}:{os.getpid()}")
+        failpoint("job.opened")
         self._epoch = answer.epoch
         self._epoch_is_over = False
         record = settled_record(
@@ -389,6 +391,7 @@ class StreamJob:
             transactions.commit(end)
             failpoint("job.after_commit")
             transactions.publish(end.record)
+            failpoint("job.published")
             self._committed(end.record, summaries)
         except HeadraceError as error:
             self._batch_failure = error

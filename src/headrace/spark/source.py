@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from headrace.client import MessageQueue
 from headrace.errors import FencedError
+from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.control import Control, control_blocks
@@ -130,6 +131,7 @@ class JobReader(DataSourceStreamReader):
         if planned is None:
             return start
         self._planned = {begin.batch + 1: planned}
+        failpoint("plan.planned")
         return _offset(batch=begin.batch + 1, queues={**begin.queues, **answer.ends})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -154,6 +156,7 @@ class JobReader(DataSourceStreamReader):
         )
         control = self._control(job, planned, stop)
         encoded = msgspec.json.encode(control)
+        failpoint("plan.split")
         return [SplitPartition(encoded, split) for split in splits]
 
     def _control(self, job: JobConnection, planned: PlannedBatch, stop: BatchOffset) -> Control:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from headrace.errors import BrokerError
+from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
@@ -88,6 +89,7 @@ def make_task(
         partition=partition,
         number=0 if task_context is None else task_context.taskAttemptId(),
     )
+    failpoint("task.begun")
     topic = StateTopicReader(job.consumer, plan.state_topics, control.queues)
     context = RuntimeContext(
         control=control,

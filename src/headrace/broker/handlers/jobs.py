@@ -11,6 +11,7 @@ import msgspec
 from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX, JobState, check_parts
 from headrace.broker.network.admission import check_new_topic
 from headrace.errors import BrokerBusyError, InvalidParameterError, NotReplicatedError
+from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import KEYS, encode_properties
@@ -95,6 +96,7 @@ async def _append(
     properties = encode_properties(text | ({_DRIVER: driver} if driver else {}))
     records = encode_records(topic, _QUEUE, [_encode(record)], [properties], core.now())
     await core.stored(core.store.commit_unit(keys, [QueueAppend(topic, _QUEUE, records)]))
+    failpoint("broker.jobs.appended")
     state = _take_note(core, topic)
     assert state is not None
     return state
@@ -133,6 +135,7 @@ async def stage(core: Core, request: Request) -> Command:
     for section in decode_sections(body):
         _check_queue(core, section.topic, section.queue_id)
     await core.in_thread(core.store.stage, key, number("chunk"), body)
+    failpoint("broker.jobs.staged")
     return request.reply()
 
 
@@ -163,6 +166,7 @@ async def _commit(core: Core, asked: CommitRequest) -> CommitAnswer:
     await core.ensure_compacted(asked.commit_topic)
     state = await _append(core, asked.commit_topic, record, driver, keys)
     _update_offsets(core, asked.group, record)
+    failpoint("broker.jobs.committed")
     core.start_task(_sweep(core, record))
     return CommitAnswer(batch=record.batch, already=False, position=state.position)
 

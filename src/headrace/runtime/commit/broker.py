@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.client import Jobs, MessageQueue, StageTarget
+from headrace.failpoints import failpoint
 from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import (
     CommitAnswer,
@@ -142,7 +143,9 @@ class _BrokerStageWriter:
     def _flush(self) -> None:
         if not self._sections:
             return
+        failpoint("stage.before_chunk")
         self._jobs.stage(self._target, self._chunks, encode_sections(self._sections))
+        failpoint("stage.chunk")
         self._chunks += 1
         self._sections, self._bytes = [], 0
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from headrace.errors import StateMismatchError
+from headrace.failpoints import failpoint
 from headrace.runtime.state.databases import open_database
 from headrace.runtime.state.store import ChangeSet, EmptyBase, StateBase, encode_entries
 
@@ -174,7 +175,9 @@ class LocalCopies:
             pa.OSFile(str(folder / _change_name(*attempt)), "wb") as file,
             pa.ipc.new_file(file, batch.schema) as writer,
         ):
+            failpoint("state.changes.begun")
             writer.write_batch(batch)
+        failpoint("state.changes.kept")
 
     def _folder(self, store: str, partition: int) -> Path:
         return self._root / store / str(partition)
@@ -213,7 +216,9 @@ class LocalCopies:
                 keys, values = (table.column(name).to_pylist() for name in ("key", "value"))
         except (OSError, pa.ArrowInvalid, KeyError):
             return False
+        failpoint("state.apply.read")
         _write(database, keys, values, _mark_of(summary))
+        failpoint("state.apply.written")
         return True
 
     def _catch_up(self, database: Rdict, mark: _Mark, summary: StateSummary) -> bool:
@@ -229,6 +234,7 @@ class LocalCopies:
             checksum = (checksum + _checksum(keys, news) - _checksum(keys, olds)) % _MODULUS
             mark = _Mark(summary.epoch, summary.batch, block.next_offset, count, checksum)
             _write(database, keys, news, None)
+            failpoint("state.catch_up.block")
         if not _agrees(mark, summary):
             return False
         database.put(_MARK_KEY, msgspec.msgpack.encode(_mark_of(summary)))
@@ -243,10 +249,12 @@ class LocalCopies:
         )
         # What is there did not lead to the committed content: start from nothing.
         _delete_all(database)
+        failpoint("state.replay.emptied")
         with _Progress(folder, summary) as progress:
             for block in self._topic.read(summary.store, summary.partition, 0, summary.end_offset):
                 _write(database, block.keys, block.values, None)
                 progress.reached(block.next_offset)
+                failpoint("state.replay.block")
         found = _content(database)
         if found != (summary.count, summary.checksum) and self._exact:
             raise StateMismatchError(
