@@ -37,10 +37,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"protocol"},
     "topology": set(),
     "streams": {"topology"},
+    "transactions": {"topology"},
     "runtime": {"topology", "client", "protocol"},
     # Finds or starts the broker process of a data folder.
     "embedded": {"broker"},
-    "spark": {"runtime", "topology", "client", "protocol", "embedded"},
+    "spark": {"runtime", "topology", "transactions", "client", "protocol", "embedded"},
     "cli": {
         "broker",
         "client",
@@ -51,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store",
         "streams",
         "topology",
+        "transactions",
     },
 }
 

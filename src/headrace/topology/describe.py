@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.topology.errors import dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators.batches import BatchSink
+from headrace.topology.operators.bolts import Bolt
 from headrace.topology.operators.core import Operator, Sink, Source
 from headrace.topology.operators.through import is_loop
 
@@ -49,6 +50,8 @@ def _detail(operator: Operator, plan: StagePlan) -> str:
 
 
 def _way(operator: Operator) -> str:
+    if isinstance(operator, Bolt):
+        return "by task"
     return "by key" if operator.gathers or operator.stateful else "moved"
 
 

@@ -39,6 +39,7 @@ def state_shape(operator: Operator) -> dict[str, str]:
             shape[field.name.removesuffix("_serde")] = repr(getattr(operator, field.name))
         elif field.name in _WINDOWS:
             shape["window"] = str(getattr(operator, field.name))
+    shape |= {name: str(getattr(operator, name)) for name in operator.fixed}
     for spec in getattr(operator, "states", ()):
         shape[f"states.{spec.name}"] = repr(spec.serde)
         shape[f"kinds.{spec.name}"] = spec.kind if spec.ttl is None else f"{spec.kind} with ttl"

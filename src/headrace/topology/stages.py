@@ -1,9 +1,10 @@
 """The cut of a topology into stages: a shuffle in front of every stateful operator that needs one.
 
 A stateful operator needs all records of a key in one partition.  So it is shuffled to, unless
-the key is still the one that an earlier shuffle went by; ``repartition`` always is.  What comes by
-a topic of the job's own begins in stage 0, as all that is read.  An operator's stage is the number of
-shuffles on the longest way to it; operators of one stage are fused.
+the key is still the one that an earlier shuffle went by; ``repartition`` always is, and bolts are by
+their groupings.  What comes by a topic of the job's own begins in stage 0, as all that is read.  An
+operator's stage is the number of shuffles on the longest way to it; operators of one stage are
+fused.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def _shuffled_edges(operators: Sequence[Operator]) -> set[tuple[str, str]]:
     for operator in operators:
         astray = [parent for parent in operator.parents if not partitioned[parent]]
         gathered = astray if operator.stateful or operator.gathers else ()
-        moved = operator.parents if operator.moves else gathered
+        moved = operator.moved or gathered
         edges.update((parent, operator.name) for parent in moved)
         # Its clock is known to no other task before the next stage.
         new_time = operator.keeps_time and bool(operator.parents)

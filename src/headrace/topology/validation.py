@@ -14,6 +14,7 @@ from headrace.topology.names import (
     state_topic,
 )
 from headrace.topology.operators.batches import BatchSink
+from headrace.topology.operators.bolts import Spout
 from headrace.topology.operators.core import Operator, Sink, Source
 from headrace.topology.operators.through import is_loop
 from headrace.topology.updates import check_updates
@@ -70,7 +71,7 @@ def _check_unique_names(operators: Sequence[Operator]) -> None:
 def _check_parents(operators: Sequence[Operator]) -> None:
     seen: dict[str, Operator] = {}
     for operator in operators:
-        begins = isinstance(operator, Source) and not is_loop(operator)
+        begins = isinstance(operator, Source | Spout) and not is_loop(operator)
         if begins == bool(operator.parents):
             needed = "no operator" if begins else "an operator"
             raise TopologyError(f"{_named(operator)} needs {needed} that feeds it")
@@ -94,9 +95,10 @@ def _after_sink(operator: Operator, sink: Operator) -> TopologyError:
 def _check_sources_used(operators: Sequence[Operator]) -> None:
     fed = {parent for operator in operators for parent in operator.parents}
     for operator in operators:
-        if isinstance(operator, Source) and operator.name not in fed:
+        if isinstance(operator, Source | Spout) and operator.name not in fed:
+            work = "emits" if isinstance(operator, Spout) else f"reads {_shown(operator)}"
             raise TopologyError(
-                f"{_named(operator)} reads {_shown(operator)} for nothing: no operator follows it",
+                f"{_named(operator)} {work} for nothing: no operator follows it",
                 hint="add operators, e.g. a sink, or leave the source out",
             )
 

@@ -90,6 +90,8 @@ class Operator:
     update_ports: ClassVar[tuple[int, ...]] = ()
     #: It looks at the messages' own properties.
     reads_headers: ClassVar[bool] = False
+    #: Fields besides serdes and windows that must stay as they are, for its state to fit.
+    fixed: ClassVar[tuple[str, ...]] = ()
 
     name: str
     #: Names of the operators that feed this one, in order.
@@ -105,6 +107,11 @@ class Operator:
     def gathers(self) -> bool:
         """Whether all records of a key are in one partition behind it, wherever they were."""
         return self.stateful
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """Parents whose records always come to it through a shuffle."""
+        return self.parents if self.moves else ()
 
     @property
     def updates(self) -> bool:

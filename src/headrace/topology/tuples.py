@@ -1,0 +1,220 @@
+"""What travels between spouts and bolts, and what their callbacks are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+__all__ = [
+    "COMMIT_FAIL",
+    "DEFAULT_STREAM",
+    "BatchGroupId",
+    "BoltCollector",
+    "CommitFail",
+    "CustomGrouping",
+    "SpoutCollector",
+    "TaskContext",
+    "Tuple",
+    "TupleRow",
+]
+
+DEFAULT_STREAM: Final = "default"
+"""The stream that components emit to unless they name another."""
+
+TupleRow = tuple[tuple[Any, ...], int]
+"""A record's value between components: the values of a tuple, and the task that emitted it."""
+
+_NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BatchGroupId:
+    """Which batch of which group: batches of a group are numbered from 1.
+
+    Examples
+    --------
+    >>> BatchGroupId(1, 0) < BatchGroupId(2, 0)
+    True
+    """
+
+    batch_id: int
+    group_id: int = 0
+
+
+class CommitFail:
+    """The type of :data:`COMMIT_FAIL`: one object, also after it was pickled.
+
+    Examples
+    --------
+    >>> import pickle
+    >>> pickle.loads(pickle.dumps(COMMIT_FAIL)) is COMMIT_FAIL
+    True
+    """
+
+    def __reduce__(self) -> str:
+        return "COMMIT_FAIL"
+
+    def __repr__(self) -> str:
+        return "COMMIT_FAIL"
+
+
+COMMIT_FAIL: Final = CommitFail()
+"""What ``commit`` returns when it could not: the batch is rolled back."""
+
+
+class Tuple(Sequence[Any]):
+    """What a bolt takes: values by place or by the names that the emitting component declared.
+
+    Parameters
+    ----------
+    values
+        The values, in the order of the fields.
+    fields
+        Their names.
+    source_component
+        Id of the component that emitted it.
+    source_task
+        Number of the task that emitted it, from 0.
+    source_stream
+        The stream that it was emitted to.
+
+    Examples
+    --------
+    >>> found = Tuple(("be", 2), ("word", "count"), "count", 0)
+    >>> found["word"], found[1], found.get("count"), list(found)
+    ('be', 2, 2, ['be', 2])
+    >>> found
+    Tuple(word='be', count=2)
+    """
+
+    __slots__ = ("fields", "source_component", "source_stream", "source_task", "values")
+
+    def __init__(
+        self,
+        values: tuple[Any, ...],
+        fields: tuple[str, ...],
+        source_component: str,
+        source_task: int,
+        source_stream: str = DEFAULT_STREAM,
+    ) -> None:
+        self.values = values
+        self.fields = fields
+        self.source_component = source_component
+        self.source_task = source_task
+        self.source_stream = source_stream
+
+    def get(self, name: str) -> Any:
+        """Give the value of a field.
+
+        Raises
+        ------
+        KeyError
+            The stream that it came by has no such field.
+        """
+        try:
+            return self.values[self.fields.index(name)]
+        except ValueError:
+            message = (
+                f"no field {name!r} in a tuple of '{self.source_component}', stream"
+                f" '{self.source_stream}': it has {', '.join(self.fields) or 'none'}"
+            )
+            raise KeyError(message) from None
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.get(place) if isinstance(place, str) else self.values[place]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tuple):
+            return NotImplemented
+        return self._parts == other._parts
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        place = (self.source_component, self.source_task, self.source_stream)
+        return (self.values, self.fields, *place)
+
+    def __repr__(self) -> str:
+        named = zip(self.fields, self.values, strict=False)
+        return f"Tuple({', '.join(f'{name}={value!r}' for name, value in named)})"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """What a task knows of itself when it is prepared.
+
+    Examples
+    --------
+    >>> TaskContext("sentences", "count", task=1, parallelism=2).component
+    'count'
+    """
+
+    #: The topology's name; a job's, where a topology has several groups.
+    topology: str
+    #: Id of the component.
+    component: str
+    #: Number of the task, from 0.
+    task: int
+    #: How many tasks the component has.
+    parallelism: int
+    #: Number of the group that the task works for.
+    group_id: int = 0
+    #: The topology's configuration, defaults included.
+    config: Mapping[str, Any] = field(default_factory=lambda: _NO_CONFIG)
+
+
+class SpoutCollector(Protocol):
+    """Takes what a spout emits."""
+
+    def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
+        """Send a tuple to every bolt that subscribed to the stream."""
+
+    def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
+        """Send a tuple to one task of every bolt that takes the stream by direct grouping."""
+
+    def emit_barrier(self) -> None:
+        """End the batch here: what is emitted later belongs to the next one."""
+
+    def fail(self, reason: str | BaseException) -> None:
+        """Give the batch up: the group rolls back to its last commit."""
+
+
+class BoltCollector(Protocol):
+    """Takes what a bolt emits."""
+
+    def emit(
+        self, values: Sequence[Any], anchor: Tuple | None = None, stream: str = DEFAULT_STREAM
+    ) -> None:
+        """Send a tuple to every bolt that subscribed to the stream; the anchor changes nothing."""
+
+    def emit_direct(
+        self,
+        task: int,
+        values: Sequence[Any],
+        anchor: Tuple | None = None,
+        stream: str = DEFAULT_STREAM,
+    ) -> None:
+        """Send a tuple to one task of every bolt that takes the stream by direct grouping."""
+
+    def ack(self, taken: Tuple) -> None:
+        """Do nothing: a batch succeeds as a whole."""
+
+    def fail(self, reason: str | BaseException | Tuple) -> None:
+        """Give the batch up: the group rolls back to its last commit."""
+
+
+class CustomGrouping(Protocol):
+    """Chooses the tasks that take a tuple; it is pickled and runs where tuples are emitted."""
+
+    def choose(self, values: tuple[Any, ...], tasks: int) -> Sequence[int]:
+        """Give the numbers of the tasks, out of 0 to ``tasks - 1``, that take a tuple."""

@@ -1,0 +1,282 @@
+"""Spouts and bolts: the classes that users subclass.
+
+A component is pickled when the topology is built; each of its tasks works on a copy.  What a
+callback keeps in attributes lives as long as that copy, which may be made anew at any batch, so
+what must last goes through ``finish_batch`` and ``commit``, or through a key-value bolt's
+``state``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.topology import DEFAULT_STREAM
+
+if TYPE_CHECKING:
+    from headrace.topology import BatchGroupId, BoltCollector, SpoutCollector, TaskContext, Tuple
+
+__all__ = [
+    "Bolt",
+    "Component",
+    "FieldsDeclarer",
+    "KeyValueBolt",
+    "OffsetSpout",
+    "Spout",
+    "StatefulBolt",
+    "TransactionState",
+]
+
+
+class FieldsDeclarer:
+    """Takes what a component says of the streams that it emits to.
+
+    Examples
+    --------
+    >>> declarer = FieldsDeclarer()
+    >>> declarer.declare("word", "count")
+    >>> declarer.declare_stream("long", "word")
+    >>> declarer.streams
+    {'default': ('word', 'count'), 'long': ('word',)}
+    """
+
+    def __init__(self) -> None:
+        #: Names of the fields by stream.
+        self.streams: dict[str, tuple[str, ...]] = {}
+        #: Streams whose tuples name the task that takes them.
+        self.direct_streams: set[str] = set()
+
+    def declare(self, *fields: str, direct: bool = False) -> None:
+        """Name the fields of the tuples of the stream ``"default"``."""
+        self.declare_stream(DEFAULT_STREAM, *fields, direct=direct)
+
+    def declare_stream(self, stream: str, *fields: str, direct: bool = False) -> None:
+        """Name the fields of the tuples of a stream.
+
+        Parameters
+        ----------
+        stream
+            Name of the stream.
+        fields
+            Names of the values, in order.
+        direct
+            Whether its tuples are emitted with ``emit_direct``, to one task each.
+        """
+        self.streams[stream] = fields
+        self.direct_streams.discard(stream)
+        if direct:
+            self.direct_streams.add(stream)
+
+
+class Component:
+    """What spouts and bolts have in common."""
+
+    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
+        """Name the fields of what is emitted; a component that emits nothing leaves it out."""
+        del declarer
+
+    def cleanup(self) -> None:
+        """Let go of what :meth:`prepare` took: the task's copy is not used any more."""
+
+
+class TransactionState:
+    """The callbacks of what keeps state: a task's state is whatever ``commit`` returned last.
+
+    In each batch: the tuples, then :meth:`finish_batch`, then :meth:`commit`; once the batch is
+    committed and the next one begins, :meth:`ack_commit`.
+    """
+
+    def init_state(self, state: Any) -> None:
+        """Begin with the state of the last committed batch, None where there is none.
+
+        Called once per copy, after ``prepare`` and before anything else.
+        """
+        raise NotImplementedError
+
+    def finish_batch(self) -> Any:
+        """End a batch, also one without tuples, and give what :meth:`commit` shall get."""
+        raise NotImplementedError
+
+    def commit(self, batch_group_id: BatchGroupId, state: Any) -> Any:
+        """Give what the task's state is after the batch, to be stored with the batch.
+
+        A large state may be stored elsewhere; then its address is returned.  The batch rolls back
+        where this returns ``COMMIT_FAIL`` or raises.  Unless overridden, the state is what
+        :meth:`finish_batch` gave.
+        """
+        del batch_group_id
+        return state
+
+    def roll_back(self, state: Any) -> None:
+        """Go back to the state of the last committed batch; None means: to the beginning.
+
+        Unless overridden, :meth:`init_state` does it.
+        """
+        self.init_state(state)
+
+    def ack_commit(self, batch_group_id: BatchGroupId) -> None:
+        """Take note that a batch, and so every one before it, is committed."""
+        del batch_group_id
+
+
+class Spout(TransactionState, Component, ABC):
+    """A source of tuples that can replay from its state.
+
+    Examples
+    --------
+    >>> class Numbers(Spout):
+    ...     def declare_output_fields(self, declarer):
+    ...         declarer.declare("number")
+    ...
+    ...     def init_state(self, state):
+    ...         self.next = state or 0
+    ...
+    ...     def next_tuple(self, collector):
+    ...         collector.emit([self.next])
+    ...         self.next += 1
+    ...
+    ...     def finish_batch(self):
+    ...         return self.next
+    """
+
+    def prepare(self, context: TaskContext) -> None:
+        """Get ready to emit; before :meth:`init_state`."""
+
+    @abstractmethod
+    def init_state(self, state: Any) -> None:
+        """Begin with the state of the last committed batch, None where there is none."""
+
+    @abstractmethod
+    def next_tuple(self, collector: SpoutCollector) -> None:
+        """Emit tuples, if there are any; called again and again until the batch ends.
+
+        A batch ends with ``collector.emit_barrier()``, after ``tuple.num.per.batch`` tuples of a
+        task, or when a call emits nothing.
+        """
+
+    @abstractmethod
+    def finish_batch(self) -> Any:
+        """End a batch, also one without tuples, and give what ``commit`` shall get."""
+
+
+class OffsetSpout(Component, ABC):
+    """A source whose tuples have offsets: what lies between two of them can be read again.
+
+    Its state is the offset of each task; it is kept for it.
+
+    Examples
+    --------
+    >>> class Lines(OffsetSpout):
+    ...     def declare_output_fields(self, declarer):
+    ...         declarer.declare("line")
+    ...
+    ...     def prepare(self, context):
+    ...         self.lines = ["to be", "or not"]
+    ...
+    ...     def latest_offset(self, start, limit):
+    ...         return min((start or 0) + limit, len(self.lines))
+    ...
+    ...     def read(self, start, end):
+    ...         return ([line] for line in self.lines[start or 0 : end])
+    """
+
+    def prepare(self, context: TaskContext) -> None:
+        """Get ready to read."""
+
+    @abstractmethod
+    def latest_offset(self, start: Any, limit: int) -> Any:
+        """Say how far the batch that begins at ``start`` reads.
+
+        Parameters
+        ----------
+        start
+            Where the last committed batch ended; None for the beginning.
+        limit
+            How many tuples a batch should have at most (``tuple.num.per.batch``).
+
+        Returns
+        -------
+        Any
+            The end of the batch; ``start`` where there is nothing to read.
+        """
+
+    @abstractmethod
+    def read(self, start: Any, end: Any) -> Iterable[Iterable[Any]]:
+        """Give the values of the tuples from one offset up to another one, in order."""
+
+
+class Bolt(Component, ABC):
+    """Takes tuples and may emit others; it keeps nothing from batch to batch.
+
+    Examples
+    --------
+    >>> class Split(Bolt):
+    ...     def prepare(self, context, collector):
+    ...         self.collector = collector
+    ...
+    ...     def execute(self, tuple):
+    ...         for word in tuple["sentence"].split():
+    ...             self.collector.emit([word])
+    ...
+    ...     def declare_output_fields(self, declarer):
+    ...         declarer.declare("word")
+    """
+
+    def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
+        """Get ready; before any tuple."""
+
+    @abstractmethod
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - JStorm's word, and the only one here
+        """Take a tuple."""
+
+
+class StatefulBolt(TransactionState, Bolt, ABC):
+    """A bolt each of whose tasks keeps a state.
+
+    Examples
+    --------
+    >>> from collections import Counter
+    >>> class WordCount(StatefulBolt):
+    ...     def init_state(self, state):
+    ...         self.counts = Counter(state or {})
+    ...
+    ...     def execute(self, tuple):
+    ...         self.counts[tuple["word"]] += 1
+    ...
+    ...     def finish_batch(self):
+    ...         return dict(self.counts)
+    """
+
+    @abstractmethod
+    def init_state(self, state: Any) -> None:
+        """Begin with the state of the last committed batch, None where there is none."""
+
+    @abstractmethod
+    def finish_batch(self) -> Any:
+        """End a batch, also one without tuples, and give what ``commit`` shall get."""
+
+
+class KeyValueBolt(Bolt, ABC):
+    """A bolt that keeps a value per key, in key ranges, so that its parallelism can change.
+
+    ``self.state`` is a mapping from keys to values.  A task finds the keys of its ranges in it:
+    those that its fields grouping sends there (one field: its value; several: a tuple of them).
+    A value that is changed in place must be stored again.
+
+    Examples
+    --------
+    >>> class WordCount(KeyValueBolt):
+    ...     def execute(self, tuple):
+    ...         word = tuple["word"]
+    ...         self.state[word] = self.state.get(word, 0) + 1
+    """
+
+    #: Of the task, from the first ``execute`` of a batch to its ``finish_batch``.
+    state: MutableMapping[Any, Any]
+
+    def finish_batch(self) -> None:
+        """End a batch, also one without tuples: the last moment to change the state or emit."""
+
+    def ack_commit(self, batch_group_id: BatchGroupId) -> None:
+        """Take note that a batch, and so every one before it, is committed."""
