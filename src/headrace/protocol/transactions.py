@@ -47,6 +47,11 @@ class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
     #: Stage requests sent, and records in them, so that a lost one is noticed.
     chunks: int
     records: int
+    #: On RocketMQ: the queue of the journal, the offset of each chunk in it, and the number of
+    #: messages for each target queue.
+    journal: QueueName = ""
+    places: list[int] = []
+    counts: dict[QueueName, int] = {}
 
 
 class StateSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +86,9 @@ class OperatorNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One record of a job's commit topic: the only truth about what has been done.
 
-    ``kind`` is ``"open"`` or ``"commit"``; an open repeats the commit that it builds on, so the
-    newest record alone says where the job stands.
+    ``kind`` is ``"open"`` or ``"commit"``, on RocketMQ also ``"close"``; an open repeats the commit
+    that it builds on, and a close the record before it, so the newest record alone says where the
+    job stands.
     """
 
     job: str
@@ -120,6 +126,11 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: int = 0
     #: Totals since the job's first batch, by name.
     counters: dict[str, int] = {}
+    #: On RocketMQ: who opened the epoch; what of the journal belongs to the batch; and where its
+    #: target queues ended, at least, before it was published.
+    driver: str = ""
+    parts: list[StagedPart] = []
+    published: dict[QueueName, int] = {}
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ __all__ = [
     "check_topic",
     "commit_topic",
     "done_topic",
+    "journal_topic",
     "shuffle_topic",
     "state_topic",
 ]
@@ -49,6 +50,17 @@ def commit_topic(job: str) -> str:
     'word-count-commitTopic'
     """
     return f"{job}-commitTopic"
+
+
+def journal_topic(job: str) -> str:
+    """Name the topic where, on RocketMQ, what a batch writes waits for its commit.
+
+    Examples
+    --------
+    >>> journal_topic("word-count")
+    'word-count-journalTopic'
+    """
+    return f"{job}-journalTopic"
 
 
 def batch_topic(job: str, operator: str) -> str:
