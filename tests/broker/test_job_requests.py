@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -247,6 +248,33 @@ def test_jobs_are_listed_with_their_drivers_also_after_a_restart(tmp_path: Path)
             [job] = msgspec.json.decode(wire.ask(RequestCode.LIST_JOBS).payload)
             assert (job["commit_topic"], job["driver"]) == (COMMIT_TOPIC, "host:42")
             assert (job["record"]["job"], job["record"]["batch"]) == (JOB, 1)
+
+
+def test_listed_jobs_tell_who_holds_them_and_what_is_staged(wire: JobWire) -> None:
+    def listed() -> dict[str, Any]:
+        (job,) = msgspec.json.decode(
+            wire.ask(RequestCode.LIST_JOBS).payload, type=list[dict[str, Any]]
+        )
+        return job
+
+    def lock(code: RequestCode) -> None:
+        queue = {"topic": COMMIT_TOPIC, "brokerName": "broker-a", "queueId": 0}
+        body = {"consumerGroup": JOB, "clientId": "host:42", "mqSet": [queue]}
+        wire.ask(code, msgspec.json.encode(body))
+
+    wire.create("out")
+    wire.open("host:42")
+    assert (listed()["holder"], listed()["staged"]) == ("", [])
+    lock(RequestCode.LOCK_BATCH_MQ)
+    wire.stage({("out", 0): [b"a", b"b"]}, partition=0, attempt=1)
+    wire.stage({("out", 0): [b"c"]}, partition=1, attempt=2)
+    told = listed()
+    assert told["holder"] == "host:42"
+    (staged,) = told["staged"]
+    assert staged.pop("size") > 100
+    assert staged == {"epoch": 1, "batch": 1, "parts": 2, "records": 3}
+    lock(RequestCode.UNLOCK_BATCH_MQ)
+    assert listed()["holder"] == ""
 
 
 def test_malformed_body_is_refused_with_the_reason(wire: JobWire) -> None:

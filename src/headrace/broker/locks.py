@@ -68,6 +68,11 @@ class QueueLocks:
             if lock is not None and lock.client == client:
                 del self._locks[group, queue]
 
+    def holder(self, group: str, queue: tuple[str, int], *, now: float) -> str:
+        """Name the client of a group that holds a queue; empty where none does."""
+        lock = self._locks.get((group, queue))
+        return "" if lock is None or lock.expires <= now else lock.client
+
     def holds_any(self, group: str, *, now: float) -> bool:
         """Tell whether any client of a group holds a lock: then the group consumes in order."""
         return any(name == group and lock.expires > now for (name, _), lock in self._locks.items())

@@ -6,12 +6,13 @@ import json
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._figures import length
 from headrace.cli._security import connecting
 from headrace.cli._terminal import say, terminal
 from headrace.errors import ConfigurationError, NotFoundError
@@ -63,7 +64,7 @@ def list_groups(
             if everything or not _OF_BROKERS.match(group):
                 members, lag = len(admin.group_members(group)), _lag_or_none(admin, group)
                 rows.append({"group": group, "members": members} | _totals(lag))
-                shown = ("", "") if lag is None else (f"{lag.total:,}", _age(lag.behind))
+                shown = ("", "") if lag is None else (f"{lag.total:,}", length(lag.behind))
                 table.add_row(group, str(members), *shown)
     if as_json:
         typer.echo(json.dumps(rows))
@@ -224,16 +225,8 @@ def _table(lag: GroupLag) -> Table:
             offset,
             f"{part.end:,}",
             f"{part.lag:,}",
-            _age(part.behind),
+            length(part.behind),
         )
     table.add_section()
-    table.add_row("all", "", "", "", f"{lag.total:,}", _age(lag.behind))
+    table.add_row("all", "", "", "", f"{lag.total:,}", length(lag.behind))
     return table
-
-
-def _age(age: timedelta) -> str:
-    if not age:
-        return ""
-    if age < timedelta(minutes=1):
-        return f"{age.total_seconds():.1f} s"
-    return str(timedelta(seconds=round(age.total_seconds())))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
-from headrace.cli._job_status import status
+from headrace.cli._job_status import list_jobs, status
 from headrace.cli._security import connecting
 from headrace.cli._terminal import say, terminal
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command("list")(list_jobs)
 app.command()(status)
 
 JobName = Annotated[str, typer.Argument(help="The job's name.")]

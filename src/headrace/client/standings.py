@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, StagedBatch
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -23,6 +23,10 @@ class JobStanding(msgspec.Struct, frozen=True):
     driver: str
     #: Its newest commit record.
     record: CommitRecord
+    #: Who holds the lease of its driver; empty where nobody does.
+    holder: str = ""
+    #: What is staged and not committed.
+    staged: list[StagedBatch] = []
 
 
 @dataclass(frozen=True, slots=True)

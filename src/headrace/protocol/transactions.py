@@ -24,6 +24,7 @@ __all__ = [
     "PlanAnswer",
     "PlanRequest",
     "QueueName",
+    "StagedBatch",
     "StagedPart",
     "StagedSection",
     "StateSummary",
@@ -52,6 +53,17 @@ class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
     journal: QueueName = ""
     places: list[int] = []
     counts: dict[QueueName, int] = {}
+
+
+class StagedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies staged for a batch that is not committed, over all attempts."""
+
+    epoch: int
+    batch: int
+    #: Attempts of tasks, the records that they staged, and their bytes.
+    parts: int
+    records: int
+    size: int
 
 
 class StateSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ __all__ = [
     "LagReader",
     "OperatorStatistics",
     "QueueLag",
+    "lag_of",
     "longest",
     "operator_notes",
     "operator_statistics",
@@ -166,14 +167,17 @@ def standing_of(home: StateHome) -> tuple[CommitRecord, dict[str, OperatorStatis
         The job has committed nothing.
     """
     record = home.record()
+    return record, operator_statistics(record, lag_of(home, record))
+
+
+def lag_of(home: StateHome, record: CommitRecord) -> dict[QueueName, QueueLag] | None:
+    """Tell what a commit leaves unread of each queue; None: a topic that it read is gone."""
     topics = {MessageQueue.parse(queue).topic for queue in record.offsets}
     topics.update(topic for note in record.operators.values() for topic in note.topics)
-    lag = None
-    # A topic may have been deleted.
     with suppress(TopicNotFoundError):
         latest = home.transactions.plan(sorted(topics), {}, 0, 0).latest
-        lag = LagReader(home.consumer).read(record, latest)
-    return record, operator_statistics(record, lag)
+        return LagReader(home.consumer).read(record, latest)
+    return None
 
 
 class LagReader:

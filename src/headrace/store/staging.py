@@ -25,7 +25,12 @@ from headrace.errors import (
 )
 from headrace.protocol.columns import Records, record_starts, tag_hashes
 from headrace.protocol.layout import locate
-from headrace.protocol.transactions import StagedSection, decode_sections, encode_sections
+from headrace.protocol.transactions import (
+    StagedBatch,
+    StagedSection,
+    decode_sections,
+    encode_sections,
+)
 from headrace.store.fileops import (
     Buffer,
     FileOps,
@@ -139,6 +144,24 @@ class Staging:
             part = self._parts.get(key)
             chunks = list(part.chunks.values()) if part else []
         return len(chunks), sum(chunk.records for chunk in chunks)
+
+    def waiting(self, job: str) -> list[StagedBatch]:
+        """Sum up what a job has staged, by epoch and batch."""
+        sums: dict[tuple[int, int], list[int]] = {}
+        with self._lock:
+            for key, part in self._parts.items():
+                if key.job == job:
+                    records = sum(chunk.records for chunk in part.chunks.values())
+                    found = sums.setdefault((key.epoch, key.batch), [0, 0, 0])
+                    sums[key.epoch, key.batch] = [
+                        found[0] + 1,
+                        found[1] + records,
+                        found[2] + part.size,
+                    ]
+        return [
+            StagedBatch(epoch=epoch, batch=batch, parts=parts, records=records, size=size)
+            for (epoch, batch), (parts, records, size) in sorted(sums.items())
+        ]
 
     def runs(self, key: StageKey) -> list[StagedRun]:
         """Give the runs of a part in the order in which they were staged.

@@ -35,6 +35,7 @@ from headrace.store.upkeep import Upkeep
 from headrace.store.verification import Verification
 
 if TYPE_CHECKING:
+    from headrace.protocol.transactions import StagedBatch
     from headrace.store.compaction import CompactionReport
     from headrace.store.index import QueueKey
     from headrace.store.retention import ExpiryReport
@@ -265,6 +266,10 @@ class MessageStore:
     def staged(self, key: StageKey) -> tuple[int, int]:
         """Count the chunks and records of a staged part; (0, 0) if there is none."""
         return self._staging.staged(key)
+
+    def waiting(self, job: str) -> list[StagedBatch]:
+        """Sum up what a job has staged, by epoch and batch."""
+        return self._staging.waiting(job)
 
     def commit_unit(
         self, keys: Sequence[StageKey], extra: Sequence[QueueAppend] = ()

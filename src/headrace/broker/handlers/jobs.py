@@ -235,12 +235,19 @@ def _has_news(asked: PlanRequest, answer: PlanAnswer) -> bool:
 
 
 def list_jobs(core: Core, request: Request) -> Command:
-    """List all jobs with where they stand."""
+    """List all jobs with where they stand, who runs them, and what they have staged."""
     if not core.writable:
         # Commits come by the log, past this table.
         restore_jobs(core)
+    now = core.loop.time()
     jobs = [
-        {"commit_topic": topic, "driver": state.driver, "record": state.record}
+        {
+            "commit_topic": topic,
+            "driver": state.driver,
+            "record": state.record,
+            "holder": core.locks.holder(state.record.job, (topic, _QUEUE), now=now),
+            "staged": core.store.waiting(state.record.job),
+        }
         for topic, state in core.jobs.items()
     ]
     return request.reply(body=_encode(jobs))

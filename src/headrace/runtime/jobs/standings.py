@@ -1,0 +1,87 @@
+"""Which jobs a cluster knows, and where each stands, whether its driver runs or not."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from headrace.client import Admin, JobStanding
+from headrace.errors import StateError, TopicNotFoundError
+from headrace.runtime.commit.lease import Lease
+from headrace.runtime.state.home import StateHome
+from headrace.topology.names import commit_topic
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+
+__all__ = ["standing_of_job", "standings"]
+
+_SUFFIX = commit_topic("")
+#: What the holder of a lease is called where the cluster does not name it.
+_SOMEBODY = "a driver"
+
+
+def standings(client: Client) -> list[JobStanding]:
+    """Give all jobs of a cluster of either kind, by name."""
+    admin = Admin(client)
+    if admin.is_headrace():
+        return sorted(admin.jobs(), key=lambda job: job.record.job)
+    names = sorted(t.removesuffix(_SUFFIX) for t in admin.topics() if t.endswith(_SUFFIX))
+    found = (_read(client, name) for name in names)
+    return [standing for standing in found if standing is not None]
+
+
+def standing_of_job(client: Client, job: str) -> JobStanding:
+    """Give where one job stands.
+
+    Raises
+    ------
+    StateError
+        The cluster has no such job.
+    """
+    admin = Admin(client)
+    if admin.is_headrace():
+        known = {standing.record.job: standing for standing in admin.jobs()}
+        if job in known:
+            return known[job]
+        raise _unknown(job, list(known))
+    standing = _read(client, job)
+    if standing is None:
+        topics = admin.topics()
+        raise _unknown(job, [t.removesuffix(_SUFFIX) for t in topics if t.endswith(_SUFFIX)])
+    return standing
+
+
+def _unknown(job: str, known: list[str]) -> StateError:
+    near = difflib.get_close_matches(job, known, n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return StateError(
+        f"job '{job}' was never started on this cluster",
+        hint=hint + "look at its name and at the address: headrace job list shows all jobs",
+    )
+
+
+def _read(client: Client, job: str) -> JobStanding | None:
+    """Read where a job stands from its commit topic, on a stock RocketMQ."""
+    home = StateHome.of(job, client)
+    try:
+        record = home.transactions.plan([], {}, 0, 0).record
+    except TopicNotFoundError:
+        return None
+    if record is None:
+        return None
+    return JobStanding(
+        commit_topic=commit_topic(job), driver="", record=record, holder=_holder(client, job)
+    )
+
+
+def _holder(client: Client, job: str) -> str:
+    """Tell whether a driver holds the lease: RocketMQ shows no locks, so it is tried."""
+    looker = f"look@{socket.gethostname()}:{os.getpid()}"
+    lease = Lease(client, job, commit_topic(job), looker)
+    if not lease.acquire():
+        return _SOMEBODY
+    lease.release()
+    return ""
