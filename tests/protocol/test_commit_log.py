@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.protocol.commit_log import CommitLog, Verdict, record_key
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.commit.journal.log import CommitLog, Verdict, record_key
 
 VALID, REPEATED, VOID = Verdict.VALID, Verdict.REPEATED, Verdict.VOID
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.protocol.property_columns import property_column
-from headrace.runtime.commit.journal.tags import (
+from headrace.protocol.journal_tags import (
     TAG,
     FirstCopies,
     Tag,
@@ -16,6 +15,7 @@ from headrace.runtime.commit.journal.tags import (
     parse_tag,
     parse_tags,
 )
+from headrace.protocol.property_columns import property_column
 
 names = st.from_regex(r"[%|a-zA-Z0-9_-]{1,20}", fullmatch=True)
 

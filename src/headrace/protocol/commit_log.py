@@ -1,0 +1,132 @@
+"""The rule of the commit log: which records of a commit topic count, by their order alone.
+
+RocketMQ has no compare-and-set.  Anybody may append a record; whether it counts follows from what
+stands before it, so everybody who reads the topic comes to the same answer.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.protocol.transactions import CommitRecord
+
+__all__ = ["CommitLog", "Verdict", "record_key"]
+
+#: Commit records of an epoch that compaction keeps.
+_KEPT = 64
+
+
+class Verdict(enum.Enum):
+    """What a record of the commit topic is worth."""
+
+    #: It counts.
+    VALID = "valid"
+    #: It was here before, or a later one was: a lost answer made somebody send it again.
+    REPEATED = "repeated"
+    #: Its sender was too late: somebody else had opened an epoch.
+    VOID = "void"
+
+
+def record_key(record: CommitRecord, attempt: int = 0) -> str:
+    """Name what a record may replace when the topic is compacted.
+
+    No record has the key of one that could count in its place: every attempt of every driver to
+    open an epoch has a key of its own, and of an epoch's commits the latest 64 are kept.
+
+    Examples
+    --------
+    >>> from headrace.protocol.transactions import CommitRecord
+    >>> record_key(CommitRecord(job="j", kind="commit", epoch=3, batch=70))
+    '3-commit-6'
+    >>> record_key(CommitRecord(job="j", kind="open", epoch=4, batch=70, driver="host:1"))
+    '4-open-host:1'
+    """
+    match record.kind:
+        case "open":
+            again = f"-{attempt}" if attempt else ""
+            return f"{record.epoch}-open-{record.driver}{again}"
+        case "commit":
+            return f"{record.epoch}-commit-{record.batch % _KEPT}"
+    return f"{record.epoch}-{record.kind}"
+
+
+class CommitLog:
+    """Says what counts of a commit topic that is read from its first record on.
+
+    * An *open* counts when its epoch is the next one: the first driver that appends it wins.
+    * A *commit* counts when its epoch is the newest, its driver the one that opened it, and its
+      batch the next one.
+    * A *close* of the newest epoch says that its driver has ended in order.
+
+    Compaction takes commits out, but no first open: where records are missing, a commit of the
+    newest epoch with a higher batch counts too, as it was appended on top of them.
+
+    Examples
+    --------
+    >>> from headrace.protocol.transactions import CommitRecord
+    >>> log = CommitLog()
+    >>> log.feed(0, CommitRecord(job="j", kind="open", epoch=1, batch=0, driver="a")).value
+    'valid'
+    >>> log.feed(1, CommitRecord(job="j", kind="open", epoch=1, batch=0, driver="b")).value
+    'void'
+    >>> log.feed(2, CommitRecord(job="j", kind="commit", epoch=1, batch=1, driver="a")).value
+    'valid'
+    >>> log.epoch, log.batch, log.driver, log.closed
+    (1, 1, 'a', False)
+    """
+
+    def __init__(self) -> None:
+        #: The newest record that counts; None before the first.
+        self.record: CommitRecord | None = None
+        #: Offset behind the last record that was read.
+        self.next_offset = 0
+        #: Whether the newest epoch's driver has ended in order.
+        self.closed = False
+        #: Who opened the newest epoch; empty where that is unknown.
+        self.driver = ""
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch, 0 before the first."""
+        return 0 if self.record is None else self.record.epoch
+
+    @property
+    def batch(self) -> int:
+        """The last committed batch, 0 before the first."""
+        return 0 if self.record is None else self.record.batch
+
+    def feed(self, offset: int, record: CommitRecord) -> Verdict:
+        """Take the next record of the topic, in the order of offsets."""
+        if offset < self.next_offset:
+            return Verdict.REPEATED
+        hole = offset > self.next_offset
+        self.next_offset = offset + 1
+        verdict = self._judge(record, hole=hole)
+        if verdict is Verdict.VALID:
+            if record.epoch != self.epoch:
+                self.driver = record.driver
+            self.record = record
+            self.closed = record.kind == "close"
+        return verdict
+
+    def _judge(self, record: CommitRecord, *, hole: bool) -> Verdict:
+        if record.kind == "open":
+            return self._judge_open(record, hole=hole)
+        if record.epoch > self.epoch:
+            return Verdict.VALID if hole and self.record is None else Verdict.VOID
+        if record.epoch < self.epoch or record.driver != self.driver:
+            return Verdict.VOID
+        if record.kind == "close":
+            return Verdict.REPEATED if self.closed else Verdict.VALID
+        if record.batch <= self.batch:
+            return Verdict.REPEATED
+        follows = hole or record.batch == self.batch + 1
+        return Verdict.VALID if follows and not self.closed else Verdict.VOID
+
+    def _judge_open(self, record: CommitRecord, *, hole: bool) -> Verdict:
+        if record.epoch == self.epoch and record.driver == self.driver:
+            return Verdict.REPEATED
+        follows = record.epoch == self.epoch + 1 or (hole and self.record is None)
+        return Verdict.VALID if follows else Verdict.VOID

@@ -1,0 +1,168 @@
+r"""Tags: which message of which batch a published message is.
+
+On RocketMQ each message that a job publishes has the property ``TX``, ``job:batch:sequence``,
+where the sequence counts the messages of the batch for one queue.  A queue gets them in order, so
+whoever reads it knows a repetition: it is not above what was there before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from headrace.protocol.layout import Int64s
+
+__all__ = ["TAG", "FirstCopies", "Tag", "TagColumns", "encode_tags", "parse_tag", "parse_tags"]
+
+TAG = "TX"
+"""Name of the property."""
+
+_FORM = r"^(?P<job>[^:]+):(?P<batch>[0-9]{1,10}):(?P<sequence>[0-9]{1,10})$"
+_SEQUENCE_BITS = 32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tag:
+    """One message of one batch, for one queue.
+
+    Examples
+    --------
+    >>> str(Tag("word-count", 7, 0))
+    'word-count:7:0'
+    """
+
+    job: str
+    batch: int
+    #: Place among the messages of the batch for the queue, from 0.
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.batch}:{self.sequence}"
+
+
+def parse_tag(text: str | None) -> Tag | None:
+    """Read the property of one message; None where it is no tag.
+
+    Examples
+    --------
+    >>> parse_tag("word-count:7:12")
+    Tag(job='word-count', batch=7, sequence=12)
+    >>> parse_tag("mine") is parse_tag(None) is None
+    True
+    """
+    job, *numbers = (text or "").split(":")
+    if not job or len(numbers) != 2 or not all(_is_number(number) for number in numbers):
+        return None
+    return Tag(job, int(numbers[0]), int(numbers[1]))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 10
+
+
+def encode_tags(
+    properties: pa.BinaryArray | None, job: str, batch: int, first: int, count: int
+) -> pa.BinaryArray:
+    r"""Append tags to raw properties strings, with sequences from ``first`` on.
+
+    Parameters
+    ----------
+    properties
+        As the wire has them, ``name \x01 value \x02`` repeated; None: no message has any.
+    count
+        Number of messages.
+
+    Examples
+    --------
+    >>> encode_tags(pa.array([b"KEYS\x01k\x02", b""]), "j", 3, 5, 2).to_pylist()
+    [b'KEYS\x01k\x02TX\x01j:3:5\x02', b'TX\x01j:3:6\x02']
+    """
+    numbers = pa.array(np.arange(first, first + count)).cast(pa.string()).cast(pa.binary())
+    head = pa.scalar(f"{TAG}\1{job}:{batch}:".encode())
+    pieces = [head, numbers, pa.scalar(b"\2")]
+    if properties is not None:
+        pieces.insert(0, properties)
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b""))
+
+
+@dataclass(frozen=True, slots=True)
+class TagColumns:
+    """The tags of many messages."""
+
+    #: Null where a message has no tag.
+    job: pa.StringArray
+    #: -1 where a message has no tag.
+    batch: Int64s
+    sequence: Int64s
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def of(self, job: str) -> npt.NDArray[np.bool_]:
+        """Tell which messages have a tag of a job."""
+        found = pc.fill_null(pc.equal(self.job, job), fill_value=False)
+        return np.asarray(found.to_numpy(zero_copy_only=False), bool)
+
+
+def parse_tags(column: pa.BinaryArray) -> TagColumns:
+    """Read the property of many messages, null where a message lacks it.
+
+    Examples
+    --------
+    >>> tags = parse_tags(pa.array([b"j:3:5", None, b"other"]))
+    >>> tags.job.to_pylist(), tags.batch.tolist(), tags.sequence.tolist()
+    (['j', None, None], [3, -1, -1], [5, -1, -1])
+    """
+    if column.null_count == len(column):
+        none = np.full(len(column), -1, np.int64)
+        return TagColumns(pa.nulls(len(column), pa.string()), none, none)
+    found = pc.extract_regex(column.cast(pa.binary()), _FORM)
+    job, batch, sequence = found.flatten()
+    return TagColumns(job.cast(pa.string()), _numbers(batch), _numbers(sequence))
+
+
+def _numbers(column: pa.BinaryArray) -> Int64s:
+    numbers = pc.fill_null(column.cast(pa.string()).cast(pa.int64()), -1)
+    return np.asarray(numbers.to_numpy(zero_copy_only=False), np.int64)
+
+
+class FirstCopies:
+    """Tells the messages of one queue from late repetitions of them.
+
+    A message is a repetition when its batch and sequence are not above the highest before it in
+    the queue, of the same job.  Messages without a tag are never repetitions.
+
+    Examples
+    --------
+    >>> queue = FirstCopies()
+    >>> queue.among(parse_tags(pa.array([b"j:3:0", b"j:3:1", b"j:3:0", b"j:4:0"]))).tolist()
+    [True, True, False, True]
+    >>> queue.among(parse_tags(pa.array([b"j:3:1", None, b"j:4:1"]))).tolist()
+    [False, True, True]
+    """
+
+    def __init__(self) -> None:
+        self._highest: dict[str, int] = {}
+
+    def highest(self, job: str) -> tuple[int, int] | None:
+        """Give batch and sequence of the highest tag of a job so far."""
+        place = self._highest.get(job)
+        return None if place is None else (place >> _SEQUENCE_BITS, place & (2**32 - 1))
+
+    def among(self, tags: TagColumns) -> npt.NDArray[np.bool_]:
+        """Tell which of the messages that come next are no repetitions."""
+        first = np.ones(len(tags), bool)
+        for job in pc.unique(tags.job).drop_null().to_pylist():
+            rows = np.flatnonzero(tags.of(job))
+            places = (tags.batch[rows] << _SEQUENCE_BITS) | tags.sequence[rows]
+            before = np.concatenate(([self._highest.get(job, -1)], places))
+            highest = np.maximum.accumulate(before)
+            first[rows] = places > highest[:-1]
+            self._highest[job] = int(highest[-1])
+        return first
