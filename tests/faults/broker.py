@@ -37,7 +37,8 @@ class Broker:
     data
         Its folder.
     options, environment
-        As of ``spawn_broker``; failpoints hold for the first process only.
+        As of ``spawn_broker``; failpoints hold for the first process only, unless they are
+        those of a folder.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class Broker:
             ends_with_me=True,
             patience=_PATIENCE,
         )
-        self._environment.pop(ENVIRONMENT_VARIABLE, None)
+        if not self._environment.get(ENVIRONMENT_VARIABLE, "").startswith("folder:"):
+            self._environment.pop(ENVIRONMENT_VARIABLE, None)
         self.address = self._process.address
         with Client(self.address) as client:
             for topic in (LINES, LATEST, EACH):
@@ -65,6 +67,10 @@ class Broker:
     def kill(self) -> None:
         """End the process as a crash would, if it still runs."""
         self._process.kill()
+
+    def runs(self) -> bool:
+        """Whether the process is still there."""
+        return self._process.process.poll() is None
 
     def wait(self) -> int:
         """Wait until the process has ended by itself; its exit code."""

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitAnswer, CommitRecord
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Summary
@@ -85,7 +86,9 @@ class LocalDriver:
         self.summaries: list[Summary] = []
         self._job = make_connection(job, settings, namesrv, stores)
         queues = prepare_topics(self._job)
+        failpoint("job.before_open")
         answer = self._job.transactions.open("local")
+        failpoint("job.opened")
         self.epoch = answer.epoch
         self.record: CommitRecord = settled_record(
             self._job.state_home, answer.record, self._job.plan, migrate or {}
@@ -128,14 +131,18 @@ class LocalDriver:
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Commit a batch and go on from it."""
+        failpoint("job.before_commit")
         answer = self._job.transactions.commit(end)
+        failpoint("job.after_commit")
         self.record = end.record
+        self._job.transactions.publish(end.record)
+        failpoint("job.published")
         return answer
 
-    def catch_up(self) -> int:
-        """Run batches until everything is committed; how many there were."""
+    def catch_up(self, most: int | None = None) -> int:
+        """Run batches until everything, or so many, are committed; how many there were."""
         batches = 0
-        while (planned := self.plan()) is not None:
+        while batches != most and (planned := self.plan()) is not None:
             self.commit(self.process(planned))
             batches += 1
         return batches

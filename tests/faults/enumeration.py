@@ -1,0 +1,195 @@
+"""Enumeration of crashes without Spark: a run counts its failpoints, then each is deadly once.
+
+The run is a row of drivers on the proof job's input, which is there from the start: one on an
+empty folder, one on a folder of another machine, so that it restores all state, and one on the
+folder of the first, whose copies are behind.  Each is a process of its own, forked from one that
+has loaded everything, and started again when it dies.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from headrace.client import Admin, Client, PullConsumer
+from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_hits
+from headrace.keys import key_from_properties
+from headrace.protocol.transactions import CommitRecord
+from tests.faults.broker import Broker, running_broker
+from tests.faults.local_driver import LocalDriver
+from tests.faults.proof_checks import Checkers
+from tests.faults.proof_feeder import ProofFeeder, Sent, make_topics
+from tests.faults.proof_pipeline import QUEUES, Names, proof
+
+BATCH_SIZE = 60
+#: Folder of each driver, and the batch after which it ends; the last one does what is left.
+PHASES = (("here", 2), ("there", 3), ("here", None))
+_STARTS = 4
+
+Committed = dict[str, dict[str, list[bytes]]]
+"""Everything that a job has published: bodies in order, by topic and key."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hit:
+    """One passing of one failpoint, counted over all processes of a run."""
+
+    name: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.number}"
+
+
+def drive(namesrv: str, folder: Path, names: Names, until: int | None, failpoints: str) -> None:
+    """Be a driver, up to a batch or to the end of the input."""
+    arm(failpoints)
+    with LocalDriver(namesrv, folder, BATCH_SIZE, job=proof(names)) as driver:
+        driver.catch_up(None if until is None else until - driver.record.batch)
+
+
+class Enumeration:
+    """A broker, the input, and any number of jobs that read it.
+
+    Parameters
+    ----------
+    folder
+        Everything of the test.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._opened = ExitStack()
+        self._of_broker = folder / "broker-points"
+        self._of_broker.mkdir()
+        environment = {ENVIRONMENT_VARIABLE: f"folder:{self._of_broker}"}
+        self.broker: Broker = self._opened.enter_context(
+            running_broker(folder / "broker", environment=environment)
+        )
+        self._client = self._opened.enter_context(Client(self.broker.address))
+        self._sent = self._feed()
+        self._jobs = 0
+        self._processes = multiprocessing.get_context("forkserver")
+        self._processes.set_forkserver_preload(["__main__", __name__])
+        #: What a run without faults publishes, and where it passes.
+        self.hits, self.committed = self._fault_free()
+
+    def _feed(self) -> Sent:
+        make_topics(self._client, Names("input"))
+        feeder = ProofFeeder(self.broker.address, Names("input"))
+        feeder.feed(6)
+        return feeder.stop()
+
+    def _fault_free(self) -> tuple[list[Hit], Committed]:
+        before = read_hits(self._of_broker)
+        names, points = self._new_job()
+        assert self._run(names, points) == 0
+        mine, broker = read_hits(points), read_hits(self._of_broker)
+        hits = [Hit(name, n + 1) for name, kinds in mine.items() for n in range(len(kinds))]
+        hits += [
+            Hit(name, n + 1)
+            for name, kinds in broker.items()
+            for n in range(len(kinds) - len(before.get(name, ())))
+        ]
+        return sorted(hits), committed(self._client, names)
+
+    def survives(self, hit: Hit) -> list[str]:
+        """Run a job in which the process dies that makes a hit; list what is wrong after it."""
+        in_broker = any(hit.name == name for name in read_hits(self._of_broker))
+        names, points = self._new_job()
+        self._arm(hit, points, in_broker=in_broker)
+        with self._restarting() as kills:
+            deaths = self._run(names, points)
+        problems = [] if deaths + len(kills) == 1 else [f"{deaths} deaths, {len(kills)} of brokers"]
+        if committed(self._client, names) != self.committed:
+            problems.append("what is published differs from what a run without faults publishes")
+        return problems + Checkers.of(self._client, names).finish(self._sent)
+
+    def _arm(self, hit: Hit, points: Path, *, in_broker: bool) -> None:
+        done = len(read_hits(self._of_broker)[hit.name]) if in_broker else 0
+        folder = self._of_broker if in_broker else points
+        arm_in_folder(folder, f"{hit.name}=kill:{done + hit.number}")
+
+    def _new_job(self) -> tuple[Names, Path]:
+        self._jobs += 1
+        names = Names(f"job{self._jobs}", "input")
+        for topic in names.sinks:
+            Admin(self._client).create_topic(topic, queues=QUEUES)
+        points = self._folder / names.job / "points"
+        points.mkdir(parents=True)
+        return names, points
+
+    def _run(self, names: Names, points: Path) -> int:
+        """Run the drivers in turn, each until it ends well; how many of them died."""
+        deaths = 0
+        for folder, until in PHASES:
+            for _ in range(_STARTS):
+                code = self._drive(names, self._folder / names.job / folder, until, points)
+                if code == 0:
+                    break
+                assert code == -signal.SIGKILL, f"a driver ended with {code}"
+                deaths += 1
+            else:
+                raise AssertionError(f"no driver of {names.job} reached batch {until}")
+        return deaths
+
+    def _drive(self, names: Names, folder: Path, until: int | None, points: Path) -> int:
+        arguments = (self.broker.address, folder, names, until, f"folder:{points}")
+        process = self._processes.Process(target=drive, args=arguments)
+        process.start()
+        process.join(60)
+        assert process.exitcode is not None, "a driver hangs"
+        return process.exitcode
+
+    @contextmanager
+    def _restarting(self) -> Iterator[list[int]]:
+        """Start the broker again whenever it dies; gives the exit codes."""
+        kills: list[int] = []
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.05):
+                if not self.broker.runs():
+                    kills.append(self.broker.wait())
+                    self.broker.restart()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield kills
+        finally:
+            over.set()
+            thread.join()
+
+    def close(self) -> None:
+        """End the broker."""
+        self._opened.close()
+
+
+def committed(client: Client, names: Names) -> Committed:
+    """Read everything that a job has published, and where its last commit stands."""
+    consumer = PullConsumer(client)
+    found: Committed = {}
+    for topic in names.sinks:
+        by_key: dict[str, list[bytes]] = defaultdict(list)
+        for queue in client.queues(topic):
+            for result in consumer.blocks(queue, 0, consumer.end_offset(queue)):
+                for message in result.messages():
+                    by_key[key_from_properties(message.properties)].append(message.body)
+        found[topic.removeprefix(names.job)] = dict(by_key)
+    (queue,) = client.queues(proof(names).commit_topic)
+    *_, last = consumer.blocks(queue, 0, consumer.end_offset(queue))
+    *_, newest = last.messages()
+    record = msgspec.json.decode(newest.body, type=CommitRecord)
+    found["last commit"] = {"batch": [b"%d" % record.batch]} | {
+        queue: [b"%d" % offset] for queue, offset in record.offsets.items()
+    }
+    return found
