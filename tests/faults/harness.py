@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,6 +68,10 @@ class Driver:
         More variables of its environment.
     options
         Options of its command, in place of the usual ones.
+    supervised
+        Whether the process only supervises the driver, as it does by default for people.
+    switches
+        Options without a value.
     """
 
     def __init__(
@@ -80,10 +84,13 @@ class Driver:
         program: Path = Path(str(word_pipeline.__file__)),
         environment: Mapping[str, str] | None = None,
         options: Mapping[str, str] | None = None,
+        supervised: bool = False,
+        switches: Sequence[str] = (),
     ) -> None:
         given = _SETTINGS | dict(options or {})
         given |= {"--namesrv": namesrv, "--data-dir": str(folder)}
         command = [sys.executable, "-m", "headrace", "run", str(program)]
+        command += [*switches, *([] if supervised else ["--no-supervise"])]
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(

@@ -222,7 +222,14 @@ def drive(cluster: Cluster, lines: str, notes: Path, failpoints: str = "") -> in
     options = ["--namesrv", cluster.namesrv, "--data-dir", str(notes.parent / "data")]
     limits = ["--max-records-per-batch", "30", "--partitions", "2", "--master", "local[2]"]
     environment = {NOTES: str(notes), TOPIC: lines, ENVIRONMENT_VARIABLE: failpoints}
-    command = [sys.executable, "-m", "headrace", "run", str(batch_program.__file__)]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace",
+        "run",
+        str(batch_program.__file__),
+        "--no-supervise",
+    ]
     return subprocess.run(
         [*command, "--until-caught-up", *options, *limits],
         env={**os.environ, **environment},

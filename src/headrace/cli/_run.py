@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 
 from headrace._setting import describe_default, parse_duration
 from headrace.cli._terminal import say
+from headrace.cli.supervision import Channel, Supervisor, telling_of
 from headrace.errors import SettingsError, TopicNotFoundError
 from headrace.settings import JobSettings
 
@@ -41,6 +43,7 @@ def _option(name: str) -> Any:
 
 
 def run(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="The Python file that builds the topology.")],
     until_caught_up: Annotated[
         bool,
@@ -50,6 +53,14 @@ def run(
         str | None,
         typer.Option(metavar="DURATION", help="Give up --until-caught-up after so long."),
     ] = None,
+    supervise: Annotated[
+        bool,
+        typer.Option(
+            "--supervise/--no-supervise",
+            help="Run the driver in a process of its own, and replace it when it dies.",
+        ),
+    ] = True,
+    channel: Annotated[int | None, typer.Option(hidden=True)] = None,
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Short for --guarantee at_least_once.")
     ] = False,
@@ -85,13 +96,26 @@ def run(
         given["guarantee"] = "at_least_once"
     settings = JobSettings.from_env(**given)
     limit = None if timeout is None else _duration("--timeout", timeout)
+    if supervise and channel is None:
+        arguments = context.find_root().obj or sys.argv[1:]
+        command = [sys.executable, "-m", "headrace", *arguments]
+        raise typer.Exit(Supervisor(command, settings.data_dir).run())
     program = load_program(file)
-    with _stopped_by_signals(), _job(program, settings) as job:
-        _follow(job, program.topology.name, until_caught_up=until_caught_up, limit=limit)
+    supervisor = None if channel is None else Channel(channel)
+    with _stopped_by_signals(), _job(program, settings, supervisor) as job:
+        _follow(
+            job,
+            program.topology.name,
+            supervisor,
+            until_caught_up=until_caught_up,
+            limit=limit,
+        )
 
 
 @contextlib.contextmanager
-def _job(program: Program, settings: JobSettings) -> Iterator[StreamJob]:
+def _job(
+    program: Program, settings: JobSettings, supervisor: Channel | None
+) -> Iterator[StreamJob]:
     from headrace.cli._cluster import cluster_address
     from headrace.java import use_java
 
@@ -99,6 +123,8 @@ def _job(program: Program, settings: JobSettings) -> Iterator[StreamJob]:
     use_java()
     from headrace.spark import StreamJob
 
+    if supervisor is not None and settings.namesrv is None:
+        supervisor.await_broker()
     with cluster_address(settings) as address:
         if settings.namesrv is None:
             say(f"Embedded broker at {address}, data in {settings.data_dir}")
@@ -119,12 +145,23 @@ def _hints_for(settings: JobSettings) -> Iterator[None]:
         raise
 
 
-def _follow(job: StreamJob, name: str, *, until_caught_up: bool, limit: timedelta | None) -> None:
+def _follow(
+    job: StreamJob,
+    name: str,
+    supervisor: Channel | None,
+    *,
+    until_caught_up: bool,
+    limit: timedelta | None,
+) -> None:
     from headrace.cli.progress import shown
 
     try:
-        with shown(job.statistics, name, to_the_end=until_caught_up):
+        with (
+            shown(job.statistics, name, to_the_end=until_caught_up),
+            telling_of(job, supervisor) as begun,
+        ):
             job.start()
+            begun()
             if until_caught_up:
                 job.await_caught_up(timeout=limit)
                 job.await_batches(timeout=limit)

@@ -93,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     _switches.debug = debug_wanted()
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="headrace")
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        # A command that runs itself in another process asks for its own arguments.
+        app(args=given, prog_name="headrace", obj=given)
     except HeadraceError as error:
         report(error, debug=_switches.debug)
     except Exception as error:  # noqa: BLE001  the last line of defence: nobody is shown a traceback

@@ -186,6 +186,24 @@ class StreamJob:
         for reaches in self._topics.goals():
             self._await(reaches, deadline, timeout)
 
+    def await_commit(self, timeout: timedelta | None = None) -> None:
+        """Wait until this driver has committed a batch.
+
+        Raises
+        ------
+        RequestTimeoutError
+            It has not, within ``timeout``.
+        HeadraceError
+            The job failed.
+        """
+        self._running()
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        self._await(
+            lambda record: record.kind == "commit" and record.epoch == self._epoch,
+            deadline,
+            timeout,
+        )
+
     def _await(
         self,
         reaches: Callable[[CommitRecord], bool],

@@ -1,0 +1,9 @@
+"""``headrace run`` supervises: the driver is a process of its own, and is replaced when it dies."""
+
+from __future__ import annotations
+
+from headrace.cli.supervision.channel import Channel
+from headrace.cli.supervision.roles import telling_of
+from headrace.cli.supervision.supervisor import Supervisor
+
+__all__ = ["Channel", "Supervisor", "telling_of"]

@@ -1,0 +1,132 @@
+"""The processes of a supervisor: drivers, and what they leave behind when they are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from headrace.cli.supervision.channel import Word
+
+__all__ = ["Child", "adopt_orphans", "children_of", "kill_left_behind"]
+
+_SET_CHILD_SUBREAPER = 36
+_PATIENCE = 5.0
+
+
+class Child:
+    """A driver, or one that stands by, in a process group of its own.
+
+    Ctrl-C in a terminal goes to the group of the supervisor, which passes it on.
+
+    Parameters
+    ----------
+    command
+        What runs the job; it is given ``--channel`` besides.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(
+                [*command, "--channel", str(number)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[number],
+                process_group=0,
+            )
+        #: Readable when there is something to hear.
+        self.socket = ours
+        #: What it has said.
+        self.said: set[Word] = set()
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
+    def hear(self) -> list[Word] | None:
+        """Give what it said since; None: it has ended."""
+        try:
+            received = self.socket.recv(4096)
+        except OSError:
+            received = b""
+        if not received:
+            return None
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        words = [Word(line.decode()) for line in lines]
+        self.said.update(words)
+        return words
+
+    def tell(self, word: Word) -> None:
+        """Tell it something; one that is gone hears nothing."""
+        with contextlib.suppress(OSError):
+            self.socket.sendall(f"{word}\n".encode())
+
+    def signal(self, number: int) -> None:
+        """Send the process a signal."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for its end; give the return code."""
+        self.socket.close()
+        return self._process.wait()
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants that lose theirs, where the system can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_left_behind(group: int, known: Collection[int]) -> int:
+    """Kill what a driver that died has left: Java, Python workers; give their number.
+
+    They would end by themselves, some seconds later, and hold the local state until then.
+
+    Parameters
+    ----------
+    group
+        The driver's process group.
+    known
+        Processes that are not its.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+    killed: set[int] = set()
+    deadline = time.monotonic() + _PATIENCE
+    # Those that are killed leave orphans in their turn.
+    while orphans := children_of(os.getpid()) - set(known):
+        if time.monotonic() > deadline:
+            break
+        for orphan in orphans:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(orphan, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(orphan, 0)
+        killed |= orphans
+    return len(killed)
+
+
+def children_of(parent: int) -> set[int]:
+    """Find the children of a process; none where there is no ``/proc``.
+
+    >>> children_of(os.getpid()) >= set()
+    True
+    """
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.add(int(stat.parent.name))
+    return found

@@ -1,0 +1,39 @@
+"""What a driver does for its supervisor: it stands by when it is asked to, and tells how it stands."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from headrace.cli.supervision.channel import Channel, Word
+from headrace.errors import FencedError, HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.spark import StreamJob
+
+__all__ = ["telling_of"]
+
+
+@contextlib.contextmanager
+def telling_of(job: StreamJob, supervisor: Channel | None) -> Iterator[Callable[[], None]]:
+    """Give what tells the supervisor that the job has begun; tell it when another takes it over."""
+
+    def begun() -> None:
+        if supervisor is not None:
+            supervisor.tell(Word.DRIVING)
+            threading.Thread(target=_tell_of_commit, args=(job, supervisor), daemon=True).start()
+
+    try:
+        yield begun
+    except FencedError:
+        if supervisor is not None:
+            supervisor.tell(Word.FENCED)
+        raise
+
+
+def _tell_of_commit(job: StreamJob, supervisor: Channel) -> None:
+    with contextlib.suppress(HeadraceError):
+        job.await_commit()
+        supervisor.tell(Word.COMMITTED)

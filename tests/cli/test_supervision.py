@@ -1,0 +1,227 @@
+"""The supervisor, with small programs in place of drivers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.supervision import Supervisor
+from headrace.cli.supervision.endings import Restarts
+
+#: What every program begins with: ``say`` and ``hear`` to the supervisor, ``count`` of its starts.
+BEGIN = """
+import os, signal, socket, subprocess, sys, time
+folder, channel = sys.argv[1], socket.socket(fileno=int(sys.argv[-1]))
+channel.set_inheritable(False)
+lines = channel.makefile()
+def say(word): channel.sendall((word + chr(10)).encode())
+def hear(): return lines.readline().strip()
+def note(name, text=""): open(os.path.join(folder, name), "w").write(str(text))
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+count = 1
+while True:
+    try:
+        os.close(os.open(os.path.join(folder, f"start-{count}"), os.O_CREAT | os.O_EXCL))
+        break
+    except FileExistsError:
+        count += 1
+"""
+PATIENCE = 30.0
+
+
+def command(folder: Path, text: str) -> list[str]:
+    program = folder / "driver.py"
+    program.write_text(BEGIN + text)
+    return [sys.executable, str(program), str(folder)]
+
+
+def starts(folder: Path) -> int:
+    return len(list(folder.glob("start-*")))
+
+
+def supervise(folder: Path, text: str, *, standby: bool = False, most_restarts: int = 5) -> int:
+    supervisor = Supervisor(
+        command(folder, text), folder / "data", standby=standby, most_restarts=most_restarts
+    )
+    return supervisor.run()
+
+
+def await_true(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_driver_that_ends_well_is_not_started_again(tmp_path: Path) -> None:
+    assert supervise(tmp_path, "say('driving')") == 0
+    assert starts(tmp_path) == 1
+
+
+def test_status_of_a_driver_that_failed_is_passed_on(tmp_path: Path) -> None:
+    assert supervise(tmp_path, "sys.exit(3)") == 3
+    assert starts(tmp_path) == 1
+
+
+def test_killed_driver_is_replaced_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = time.monotonic()
+    assert supervise(tmp_path, "if count == 1: die()") == 0
+    assert time.monotonic() - begin < 1.0
+    assert starts(tmp_path) == 2
+    assert "was killed by SIGKILL: starting another one.\n" in capsys.readouterr().err
+
+
+def test_supervisor_gives_up_after_restarts_without_a_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert supervise(tmp_path, "say('driving'); die()", most_restarts=2) == 128 + signal.SIGKILL
+    assert starts(tmp_path) == 3
+    assert "after 2 restarts without a commit: giving up" in capsys.readouterr().err
+
+
+def test_a_commit_makes_the_supervisor_forget_restarts(tmp_path: Path) -> None:
+    text = "say('driving'); say('committed')\nif count < 5: die()"
+    assert supervise(tmp_path, text, most_restarts=1) == 0
+    assert starts(tmp_path) == 5
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    restarts = Restarts(most=9)
+    assert [restarts.pause() for _ in range(10)] == [0, 1, 2, 4, 8, 16, 30, 30, 30, None]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets orphans be adopted")
+def test_what_a_killed_driver_leaves_is_gone_before_the_next_begins(tmp_path: Path) -> None:
+    # As Spark does it: a child of the child, in a process group of its own.
+    text = f"""
+if count == 1:
+    grandchild = "import subprocess; p = subprocess.Popen(['sleep', '60'], process_group=0); print(p.pid, flush=True); p.wait()"
+    child = subprocess.Popen([{sys.executable!r}, "-c", grandchild], stdout=subprocess.PIPE, process_group=0)
+    note("left", f"{{child.pid}} {{int(child.stdout.readline())}}")
+    die()
+left = open(os.path.join(folder, "left")).read().split()
+note("alive", [pid for pid in left if os.path.exists(f"/proc/{{pid}}")])
+"""
+    assert supervise(tmp_path, text) == 0
+    assert (tmp_path / "alive").read_text() == "[]"
+
+
+def test_standby_is_started_after_the_first_commit_and_takes_over_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The first finds no driver and drives; it dies when its standby is ready.
+    text = """
+if count == 1:
+    say("driving"); say("committed")
+    while not os.path.exists(os.path.join(folder, "ready")): time.sleep(0.01)
+    die()
+if count == 2:
+    say("ready"); note("ready")
+    note("heard", hear())
+    say("driving"); say("committed")
+    while not os.path.exists(os.path.join(folder, "start-3")): time.sleep(0.01)
+if count == 3:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    note("third")
+    hear()
+"""
+    assert supervise(tmp_path, text, standby=True) == 0
+    assert (tmp_path / "heard").read_text() == "go"
+    assert starts(tmp_path) == 3, "a new standby is started"
+    assert "its standby takes over" in capsys.readouterr().err
+
+
+def test_death_of_a_standby_leaves_the_driver_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+if count == 1:
+    say("driving"); say("committed")
+    while not os.path.exists(os.path.join(folder, "start-3")): time.sleep(0.01)
+    note("heard", "nothing")
+elif count == 2:
+    die()
+else:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    hear()
+"""
+    assert supervise(tmp_path, text, standby=True) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("Standby ")
+    assert "was killed by SIGKILL: starting another one" in said
+
+
+def test_driver_that_was_taken_over_elsewhere_becomes_a_standby(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+if count == 1:
+    say("driving"); say("fenced")
+    sys.exit(1)
+"""
+    assert supervise(tmp_path, text, standby=True) == 0
+    assert starts(tmp_path) == 2
+    assert "another one, elsewhere, runs the job now" in capsys.readouterr().err
+
+
+RUN = """
+import sys
+from pathlib import Path
+from headrace.cli.supervision import Supervisor
+sys.exit(Supervisor(sys.argv[1:], Path("unused")).run())
+"""
+
+
+def running(folder: Path, text: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", RUN, *command(folder, text)])
+    await_true("the driver did not begin", (folder / "pid").exists)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_is_passed_on_and_the_driver_ends_in_order(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    text = """
+def stop(*_): note("stopped"); sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+note("pid", os.getpid())
+time.sleep(60)
+"""
+    process = running(tmp_path, text)
+    process.send_signal(number)
+    assert process.wait(PATIENCE) == 0
+    assert (tmp_path / "stopped").exists()
+    assert starts(tmp_path) == 1
+
+
+def test_signal_in_a_pause_ends_the_supervisor(tmp_path: Path) -> None:
+    process = running(tmp_path, "note('pid', os.getpid()); die()")
+    await_true("no third start", lambda: starts(tmp_path) == 3)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.wait(PATIENCE)
+    assert time.monotonic() - begin < 2.0, "it does not wait for the end of the pause"
+
+
+def test_driver_stops_in_order_when_its_supervisor_is_killed(tmp_path: Path) -> None:
+    text = """
+from headrace.cli.supervision import Channel
+def stop(*_): note("stopped"); sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+supervisor = Channel(channel.detach())
+note("pid", os.getpid())
+time.sleep(60)
+"""
+    process = running(tmp_path, text)
+    process.kill()
+    process.wait()
+    await_true("the driver did not stop", (tmp_path / "stopped").exists)

@@ -1,0 +1,83 @@
+"""``headrace run`` replaces a driver that is killed: nothing is lost, nothing doubled, nothing left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.broker import running_broker
+from tests.faults.harness import Driver, Feeder, KillTest, await_true, kill_test
+from tests.faults.verification import problems, read_results
+
+pytestmark = pytest.mark.spark
+
+#: Longer than Java takes to end by itself, shorter than a store waits for the lock of another task.
+SOON = 20.0
+
+
+def supervised(run: KillTest, *switches: str) -> Driver:
+    driver = Driver(
+        run.broker.address,
+        run.folder / "job",
+        run.folder / "driver.log",
+        supervised=True,
+        switches=switches,
+    )
+    run.drivers.append(driver)
+    return driver
+
+
+def drivers_of(supervisor: Driver) -> list[psutil.Process]:
+    """The drivers that a supervisor started, oldest first."""
+    children = psutil.Process(supervisor.pid).children()
+    return sorted(
+        (child for child in children if "--channel" in child.cmdline()),
+        key=lambda child: child.create_time(),
+    )
+
+
+def finish(run: KillTest, feeder: Feeder) -> None:
+    feeder.stop()
+    run.await_caught_up()
+    assert run.driver.stop() == 0, run.driver.said
+    assert problems(read_results(run.broker.address), feeder.confirmed) == []
+
+
+@pytest.mark.timeout(600)
+def test_killed_driver_is_replaced_and_results_are_exact(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
+        feeder = Feeder(broker.address)
+        feeder.start()
+        supervisor = supervised(run)
+        run.await_batches(3)
+        (first,) = drivers_of(supervisor)
+        family = first.children(recursive=True)
+        assert supervisor.java()
+        assert supervisor.workers()
+        first.kill()
+        # What is left of it must not work on, nor hold the local state of its successor.
+        gone, alive = psutil.wait_procs(family, timeout=SOON)
+        assert not alive, f"{len(gone)} ended"
+        run.await_batches(3)
+        assert [driver.pid for driver in drivers_of(supervisor)] != [first.pid]
+        assert run.standing()[0] == 2, "each driver opens an epoch"
+        finish(run, feeder)
+        assert "was killed by SIGKILL: starting another one." in supervisor.said
+
+
+@pytest.mark.timeout(600)
+def test_driver_stops_in_order_when_its_supervisor_is_killed(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
+        feeder = Feeder(broker.address)
+        feeder.start()
+        supervisor = supervised(run)
+        run.await_batches(2)
+        family = supervisor.family()
+        psutil.Process(supervisor.pid).kill()
+        await_true("all ended", lambda: not psutil.wait_procs(family, timeout=0)[1])
+        assert "the next start goes on from there" in supervisor.said
+        supervised(run)
+        run.await_batches(2)
+        finish(run, feeder)
