@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from headrace.errors import TopologyError
 from headrace.serdes.messages import required_parameters
 from headrace.topology import Origin, RecordFunction
+from headrace.topology.callers import Caller, caller
 
 __all__ = [
     "Caller",
@@ -21,30 +19,6 @@ __all__ = [
     "check_record_function",
     "record_function",
 ]
-
-_OWN_FOLDER = str(Path(__file__).parents[1])
-
-
-class Caller:
-    """The place in the user's program from which an operator is added.
-
-    Parameters
-    ----------
-    frame
-        The frame that called into Headrace.
-    """
-
-    def __init__(self, frame: FrameType) -> None:
-        self.origin = Origin(frame.f_code.co_filename, frame.f_lineno)
-        self.names: dict[str, Any] = dict(frame.f_locals)
-
-
-def caller() -> Caller:
-    """Find the nearest frame outside Headrace."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack reads every source file on the way
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
-        frame = frame.f_back
-    return Caller(frame)
 
 
 def check_record_function(

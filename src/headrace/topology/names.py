@@ -96,21 +96,21 @@ def shuffle_topic(job: str, number: int) -> str:
     return f"{job}-ROCKETMQ-THROUGH-{number:05}-shuffleTopic"
 
 
-def check_job_name(name: str) -> None:
-    """Refuse a job name that no topic could be named after.
+def check_job_name(name: str, given: str = "StreamBuilder(name)") -> None:
+    """Refuse a job name that no topic could be named after; ``given`` says where it came from.
 
     Raises
     ------
     TopologyError
         It is empty, too long, or has a letter that topics cannot have.
     """
-    _check(f"the job name {name!r}", name, "StreamBuilder(name)")
+    _check(f"the job name {name!r}", name, given)
     longest = MAX_TOPIC_LENGTH - len(commit_topic(""))
     if len(name) > longest:
         raise TopologyError(
             f"the job name {name!r} has {len(name)} characters, at most {longest} leave room for"
             f" its commit topic '{commit_topic(name)}'",
-            hint="choose a shorter name in StreamBuilder(name)",
+            hint=f"choose a shorter name in {given}",
         )
 
 

@@ -11,6 +11,7 @@ from headrace.topology import (
     TaskContext,
     Tuple,
 )
+from headrace.transactions.builder import BoltLike, SpoutLike, TransactionTopologyBuilder
 from headrace.transactions.components import (
     Bolt,
     Component,
@@ -21,21 +22,38 @@ from headrace.transactions.components import (
     StatefulBolt,
     TransactionState,
 )
+from headrace.transactions.config import CONFIG_KEYS, ConfigKey, Configuration
+from headrace.transactions.declaring import BoltDeclarer, SinkDeclarer
+from headrace.transactions.kinds import Kind
+from headrace.transactions.topics import TopicSink, TopicSpout
+from headrace.transactions.topology import TransactionTopology
 
 __all__ = [
     "COMMIT_FAIL",
+    "CONFIG_KEYS",
     "BatchGroupId",
     "Bolt",
     "BoltCollector",
+    "BoltDeclarer",
+    "BoltLike",
     "Component",
+    "ConfigKey",
+    "Configuration",
     "CustomGrouping",
     "FieldsDeclarer",
     "KeyValueBolt",
+    "Kind",
     "OffsetSpout",
+    "SinkDeclarer",
     "Spout",
     "SpoutCollector",
+    "SpoutLike",
     "StatefulBolt",
     "TaskContext",
+    "TopicSink",
+    "TopicSpout",
     "TransactionState",
+    "TransactionTopology",
+    "TransactionTopologyBuilder",
     "Tuple",
 ]

@@ -215,8 +215,8 @@ class Bolt(Component, ABC):
     ...     def prepare(self, context, collector):
     ...         self.collector = collector
     ...
-    ...     def execute(self, tuple):
-    ...         for word in tuple["sentence"].split():
+    ...     def execute(self, taken):
+    ...         for word in taken["sentence"].split():
     ...             self.collector.emit([word])
     ...
     ...     def declare_output_fields(self, declarer):
@@ -227,7 +227,7 @@ class Bolt(Component, ABC):
         """Get ready; before any tuple."""
 
     @abstractmethod
-    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - JStorm's word, and the only one here
+    def execute(self, taken: Tuple, /) -> None:
         """Take a tuple."""
 
 
@@ -241,8 +241,8 @@ class StatefulBolt(TransactionState, Bolt, ABC):
     ...     def init_state(self, state):
     ...         self.counts = Counter(state or {})
     ...
-    ...     def execute(self, tuple):
-    ...         self.counts[tuple["word"]] += 1
+    ...     def execute(self, taken):
+    ...         self.counts[taken["word"]] += 1
     ...
     ...     def finish_batch(self):
     ...         return dict(self.counts)
@@ -267,8 +267,8 @@ class KeyValueBolt(Bolt, ABC):
     Examples
     --------
     >>> class WordCount(KeyValueBolt):
-    ...     def execute(self, tuple):
-    ...         word = tuple["word"]
+    ...     def execute(self, taken):
+    ...         word = taken["word"]
     ...         self.state[word] = self.state.get(word, 0) + 1
     """
 

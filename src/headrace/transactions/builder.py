@@ -1,0 +1,279 @@
+"""TransactionTopologyBuilder: where a topology of spouts and bolts starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.errors import TopologyError
+from headrace.topology import check_pickling
+from headrace.topology.callers import caller
+from headrace.topology.names import check_job_name, check_operator_name
+from headrace.transactions.compiling import compile_group
+from headrace.transactions.components import FieldsDeclarer
+from headrace.transactions.config import Configuration
+from headrace.transactions.declaring import BoltDeclarer, Declared, SinkDeclarer
+from headrace.transactions.graph import Group, check_inputs, groups_of, in_order
+from headrace.transactions.kinds import Kind, check_bolt, check_spout, is_stateful, outputs_of
+from headrace.transactions.topics import TopicSink, TopicSpout
+from headrace.transactions.topology import TransactionTopology
+
+if TYPE_CHECKING:
+    from headrace.topology import BoltCollector, Origin, SpoutCollector, TaskContext, Tuple
+    from headrace.transactions.components import OffsetSpout
+    from headrace.transactions.declaring import Role
+
+__all__ = ["BoltLike", "SpoutLike", "TransactionTopologyBuilder"]
+
+
+class BoltLike(Protocol):
+    """What a bolt must have; with the callbacks of state besides, it is a stateful one."""
+
+    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
+        """Name the fields of what is emitted."""
+
+    def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
+        """Get ready; before any tuple."""
+
+    def execute(self, taken: Tuple, /) -> None:
+        """Take a tuple."""
+
+    def cleanup(self) -> None:
+        """Let go of what ``prepare`` took."""
+
+
+class SpoutLike(Protocol):
+    """What a spout must have, besides the callbacks of state."""
+
+    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
+        """Name the fields of what is emitted."""
+
+    def prepare(self, context: TaskContext) -> None:
+        """Get ready to emit."""
+
+    def next_tuple(self, collector: SpoutCollector) -> None:
+        """Emit tuples, if there are any."""
+
+    def finish_batch(self) -> Any:
+        """End a batch."""
+
+    def cleanup(self) -> None:
+        """Let go of what ``prepare`` took."""
+
+
+class TransactionTopologyBuilder:
+    """Builds a topology of spouts and bolts whose batches succeed or roll back as a whole.
+
+    Parameters
+    ----------
+    name
+        The topology: prefix of the topics that it makes for itself, and its consumer group.
+    config
+        Configuration by JStorm's keys, such as ``{"tuple.num.per.batch": 10_000}``.
+
+    Raises
+    ------
+    TopologyError
+        No topic could be named after the topology, or the configuration cannot work.
+
+    Examples
+    --------
+    >>> from headrace import serdes
+    >>> from headrace.transactions import Bolt, TopicSink, TopicSpout, TransactionTopologyBuilder
+    >>> class Split(Bolt):
+    ...     def declare_output_fields(self, declarer):
+    ...         declarer.declare("word")
+    ...
+    ...     def prepare(self, context, collector):
+    ...         self.collector = collector
+    ...
+    ...     def execute(self, taken):
+    ...         for word in taken["line"].split():
+    ...             self.collector.emit([word])
+    >>> builder = TransactionTopologyBuilder("words")
+    >>> builder.set_spout("lines", TopicSpout("lines", serdes.string, fields=["line"]))
+    >>> builder.set_bolt("split", Split(), parallelism=2).local_or_shuffle_grouping("lines")
+    <inputs of 'split'>
+    >>> builder.set_sink("out", TopicSink("words", serdes.string)).shuffle_grouping("split")
+    <inputs of 'out'>
+    >>> print(builder.build().describe())
+    transaction topology words
+      group 0, job words: spout lines
+        lines  spout, TopicSpout
+        split  non-stateful bolt, Split, <- lines (local_or_shuffle)
+        out    end bolt, TopicSink('words'), <- split (shuffle)
+    topology words
+      stage 0
+        lines-topic     reads lines, deserializer string
+        lines           <- lines-topic, fields line
+        lines-to-split  <- lines, local_or_shuffle grouping
+        split           <- lines-to-split, Split, 2 tasks
+        split-to-out    <- split
+        out             <- split-to-out, writes words, serializer string
+      topics
+        lines              read by lines-topic
+        words              written by out
+        words-commitTopic  commits of the job
+    """
+
+    def __init__(self, name: str, config: Mapping[str, Any] | None = None) -> None:
+        check_job_name(name, "TransactionTopologyBuilder(name)")
+        self.name = name
+        self.config = Configuration(config)
+        self._components: dict[str, Declared] = {}
+        self._inputs: dict[str, BoltDeclarer | SinkDeclarer] = {}
+
+    def __repr__(self) -> str:
+        return f"TransactionTopologyBuilder({self.name!r})"
+
+    def set_spout(
+        self, name: str, spout: SpoutLike | OffsetSpout | TopicSpout, parallelism: int | None = None
+    ) -> None:
+        """Add a spout.
+
+        Parameters
+        ----------
+        name
+            Its name in the topology.
+        spout
+            A :class:`Spout`, which replays from its state; an :class:`OffsetSpout`, whose tuples
+            have offsets; or a :class:`TopicSpout`.
+        parallelism
+            Number of its tasks, 1 unless given; a topic has the tasks that its queues ask for.
+
+        Raises
+        ------
+        TopologyError
+            It is no spout, cannot replay, or its name is taken.
+        """
+        origin = caller().origin
+        what = f"spout '{name}'"
+        check_spout(what, spout, origin)
+        if isinstance(spout, TopicSpout) and parallelism is not None:
+            raise TopologyError(
+                f"{what} at {origin} has parallelism={parallelism!r}, but the queues of a topic"
+                " decide how many tasks read it",
+                hint="leave parallelism out",
+            )
+        self._add("spout", name, spout, 1 if parallelism is None else parallelism, origin)
+
+    def set_bolt(self, name: str, bolt: BoltLike, parallelism: int = 1) -> BoltDeclarer:
+        """Add a bolt; what this gives says which tuples it takes.
+
+        Parameters
+        ----------
+        name
+            Its name in the topology.
+        bolt
+            A :class:`Bolt`, :class:`StatefulBolt` or :class:`KeyValueBolt`.
+        parallelism
+            Number of its tasks.  That of a key-value bolt may be changed at any start; the state
+            of a stateful bolt belongs to its tasks.
+
+        Raises
+        ------
+        TopologyError
+            It is no bolt, or its name is taken.
+        """
+        origin = caller().origin
+        what = f"bolt '{name}'"
+        check_bolt(what, bolt, origin)
+        self._add("bolt", name, bolt, parallelism, origin)
+        declarer = self._inputs[name] = BoltDeclarer(name)
+        return declarer
+
+    def set_sink(self, name: str, sink: TopicSink) -> SinkDeclarer:
+        """Add an end bolt that writes to a topic; what this gives says which tuples it takes.
+
+        Raises
+        ------
+        TopologyError
+            It is no :class:`TopicSink`, or its name is taken.
+        """
+        origin = caller().origin
+        what = f"sink '{name}'"
+        if not isinstance(sink, TopicSink):
+            raise TopologyError(
+                f"{what} at {origin} is {sink!r:.100}", hint="give a TopicSink(topic, serializer)"
+            )
+        self._add("sink", name, sink, 1, origin)
+        declarer = self._inputs[name] = SinkDeclarer(name)
+        return declarer
+
+    def build(self) -> TransactionTopology:
+        """Check what was added and give it as immutable topologies, one per group.
+
+        Raises
+        ------
+        TopologyError
+            The first thing that is wrong, with the user's line.
+        """
+        components = {
+            name: declared.taking(self._inputs[name].inputs) if name in self._inputs else declared
+            for name, declared in self._components.items()
+        }
+        if not components:
+            raise TopologyError(
+                f"topology '{self.name}' is empty", hint="start with set_spout(name, spout)"
+            )
+        check_inputs(components)
+        groups = groups_of(components, in_order(components))
+        topologies = tuple(
+            compile_group(self._job(group), group, components, self.config) for group in groups
+        )
+        for topology in topologies:
+            check_pickling(topology.operators)
+        return TransactionTopology(
+            self.name, topologies, self.config, _kinds(components), tuple(groups), components
+        )
+
+    def _job(self, group: Group) -> str:
+        # The first keeps the name, so that a spout that is added later renames no job.
+        if group.number == 0:
+            return self.name
+        name = f"{self.name}-{group.spouts[0]}"
+        check_job_name(name, f"TransactionTopologyBuilder(name), or of spout '{group.spouts[0]}'")
+        return name
+
+    def _add(self, role: Role, name: str, component: Any, parallelism: int, origin: Origin) -> None:
+        check_operator_name(self.name, name, f"added at {origin}", stateful=False)
+        known = self._components.get(name)
+        if known is not None:
+            raise TopologyError(
+                f"two components have the name '{name}': one added at {known.origin}, one at"
+                f" {origin}",
+                hint="give one of them another name",
+            )
+        what = f"{role} '{name}'"
+        given: object = parallelism
+        if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+            raise TopologyError(
+                f"{what} at {origin} has parallelism={parallelism!r}",
+                hint="it is the number of tasks, at least 1",
+            )
+        declarer = FieldsDeclarer() if role == "sink" else outputs_of(what, component, origin)
+        self._components[name] = Declared(
+            name=name,
+            role=role,
+            component=component,
+            parallelism=parallelism,
+            origin=origin,
+            streams=dict(declarer.streams),
+            direct_streams=frozenset(declarer.direct_streams),
+        )
+
+
+def _kinds(components: Mapping[str, Declared]) -> dict[str, frozenset[Kind]]:
+    taken = {each.source for declared in components.values() for each in declared.inputs}
+    return {name: frozenset(_kind(declared, taken)) for name, declared in components.items()}
+
+
+def _kind(declared: Declared, taken: set[str]) -> list[Kind]:
+    if declared.role == "spout":
+        return ["spout"]
+    kinds: list[Kind] = []
+    if is_stateful(declared.component):
+        kinds.append("stateful bolt")
+    if declared.name not in taken:
+        kinds.append("end bolt")
+    return kinds or ["non-stateful bolt"]

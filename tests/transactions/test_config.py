@@ -1,0 +1,89 @@
+"""Configuration by JStorm's keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace import TopologyError
+from headrace.transactions import CONFIG_KEYS, Configuration, TransactionTopologyBuilder
+from tests.transactions.components import Count, Pass, Words
+
+#: As JStorm has them.
+KNOWN = {
+    "transaction.exactly.once.mode": True,
+    "transaction.schedule.batch.delay.ms": 1000,
+    "tuple.num.per.batch": 50_000,
+    "transaction.max.pending.batch": 2,
+    "transaction.batch.snapshot.timeout": 120,
+    "transaction.topology.reset": False,
+    "topology.transaction.state.operator.class": None,
+    "transaction.topology.state.retry.num": 5,
+    "transaction.topology.state.retry.interval.ms": 100,
+    "transaction.spout.init.retry.secs": 240,
+    "transaction.schedule.thread.pool": 1,
+    "key.range.num": 256,
+    "topology.state.ttl.time.sec": -1,
+}
+
+
+def test_every_key_has_its_default() -> None:
+    config = Configuration()
+    assert {name: config[name] for name in KNOWN} == KNOWN
+
+
+@pytest.mark.parametrize("name", sorted(CONFIG_KEYS))
+def test_every_default_may_be_given(name: str) -> None:
+    default = CONFIG_KEYS[name].default
+    assert Configuration({name: default})[name] == default
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("transaction.exactly.once.mode", "false", "must be True or False"),
+        ("transaction.max.pending.batch", 0, "at least 1: batches without bound cannot be"),
+        ("tuple.num.per.batch", 0, "whole number, at least 1"),
+        ("tuple.num.per.batch", True, "whole number"),
+        ("transaction.schedule.batch.delay.ms", 1.5, "whole number"),
+        ("topology.state.ttl.time.sec", 60, "must be -1"),
+        ("poison.policy", "drop", "must be 'fail' or 'topic:NAME'"),
+        ("poison.policy", "topic:", "must be 'fail' or 'topic:NAME'"),
+        ("poison.max.rollbacks", -1, "at least 0"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused(name: str, value: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=f"'{name}' is {value!r}: it .*{message}"):
+        TransactionTopologyBuilder("job", {name: value})
+
+
+def test_an_unknown_key_is_refused_with_the_nearest() -> None:
+    with pytest.raises(TopologyError, match=r"did you mean 'transaction.max.pending.batch'"):
+        Configuration({"transaction.max.pending.batches": 2})
+    with pytest.raises(TopologyError, match=r"known are transaction.exactly.once.mode"):
+        Configuration({"zzz": 2})
+
+
+def test_what_changes_nothing_is_named_with_the_reason() -> None:
+    builder = TransactionTopologyBuilder(
+        "job", {"transaction.max.pending.batch": 3, "tuple.num.per.batch": 5}
+    )
+    builder.set_spout("spout", Words())
+    builder.set_bolt("count", Count()).fields_grouping("spout", "word")
+    built = builder.build()
+    assert built.config.ignored == {
+        "transaction.max.pending.batch": "a group has one batch at a time"
+    }
+    text = built.describe()
+    assert "transaction.max.pending.batch = 3 (changes nothing: a group has one batch" in text
+    assert "tuple.num.per.batch = 5\n" in text
+
+
+def test_poison_tuples_go_where_the_configuration_says() -> None:
+    builder = TransactionTopologyBuilder("job", {"poison.policy": "topic:bad"})
+    builder.set_spout("spout", Words())
+    builder.set_bolt("pass", Pass()).shuffle_grouping("spout")
+    (topology,) = builder.build().groups
+    assert topology.operator("pass").on_error == "topic:bad"
+    assert topology.dead_letter_topics == ["bad"]
