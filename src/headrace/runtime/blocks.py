@@ -59,6 +59,8 @@ class BlockKind(IntEnum):
     FAILURE = 4
     #: Event-time watermarks of a source queue.
     WATERMARKS = 5
+    #: A run of tuples between components: see :mod:`headrace.runtime.bolts.frames`.
+    TUPLES = 6
 
 
 @dataclass(frozen=True, slots=True)

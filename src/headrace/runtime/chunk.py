@@ -16,13 +16,16 @@ from headrace.columns import ColumnValues
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["NEVER", "Bools", "Chunk", "Int64s"]
+__all__ = ["ANY_TASK", "NEVER", "Bools", "Chunk", "Int64s"]
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 #: A time before all others, ms since 1970.
 NEVER = -(1 << 62)
+
+#: In place of a task's number: every task of the partition takes the tuple, or none was named.
+ANY_TASK = -1
 
 _Column = TypeVar("_Column")
 
@@ -53,6 +56,9 @@ class Chunk:
     queues: npt.NDArray[np.intp] | None = None
     #: The values as a shuffle brought them, for operators that keep them as they are.
     raws: pa.BinaryArray | None = None
+    #: Of tuples between components: the task that emitted each, and the one that takes it.
+    emitters: Int64s | None = None
+    targets: Int64s | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -105,6 +111,8 @@ class Chunk:
             _each(self.retracts, lambda column: column[indices]),
             _each(self.queues, lambda column: column[indices]),
             _each(self.raws, lambda column: column.take(pa.array(indices))),
+            _each(self.emitters, lambda column: column[indices]),
+            _each(self.targets, lambda column: column[indices]),
         )
 
     def repeat(self, counts: npt.NDArray[np.intp], values: list[Any]) -> Chunk:
@@ -118,6 +126,9 @@ class Chunk:
             _each(self.late_below, lambda column: np.repeat(column, counts)),
             _each(self.retracts, lambda column: np.repeat(column, counts)),
             _each(self.queues, lambda column: np.repeat(column, counts)),
+            None,
+            _each(self.emitters, lambda column: np.repeat(column, counts)),
+            _each(self.targets, lambda column: np.repeat(column, counts)),
         )
 
     @classmethod
@@ -140,6 +151,8 @@ class Chunk:
             _concatenated(full, [chunk.retracts for chunk in full], 0),
             _concatenated(full, [chunk.queues for chunk in full], 0),
             _all_raws(full),
+            _concatenated(full, [chunk.emitters for chunk in full], 0),
+            _concatenated(full, [chunk.targets for chunk in full], ANY_TASK),
         )
         if np.all(joined.marks[:-1] <= joined.marks[1:]):
             return joined

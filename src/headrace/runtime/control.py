@@ -20,6 +20,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     """What every task of a batch must know; made from the commit that the batch builds on."""
 
     job: str
+    #: First epoch of the driver's life; 0: this one.
+    life: int = 0
     epoch: int
     batch: int
     partitions: int

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from headrace.runtime.user_code.calls import Locator
     from headrace.topology.operators.core import Operator
 
-__all__ = ["CombinedEdge", "Combiner", "Edge", "RecordEdge"]
+__all__ = ["CombinedEdge", "Combiner", "Edge", "Packed", "RecordEdge"]
+
+
+class Packed(Protocol):
+    """What an edge sends to one partition."""
+
+    def pack(self, sender: int) -> bytes:
+        """Encode it, behind the number of the partition that sends it."""
 
 
 class Edge(Protocol):
@@ -28,7 +35,7 @@ class Edge(Protocol):
     def add(self, chunk: Chunk) -> None:
         """Take records of the operator that sends."""
 
-    def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
+    def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Packed]]:
         """Give everything taken so far, by kind and partition."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
+from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.broker import BrokerTransactions
 from headrace.runtime.commit.plain import PlainTransactions, sender
 from headrace.runtime.sources.patterns import PatternTopics
@@ -137,6 +138,8 @@ class JobConnection:
         self.plan = plan
         self.client = Client(plan.namesrv, plan.client_settings)
         self.consumer = PullConsumer(self.client, plan.job)
+        #: Users' components that this process keeps from batch to batch.
+        self.instances = Instances()
 
     def source_topics(self) -> list[str]:
         """Topics that the job reads now, those included that its patterns match."""

@@ -12,13 +12,17 @@ from headrace.runtime.event_time.silence import BatchTime, batch_time, is_due, o
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.protocol.transactions import PlanAnswer, QueueName
+    from headrace.protocol.transactions import CommitRecord, PlanAnswer, QueueName
     from headrace.runtime.job_plan import JobPlan
+    from headrace.topology import Topology
 
 __all__ = [
     "PlannedBatch",
     "QueueRange",
     "Split",
+    "begins_with_spouts",
+    "hurries",
+    "least_splits",
     "make_splits",
     "owes_batch",
     "plan_batch",
@@ -87,18 +91,41 @@ def plan_batch(
     assert record is not None, "a job is opened before its batches are planned"
     starts = {**answer.begins, **offsets}
     has_news = any(end > starts[queue] for queue, end in answer.ends.items())
+    begins = begins_with_spouts(plan.topology, record)
     if not plan.topology.timed:
-        due = has_news or (record.due is not None and record.due <= answer.clock)
+        due = has_news or begins or (record.due is not None and record.due <= answer.clock)
         return PlannedBatch(answer, BatchTime([], {}, [], {})) if due else None
     time = planned_time(plan, answer, starts, began, written)
     stages = plan.stages
     due = is_due(stages, time, record, answer.clock) or owes_announcement(stages, time, record)
-    if not (has_news or due):
+    if not (has_news or due or begins):
         return None
     # The first batch of a start tells queues that are new how far event time has come.
     first = not record.lineage or record.lineage[-1][0] != record.epoch
     announced = announcements(stages, time, record, again=first)
     return PlannedBatch(answer, replace(time, announced=announced))
+
+
+def begins_with_spouts(topology: Topology, record: CommitRecord) -> bool:
+    """Tell whether a batch must happen so that spouts begin: they say when the next one is due."""
+    return record.due is None and bool(topology.spouts)
+
+
+def hurries(plan: JobPlan, answer: PlanAnswer, wait: int) -> bool:
+    """Tell whether the next batch may be due sooner than in so many ms, with or without messages.
+
+    Spouts are asked again at once while they emit, so nobody may wait for a message before.
+    """
+    record = answer.record
+    if record is None or not plan.topology.spouts:
+        return False
+    return record.due is None or record.due < answer.clock + wait
+
+
+def least_splits(plan: JobPlan) -> int:
+    """Give how many tasks the first stage needs at least: those of its spouts."""
+    tasks = [spout.parallelism for spout in plan.topology.spouts]
+    return min(max(tasks, default=1), plan.settings.partitions)
 
 
 def planned_time(
@@ -125,7 +152,9 @@ def owes_batch(
     return owes_announcement(plan.stages, time, answer.record)
 
 
-def make_splits(ranges: Mapping[QueueName, tuple[int, int]], most: int) -> list[Split]:
+def make_splits(
+    ranges: Mapping[QueueName, tuple[int, int]], most: int, least: int = 1
+) -> list[Split]:
     """Share ranges out to tasks, evenly by messages; a queue stays whole.
 
     >>> splits = make_splits({"a@b@0": (0, 9000), "a@b@1": (5, 6), "a@b@2": (0, 8000)}, 2)
@@ -134,7 +163,7 @@ def make_splits(ranges: Mapping[QueueName, tuple[int, int]], most: int) -> list[
     """
     work = [QueueRange(queue, begin, end) for queue, (begin, end) in ranges.items() if end > begin]
     total = sum(map(len, work))
-    count = max(1, min(most, len(work), math.ceil(total / _MESSAGES_PER_SPLIT)))
+    count = max(1, least, min(most, len(work), math.ceil(total / _MESSAGES_PER_SPLIT)))
     loads: list[list[QueueRange]] = [[] for _ in range(count)]
     sizes = [0] * count
     for part in sorted(work, key=lambda part: (-len(part), part.queue)):

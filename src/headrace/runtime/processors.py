@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.blocks import Rows
+    from headrace.runtime.bolts.instances import Instances
+    from headrace.runtime.control import Control
     from headrace.runtime.event_time.watermarks import (
         OperatorWatermark,
         QueueWatermark,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     )
     from headrace.runtime.state.interface import StateStore
     from headrace.runtime.state.layouts import StateLayout
+    from headrace.topology import StagePlan
 
 __all__ = ["STATELESS", "Processor", "ProcessorContext", "TimedProcessor"]
 
@@ -56,6 +59,30 @@ class ProcessorContext(Protocol):
     @property
     def partition(self) -> int:
         """Number of the task."""
+
+    @property
+    def partitions(self) -> int:
+        """Partitions of the job."""
+
+    @property
+    def control(self) -> Control:
+        """What the driver tells of the batch."""
+
+    @property
+    def epoch_and_batch(self) -> tuple[int, int]:
+        """Numbers of the driver and of the batch."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt: no other one of the batch has it."""
+
+    @property
+    def plan(self) -> StagePlan:
+        """The topology, cut into stages."""
+
+    @property
+    def instances(self) -> Instances:
+        """Users' components that this process keeps from batch to batch."""
 
     @property
     def counters(self) -> dict[str, int]:

@@ -10,6 +10,8 @@ from headrace.runtime.aggregates.columns import COLUMNS
 from headrace.runtime.aggregates.running import AggregateProcessor
 from headrace.runtime.batches.writing import BatchSinkWriter
 from headrace.runtime.blocks import Block, BlockKind, Rows
+from headrace.runtime.bolts.frames import unpack_frames
+from headrace.runtime.bolts.registry import BOLTS
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.edges import Edge, RecordEdge
 from headrace.runtime.event_time.timestamps import SelectTimestampProcessor
@@ -45,6 +47,7 @@ PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     Aggregate: AggregateProcessor,
     **COLUMNS,
     **WINDOWS,
+    **BOLTS,
 }
 
 Inputs = dict[str, dict[int, Chunk]]
@@ -53,14 +56,6 @@ Inputs = dict[str, dict[int, Chunk]]
 
 class StageContext(ProcessorContext, Protocol):
     """What a stage asks of the task that runs it."""
-
-    @property
-    def partitions(self) -> int:
-        """Partitions of the job."""
-
-    @property
-    def epoch_and_batch(self) -> tuple[int, int]:
-        """Numbers of the driver and of the batch."""
 
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
@@ -132,6 +127,9 @@ class StageRunner:
         """Take everything that earlier stages sent, by operator, port and kind."""
         inputs: Inputs = defaultdict(dict)
         for (name, port, kind), payloads in blocks.items():
+            if kind is BlockKind.TUPLES:
+                inputs[name][port] = unpack_frames(payloads)
+                continue
             rows = Rows.unpack(payloads)
             if kind is BlockKind.PARTIALS:
                 self._processors[name].absorb(rows)
@@ -262,7 +260,8 @@ def _outputs(plan: StagePlan, operator: Operator) -> Iterator[tuple[Operator, in
 
     A child that names the same parent twice, as a self-join does, comes twice.
     """
-    for child in dict.fromkeys(plan.children(operator.name)):
+    children = {child.name: child for child in plan.children(operator.name)}
+    for child in children.values():
         for port, parent in enumerate(child.parents):
             if parent == operator.name:
                 yield child, port

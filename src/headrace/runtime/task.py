@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError, RollbackError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import QueueName, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
+from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.chunk import NEVER
 from headrace.runtime.control import Control, Summary
 from headrace.runtime.event_time.silence import milliseconds, operator_watermark
@@ -62,6 +63,10 @@ class TaskContext:
     plan: StagePlan
     #: Topic of each state store.
     state_topics: Mapping[str, str]
+    #: Number of the attempt.
+    attempt: int = 0
+    #: Users' components that this process keeps from batch to batch.
+    instances: Instances = field(default_factory=Instances)
     counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     #: Queues that the task reads; numbers in chunks of the first stage count them.
     source_queues: Sequence[QueueName] = ()

@@ -20,7 +20,14 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.control import Control, control_blocks
 from headrace.runtime.event_time.silence import milliseconds
-from headrace.runtime.planning import PlannedBatch, Split, make_splits, plan_batch
+from headrace.runtime.planning import (
+    PlannedBatch,
+    Split,
+    hurries,
+    least_splits,
+    make_splits,
+    plan_batch,
+)
 from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code.failures import describe_failure
@@ -62,6 +69,8 @@ class Launch:
     queues: dict[str, list[str]]
     #: Splits of a large batch.
     splits: int
+    #: First epoch of the driver's life; 0: this one.
+    life: int = 0
 
 
 class SplitPartition(InputPartition):
@@ -101,6 +110,8 @@ class JobReader(DataSourceStreamReader):
         self._planned: dict[int, PlannedBatch] = {}
         #: When this start of the job was first planned, ms since 1970.
         self._began: int | None = None
+        #: Whether a batch is due, or soon: then nobody waits for a message.
+        self._hurries = False
 
     def initialOffset(self) -> dict[str, Any]:
         record = msgspec.json.decode(self._launch.record, type=CommitRecord)
@@ -118,7 +129,7 @@ class JobReader(DataSourceStreamReader):
             job.source_topics(),
             begin.queues,
             job.plan.settings.max_records_per_batch,
-            _IDLE_WAIT,
+            0 if self._hurries else _IDLE_WAIT,
         )
         if answer.record is not None and answer.record.epoch > launch.epoch:
             return _offset(batch=begin.batch + 1, queues={}, fenced_by=answer.record.epoch)
@@ -127,6 +138,7 @@ class JobReader(DataSourceStreamReader):
             return start
         if self._began is None:
             self._began = answer.clock
+        self._hurries = hurries(job.plan, answer, _IDLE_WAIT)
         planned = plan_batch(job.plan, answer, begin.queues, self._began, launch.queues)
         if planned is None:
             return start
@@ -153,6 +165,7 @@ class JobReader(DataSourceStreamReader):
                 for queue, last in stop.queues.items()
             },
             self._launch.splits,
+            least_splits(job.plan),
         )
         control = self._control(job, planned, stop)
         encoded = msgspec.json.encode(control)
@@ -165,6 +178,7 @@ class JobReader(DataSourceStreamReader):
         time = planned.time
         return Control(
             job=job.plan.job,
+            life=self._launch.life,
             epoch=self._launch.epoch,
             batch=stop.batch,
             partitions=job.plan.settings.partitions,

@@ -56,6 +56,8 @@ def connection(handle: PlanHandle) -> JobConnection:
     if key not in _connections:
         plan = pickle.loads(handle.payload)  # noqa: S301 - made by our own driver
         assert isinstance(plan, JobPlan)
+        for other in _connections.values():
+            other.instances.close()
         _connections.clear()
         _connections[key] = plan.connect()
         gc.set_threshold(_COLLECT_AFTER, 10, 10)
@@ -99,6 +101,8 @@ def make_task(
         plan=plan.stages,
         state_topics=plan.state_topics,
         own_store=plan.own_store(topic),
+        attempt=attempt.number,
+        instances=job.instances,
     )
     return Task(context, attempt, job.transactions.writer(attempt))
 

@@ -9,6 +9,7 @@ from headrace.topology.describe import describe, to_dot
 from headrace.topology.errors import dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators.batches import BatchSink
+from headrace.topology.operators.bolts import Spout
 from headrace.topology.operators.core import Operator, Sink, Source
 from headrace.topology.operators.through import Through
 from headrace.topology.stages import StagePlan, cut_stages
@@ -63,6 +64,11 @@ class Topology:
     def sources(self) -> tuple[Source, ...]:
         """The operators that read topics."""
         return tuple(o for o in self.operators if isinstance(o, Source))
+
+    @property
+    def spouts(self) -> tuple[Spout, ...]:
+        """The operators that run users' spouts."""
+        return tuple(o for o in self.operators if isinstance(o, Spout))
 
     @property
     def sinks(self) -> tuple[Sink, ...]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+import msgspec
+
 __all__ = [
     "COMMIT_FAIL",
     "DEFAULT_STREAM",
@@ -23,8 +25,8 @@ __all__ = [
 DEFAULT_STREAM: Final = "default"
 """The stream that components emit to unless they name another."""
 
-TupleRow = tuple[tuple[Any, ...], int]
-"""A record's value between components: the values of a tuple, and the task that emitted it."""
+TupleRow = tuple[Any, ...]
+"""A record's value between components: the values of a tuple."""
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
@@ -64,7 +66,7 @@ COMMIT_FAIL: Final = CommitFail()
 """What ``commit`` returns when it could not: the batch is rolled back."""
 
 
-class Tuple(Sequence[Any]):
+class Tuple(msgspec.Struct, frozen=True, gc=False):
     """What a bolt takes: values by place or by the names that the emitting component declared.
 
     Parameters
@@ -89,21 +91,11 @@ class Tuple(Sequence[Any]):
     Tuple(word='be', count=2)
     """
 
-    __slots__ = ("fields", "source_component", "source_stream", "source_task", "values")
-
-    def __init__(
-        self,
-        values: tuple[Any, ...],
-        fields: tuple[str, ...],
-        source_component: str,
-        source_task: int,
-        source_stream: str = DEFAULT_STREAM,
-    ) -> None:
-        self.values = values
-        self.fields = fields
-        self.source_component = source_component
-        self.source_task = source_task
-        self.source_stream = source_stream
+    values: tuple[Any, ...]
+    fields: tuple[str, ...]
+    source_component: str
+    source_task: int
+    source_stream: str = DEFAULT_STREAM
 
     def get(self, name: str) -> Any:
         """Give the value of a field.
@@ -131,22 +123,12 @@ class Tuple(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.values)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Tuple):
-            return NotImplemented
-        return self._parts == other._parts
-
-    def __hash__(self) -> int:
-        return hash(self._parts)
-
-    @property
-    def _parts(self) -> tuple[Any, ...]:
-        place = (self.source_component, self.source_task, self.source_stream)
-        return (self.values, self.fields, *place)
-
     def __repr__(self) -> str:
         named = zip(self.fields, self.values, strict=False)
         return f"Tuple({', '.join(f'{name}={value!r}' for name, value in named)})"
+
+
+Sequence.register(Tuple)
 
 
 @dataclass(frozen=True, slots=True)

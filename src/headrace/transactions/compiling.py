@@ -95,7 +95,6 @@ class _Compiling:
         fields = self._component(declared, tuple(way.name for way in ways), component)
         fields |= {
             "groupings": tuple(way.grouping for way in ways),
-            "rows_by": pickle,
             "on_error": self.config["poison.policy"],
         }
         if keyed:

@@ -75,7 +75,7 @@ def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
         home.transactions.publish(record)
         step = StateStep(home, record, record.partitions)
         layout = layout_of(record, operator)
-        step.replace(operator, entries, None if layout.everywhere else layout.key_of)
+        step.replace(operator, entries, None if layout.everywhere else layout.places)
         step.commit(record)
     finally:
         lease.release()

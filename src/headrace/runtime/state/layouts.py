@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headrace.keys import decode_key
+from headrace.keys import decode_key, partition_of
 
 __all__ = [
     "BucketLayout",
@@ -69,6 +69,14 @@ class StateLayout(ABC):
         """Say where the entries of a record key lie; None where they may lie anywhere."""
         del key
         return None
+
+    def place(self, key: bytes, partitions: int) -> int:
+        """Give the partition that keeps what belongs to a record key."""
+        return partition_of(key, partitions)
+
+    def places(self, entries: Sequence[bytes], partitions: int) -> list[int]:
+        """Give the partitions that keep entries, by their state keys."""
+        return [self.place(self.key_of(entry), partitions) for entry in entries]
 
     def gathered(self, entries: Sequence[StateEntry]) -> Any:
         """Put together what the entries of one key say, given in the order of their times.

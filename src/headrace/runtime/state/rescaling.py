@@ -83,7 +83,7 @@ def _moved(
         if layout.everywhere:
             step.spread(store)
         else:
-            step.move(store, store, key_of=layout.key_of)
+            step.move(store, store, places=layout.places)
     return step.commit(record)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.keys import partitions_of
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime.commit.transactions import Attempt, BatchEnd
 from headrace.runtime.sinks import state_messages
@@ -34,7 +33,8 @@ Change = Callable[[bytes, bytes], bytes | None]
 Moved = Callable[[int], None]
 """Told of entries as they are done."""
 
-KeyOf = Callable[[bytes], bytes]
+Places = Callable[[Sequence[bytes], int], list[int]]
+"""Gives the partitions of entries by their state keys and the number of partitions."""
 
 
 def unchanged(key: bytes, value: bytes) -> bytes:
@@ -103,7 +103,7 @@ class StateStep:
         source: str,
         target: str,
         *,
-        key_of: KeyOf | None = None,
+        places: Places | None = None,
         change: Change = unchanged,
     ) -> None:
         """Bring the entries of one store to another, or to other partitions of itself.
@@ -112,9 +112,8 @@ class StateStep:
         ----------
         source, target
             Names of the stores.
-        key_of
-            Gives the record key that an entry belongs to: its hash decides the partition.  Without
-            it entries stay in their partition.
+        places
+            Gives the partitions of entries.  Without it they stay in their partition.
         change
             Gives the new value of each entry.
         """
@@ -123,21 +122,17 @@ class StateStep:
         for partition, entries in self._blocks(source):
             keys = [key for key, _ in entries]
             news = [change(key, value) for key, value in entries]
-            places = (
-                [partition] * len(keys)
-                if key_of is None
-                else partitions_of(list(map(key_of, keys)), self._partitions).tolist()
-            )
+            targets = [partition] * len(keys) if places is None else places(keys, self._partitions)
             stays = [
                 source == target and place == partition and new == value
-                for place, new, (_, value) in zip(places, news, entries, strict=True)
+                for place, new, (_, value) in zip(targets, news, entries, strict=True)
             ]
             self._keep(source, partition, list(itertools.compress(entries, stays)))
             moves = [not stay for stay in stays]
-            self._put(target, places, keys, news, moves)
+            self._put(target, targets, keys, news, moves)
             gone = [
                 key
-                for key, place, new, moved in zip(keys, places, news, moves, strict=True)
+                for key, place, new, moved in zip(keys, targets, news, moves, strict=True)
                 if moved and (new is None or (target, place) != (source, partition))
             ]
             self._stage(source, partition, gone, [None] * len(gone))
@@ -159,10 +154,10 @@ class StateStep:
             if self._moved is not None:
                 self._moved(len(keys))
 
-    def replace(self, store: str, entries: dict[bytes, bytes], key_of: KeyOf | None) -> None:
-        """Let a store hold these entries and no others; without ``key_of`` each partition all."""
+    def replace(self, store: str, entries: dict[bytes, bytes], places: Places | None) -> None:
+        """Let a store hold these entries and no others; without ``places`` each partition all."""
         self._begin(store)
-        left = self._shares(entries, key_of)
+        left = self._shares(entries, places)
         for partition, block in self._blocks(store):
             own = left[partition]
             gone = [key for key, _ in block if key not in own]
@@ -179,14 +174,14 @@ class StateStep:
                 self._keep(store, partition, some)
 
     def _shares(
-        self, entries: dict[bytes, bytes], key_of: KeyOf | None
+        self, entries: dict[bytes, bytes], places: Places | None
     ) -> list[dict[bytes, bytes]]:
         """Give what each partition is to hold."""
-        if key_of is None:
+        if places is None:
             return [dict(entries) for _ in range(self._partitions)]
         shares: list[dict[bytes, bytes]] = [{} for _ in range(self._partitions)]
-        places = partitions_of(list(map(key_of, entries)), self._partitions).tolist()
-        for place, (key, value) in zip(places, entries.items(), strict=True):
+        targets = places(list(entries), self._partitions)
+        for place, (key, value) in zip(targets, entries.items(), strict=True):
             shares[place][key] = value
         return shares
 

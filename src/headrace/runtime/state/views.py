@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import StateError
-from headrace.keys import partition_of
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state.layouts import PlainLayout
 from headrace.runtime.state.looks import StateLook
@@ -94,7 +93,7 @@ class StateView(StateLook):
     def _bases(self, key: bytes | None = None) -> Iterator[list[StateBase]]:
         """Open the partitions as of the last commit."""
         record = self._home.record()
-        wanted = None if key is None else partition_of(key, record.partitions)
+        wanted = None if key is None else self._layout.place(key, record.partitions)
         if self._layout.everywhere:
             wanted = 0
         with ExitStack() as opened:

@@ -187,6 +187,15 @@ class TopologyTestDriver:
         if self._pending is None:
             self._job.run_due(milliseconds(self.now))
 
+    def run_batches(self, count: int = 1) -> None:
+        """Run batches without a message: every spout emits its part of each.
+
+        A batch that fails is rolled back: nothing of it is kept, the next one begins at the last
+        that succeeded, and spouts and stateful bolts are told so.
+        """
+        for _ in range(count):
+            self._run([])
+
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Make one batch of all records that are sent inside."""
@@ -218,7 +227,7 @@ class TopologyTestDriver:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        return None
+        self._job.close()
 
     def _take(self, messages: list[Sent]) -> None:
         if self._pending is None:

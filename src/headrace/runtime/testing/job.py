@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.blocks import BlockKind
+from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.control import Control, Summary
 from headrace.runtime.event_time.announcing import announcements, owes_announcement
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from headrace.topology import Topology
 
 __all__ = ["MemoryJob"]
+
+_FIRST_EPOCH = 1
 
 
 class MemoryJob:
@@ -75,7 +78,19 @@ class MemoryJob:
         #: What was published for the next batch to read.
         self._looping: list[Sent] = []
         self._states: dict[tuple[str, int], StateSummary] = {}
-        self._record = CommitRecord(job=topology.name, kind="commit", epoch=1, batch=0, clock=began)
+        self._instances = Instances()
+        #: Tasks of the first stage: one that reads, and those of spouts.
+        spouts = [min(spout.parallelism, partitions) for spout in topology.spouts]
+        self._splits = max(spouts, default=1)
+        #: A batch that fails ends an epoch, as it does in a driver's life.
+        self._epoch = _FIRST_EPOCH
+        self._record = CommitRecord(
+            job=topology.name, kind="commit", epoch=_FIRST_EPOCH, batch=0, clock=began
+        )
+
+    def close(self) -> None:
+        """Clean up what users' components hold."""
+        self._instances.close()
 
     def state(self, operator: str) -> list[MemoryBase]:
         """Give the partitions of an operator's store."""
@@ -95,23 +110,31 @@ class MemoryJob:
 
     def _run(self, sent: list[Sent], clock: int) -> None:
         """Run one batch; nothing of it is kept when it fails."""
+        try:
+            self._run_batch(sent, clock)
+        except Exception:
+            self._epoch += 1
+            raise
+
+    def _run_batch(self, sent: list[Sent], clock: int) -> None:
         control = self._control(sent, clock)
         writer = MemoryWriter()
         saved = SavedChanges()
         taken: dict[str, list[Chunk]] = defaultdict(list)
         blocks: list[Block] = []
         for stage in self.topology.plan.stages:
-            tasks = [0] if stage.number == 0 else range(self._partitions)
+            tasks = range(self._partitions if stage.number else self._splits)
             for partition in tasks:
                 task = self._task(control, stage.number, partition, writer, saved, taken)
-                if stage.number == 0:
+                first = not stage.number and not partition
+                if first:
                     self.queues.feed(task, sent, clock)
                 task.absorb(
                     block
                     for block in blocks
                     if (block.stage, block.partition) == (stage.number, partition)
                 )
-                blocks += task.finish(1, {} if stage.number == 0 else None)
+                blocks += task.finish(self._splits, {} if first else None)
                 task.close()
         self._commit(control.batch, writer, saved)
         self.batches.commit(control.batch, writer.staged)
@@ -124,16 +147,33 @@ class MemoryJob:
         ]
         self._record = msgspec.structs.replace(
             committed_time(self._record, summaries),
+            epoch=self._epoch,
             batch=control.batch,
             states=list(self._states.values()),
+            lineage=self._lineage(control.batch),
         )
         for summary in summaries:
             self._note(summary)
 
+    def _lineage(self, batch: int) -> list[list[int]]:
+        lineage = self._record.lineage
+        known = lineage and lineage[-1][0] == self._epoch
+        return lineage if known else [*lineage, [self._epoch, batch]]
+
     def run_due(self, clock: int) -> None:
-        """Run the batches that are due without a message until the clock gets there."""
-        while (due := self._record.due) is not None and due <= clock:
-            self.run([], max(due, self._record.clock))
+        """Run the batches that are due without a message until the clock gets there.
+
+        Spouts that still emit are due at once, again and again: they run once.
+        """
+        due = self._record.due
+        if due is None and self.topology.spouts:
+            due = self._record.clock
+        while due is not None and due <= clock:
+            before = self._record.clock
+            self.run([], max(due, before))
+            due = self._record.due
+            if due is not None and due <= max(before, self._record.clock):
+                break
         time = self._time(clock)
         if is_due(self.topology.plan, time, self._record, clock):
             self.run([], clock)
@@ -154,7 +194,8 @@ class MemoryJob:
         time = self._time(clock, unread)
         return Control(
             job=self.topology.name,
-            epoch=1,
+            life=_FIRST_EPOCH,
+            epoch=self._epoch,
             batch=self._record.batch + 1,
             partitions=self._partitions,
             clock=clock,
@@ -167,6 +208,7 @@ class MemoryJob:
                 for topic in topics
             },
             states=list(self._states.values()),
+            lineage=self._record.lineage,
             origins=time.origins,
             watermarks=time.watermarks,
             idle=time.idle,
@@ -192,10 +234,12 @@ class MemoryJob:
             plan=self.topology.plan,
             state_topics=self.topology.state_topics,
             taken=taken,
+            attempt=partition,
+            instances=self._instances,
         )
         attempt = Attempt(
             job=self.topology.name,
-            epoch=1,
+            epoch=self._epoch,
             batch=control.batch,
             stage=stage,
             partition=partition,
@@ -232,7 +276,7 @@ class MemoryJob:
                 count=changes.count,
                 checksum=changes.checksum,
                 size=changes.size,
-                epoch=1,
+                epoch=self._epoch,
                 batch=batch,
                 attempt=partition,
                 end_offset=(before.end_offset if before else 0) + len(changes.keys),

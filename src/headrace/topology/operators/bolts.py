@@ -157,19 +157,12 @@ class Bolt(_Component):
 
     #: Of each parent.
     groupings: tuple[Grouping, ...]
-    #: Writes the rows that are on their way to it.
-    rows_by: Serde[Any]
 
     @property
     def moved(self) -> tuple[str, ...]:
         """Parents whose records always come to it through a shuffle."""
         pairs = zip(self.parents, self.groupings, strict=True)
         return tuple(parent for parent, by in pairs if self.stateful or not by.stays)
-
-    def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the rows that parent number ``port`` sends through a shuffle."""
-        del port
-        return self.rows_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

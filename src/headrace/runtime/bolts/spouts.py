@@ -1,0 +1,82 @@
+"""Processors of spouts: they emit tuples until their part of the batch ends."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.runtime.bolts.collectors import SpoutOutput
+from headrace.runtime.bolts.states import TaskLayout
+from headrace.runtime.bolts.tasks import ComponentProcessor, StatefulTasks, spout_mark
+from headrace.topology.operators.bolts import Spout
+
+if TYPE_CHECKING:
+    from headrace.runtime.bolts.instances import Instance
+    from headrace.runtime.chunk import Chunk
+    from headrace.runtime.processors import ProcessorContext
+
+__all__ = ["SpoutProcessor"]
+
+#: A task whose batches follow each other at once emits for so long, s.
+_LONGEST_TURN = 1.0
+
+
+class SpoutProcessor(ComponentProcessor[Spout]):
+    """Runs the tasks of a spout."""
+
+    layout = TaskLayout()
+
+    def __init__(self, operator: Spout, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._states = StatefulTasks(self)
+        self._emitted = 0
+
+    def process(self, chunk: Chunk) -> Chunk:
+        """Give what comes: nothing does."""
+        return chunk
+
+    def finish(self) -> Chunk:
+        """Let every task emit its part of the batch, and keep its state."""
+        given: dict[str, list[Chunk]] = defaultdict(list)
+        before = self._emitted
+        for task in self.tasks:
+            instance = self._states.begin(task, SpoutOutput)
+            self._emit(instance)
+            output: SpoutOutput = instance.output
+            busy = output.emitted > 0
+            self._states.finish(task, instance, busy=busy)
+            for stream, chunk in self._taken(task, output).items():
+                given[stream].append(chunk)
+        if self.tasks:
+            clock = self.context.wall_clock
+            self.due = clock if self._emitted > before else clock + self.operator.delay_ms
+        return self.hand_over(given)
+
+    def _emit(self, instance: Instance) -> None:
+        """Ask for tuples until the batch is full, the spout has none or ends it, or time is up."""
+        output: SpoutOutput = instance.output
+        most = self.operator.batch_size or float("inf")
+        ends = time.monotonic() + (self.operator.delay_ms / 1000 or _LONGEST_TURN)
+        next_tuple = instance.user.next_tuple
+        try:
+            while True:
+                before = output.emitted
+                next_tuple(output)
+                if output.emitted == before or output.emitted >= most or output.barrier:
+                    break
+                if output.failed is not None or time.monotonic() >= ends:
+                    break
+        except Exception as error:
+            raise instance.failure("next_tuple", error) from error
+        instance.check("next_tuple")
+
+    def _taken(self, task: int, output: SpoutOutput) -> dict[str, Chunk]:
+        count = max(output.emitted, 1)
+        first = spout_mark(self.partition) + self._emitted
+        times = np.full(count, self.context.wall_clock, np.int64)
+        taken = output.taken(times, np.arange(first, first + count), task)
+        self._emitted += output.emitted
+        return taken
