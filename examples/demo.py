@@ -95,13 +95,13 @@ def send_lines(client: Client, files: list[Path]) -> Counter[str]:
 
 def count_on_spark(address: str) -> tuple[float, float]:
     """Run the pipeline to the last line: seconds, Spark's start apart, and lines/s at the end."""
-    program = load_program(PROGRAM)
+    (topology,) = load_program(PROGRAM).groups
     settings = JobSettings(namesrv=address, data_dir=DATA)
     console.print("Starting Spark ...")
-    with StreamJob(program.topology, settings) as job:
+    with StreamJob(topology, settings) as job:
         job.start()
         begun = time.monotonic()
-        with shown(job.statistics, program.topology.name, to_the_end=True):
+        with shown(job.statistics, topology.name, to_the_end=True):
             job.await_caught_up()
         return time.monotonic() - begun, job.statistics().records_per_second
 

@@ -6,12 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import errors, serdes
+    from headrace import errors, serdes, transactions
     from headrace.errors import HeadraceError, TopologyError
     from headrace.runtime import StateMigration, TopologyTestDriver
     from headrace.serdes import Keyed, Serde
     from headrace.settings import JobSettings
-    from headrace.spark import JobStatistics, StreamJob, assert_same_on_spark
+    from headrace.spark import JobStatistics, StreamJob, TransactionJob, assert_same_on_spark
     from headrace.streams import (
         GlobalTable,
         KeyedStream,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         wall_timer,
         window_state,
     )
+    from headrace.transactions import TransactionTopology, TransactionTopologyBuilder
 
 __all__ = [
     "Accumulator",
@@ -67,6 +68,9 @@ __all__ = [
     "Topology",
     "TopologyError",
     "TopologyTestDriver",
+    "TransactionJob",
+    "TransactionTopology",
+    "TransactionTopologyBuilder",
     "Windowed",
     "WindowedStream",
     "WindowedTable",
@@ -80,6 +84,7 @@ __all__ = [
     "serdes",
     "session",
     "sliding",
+    "transactions",
     "tumbling",
     "value_state",
     "wall_timer",
@@ -117,6 +122,9 @@ _HOMES = {
     "Topology": "headrace.topology",
     "TopologyError": "headrace.errors",
     "TopologyTestDriver": "headrace.runtime",
+    "TransactionJob": "headrace.spark",
+    "TransactionTopology": "headrace.transactions",
+    "TransactionTopologyBuilder": "headrace.transactions",
     "assert_same_on_spark": "headrace.spark",
     "Windowed": "headrace.topology",
     "WindowedStream": "headrace.streams",
@@ -127,7 +135,7 @@ _HOMES = {
     "sliding": "headrace.topology",
     "tumbling": "headrace.topology",
 }
-_MODULES = frozenset({"errors", "serdes"})
+_MODULES = frozenset({"errors", "serdes", "transactions"})
 
 
 def __getattr__(name: str) -> Any:

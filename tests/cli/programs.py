@@ -18,6 +18,33 @@ builder = StreamBuilder("word-count")
 )
 """
 
+SPOUTS_AND_BOLTS = """
+from headrace import serdes
+from headrace.transactions import Spout, TopicSink, TopicSpout, TransactionTopologyBuilder
+
+
+class Numbers(Spout):
+    def declare_output_fields(self, declarer):
+        declarer.declare("number")
+
+    def init_state(self, state):
+        self.next = state or 0
+
+    def next_tuple(self, collector):
+        collector.emit([self.next])
+        self.next += 1
+
+    def finish_batch(self):
+        return self.next
+
+
+builder = TransactionTopologyBuilder("two")
+builder.set_spout("numbers", Numbers())
+builder.set_spout("lines", TopicSpout("lines", serdes.string))
+builder.set_sink("out", TopicSink("out", serdes.json)).shuffle_grouping("numbers")
+builder.set_sink("copies", TopicSink("copies", serdes.string)).shuffle_grouping("lines")
+"""
+
 BUILT = "topology = builder.build()\n"
 
 

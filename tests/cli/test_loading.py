@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 
 from headrace.cli.loading import load_program
 from headrace.errors import ConfigurationError, TopologyError
-from tests.cli.programs import BUILT, WORD_COUNT, write
+from tests.cli.programs import BUILT, SPOUTS_AND_BOLTS, WORD_COUNT, write
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +37,30 @@ def test_only_builder_is_built(tmp_path: Path) -> None:
     assert load_program(write(tmp_path, WORD_COUNT)).topology.name == "word-count"
 
 
+def test_a_topology_of_spouts_and_bolts_is_built(tmp_path: Path) -> None:
+    program = load_program(write(tmp_path, SPOUTS_AND_BOLTS))
+    assert program.topology.name == "two"
+    assert [group.name for group in program.groups] == ["two", "two-lines"]
+    assert {"numbers", "lines-topic", "copies"} <= program.operators.keys()
+
+
+def test_builders_of_both_kinds_are_several(tmp_path: Path) -> None:
+    text = WORD_COUNT + SPOUTS_AND_BOLTS.replace("builder", "second")
+    with pytest.raises(ConfigurationError, match="several builders of topologies: builder, second"):
+        load_program(write(tmp_path, text))
+
+
+def test_a_variable_may_be_named_behind_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, WORD_COUNT + SPOUTS_AND_BOLTS.replace("builder", "second"))
+    assert load_program(Path(f"{path}:second")).topology.name == "two"
+    assert load_program(Path(f"{path}:builder")).topology.name == "word-count"
+    with pytest.raises(ConfigurationError, match="no builder of one, named third"):
+        load_program(Path(f"{path}:third"))
+
+
 def test_several_builders_are_refused_by_name(tmp_path: Path) -> None:
     text = WORD_COUNT + "second = StreamBuilder('second')\n"
-    with pytest.raises(ConfigurationError, match="several stream builders: builder, second"):
+    with pytest.raises(ConfigurationError, match="several builders of topologies: builder, second"):
         load_program(write(tmp_path, text))
 
 

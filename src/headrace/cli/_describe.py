@@ -12,7 +12,9 @@ __all__ = ["describe"]
 
 
 def describe(
-    file: Annotated[Path, typer.Argument(help="The Python file that builds the topology.")],
+    file: Annotated[
+        Path, typer.Argument(help="The Python file that builds the topology, or FILE:NAME.")
+    ],
     dot: Annotated[bool, typer.Option("--dot", help="Write Graphviz DOT.")] = False,
 ) -> None:
     """Print a pipeline's graph, its stages, its topics and its state stores."""

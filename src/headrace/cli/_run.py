@@ -16,12 +16,12 @@ import typer
 from headrace._setting import describe_default, parse_duration
 from headrace.cli._terminal import say
 from headrace.cli.supervision import Channel, Supervisor, telling_of
-from headrace.errors import SettingsError, TopicNotFoundError
+from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
 from headrace.settings import JobSettings
 
 if TYPE_CHECKING:
     from headrace.cli.loading import Program
-    from headrace.spark import StreamJob
+    from headrace.spark import StreamJob, TransactionJob
 
 __all__ = ["run"]
 
@@ -44,7 +44,9 @@ def _option(name: str) -> Any:
 
 def run(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="The Python file that builds the topology.")],
+    file: Annotated[
+        Path, typer.Argument(help="The Python file that builds the topology, or FILE:NAME.")
+    ],
     until_caught_up: Annotated[
         bool,
         typer.Option("--until-caught-up", help="Stop when everything that was there is done."),
@@ -101,6 +103,8 @@ def run(
         command = [sys.executable, "-m", "headrace", *arguments]
         raise typer.Exit(Supervisor(command, settings.data_dir).run())
     program = load_program(file)
+    if until_caught_up:
+        _check_has_end(program)
     supervisor = None if channel is None else Channel(channel)
     with _stopped_by_signals(), _job(program, settings, supervisor) as job:
         _follow(
@@ -112,16 +116,28 @@ def run(
         )
 
 
+def _check_has_end(program: Program) -> None:
+    from headrace.topology import Spout
+
+    for operator in program.operators.values():
+        if isinstance(operator, Spout):
+            message = f"--until-caught-up: nobody knows the end of spout '{operator.name}'."
+            raise ConfigurationError(
+                message, hint="Leave the option out; topics that are spouts have an end."
+            )
+
+
 @contextlib.contextmanager
 def _job(
     program: Program, settings: JobSettings, supervisor: Channel | None
-) -> Iterator[StreamJob]:
+) -> Iterator[StreamJob | TransactionJob]:
     from headrace.cli._cluster import cluster_address
     from headrace.java import use_java
 
     # Java is looked for first: it costs nothing and is what a new machine lacks.
     use_java()
-    from headrace.spark import StreamJob
+    from headrace.spark import StreamJob, TransactionJob
+    from headrace.topology import Topology
 
     if supervisor is not None and settings.namesrv is None:
         supervisor.await_broker()
@@ -130,7 +146,13 @@ def _job(
             say(f"Embedded broker at {address}, data in {settings.data_dir}")
         say(f"Starting {program.topology.name} on Spark ...")
         connected = dataclasses.replace(settings, namesrv=address)
-        with _hints_for(settings), StreamJob(program.topology, connected) as job:
+        topology = program.topology
+        with (
+            _hints_for(settings),
+            StreamJob(topology, connected)
+            if isinstance(topology, Topology)
+            else TransactionJob(topology, connected) as job,
+        ):
             yield job
 
 
@@ -146,7 +168,7 @@ def _hints_for(settings: JobSettings) -> Iterator[None]:
 
 
 def _follow(
-    job: StreamJob,
+    job: StreamJob | TransactionJob,
     name: str,
     supervisor: Channel | None,
     *,

@@ -156,8 +156,8 @@ def _view(
 def _operator(program: Path, name: str) -> Operator | None:
     from headrace.cli.loading import load_program
 
-    topology = load_program(program).topology
-    return topology.operator(name) if name in topology.state_topics else None
+    operator = load_program(program).operators.get(name)
+    return operator if operator is not None and operator.stateful else None
 
 
 def _key(text: str) -> object:

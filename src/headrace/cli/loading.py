@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.errors import ConfigurationError, HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.topology import Topology
+    from headrace.topology import Operator, Topology
+    from headrace.transactions import TransactionTopology
 
 __all__ = ["Program", "load_program"]
 
@@ -26,16 +27,29 @@ _HINT = "Write `topology = builder.build()` at the top level of the file."
 class Program:
     """A user's file and the topology in it."""
 
-    topology: Topology
+    topology: Topology | TransactionTopology
     #: The file, and what it imported from its own folder; their code travels with the job.
     modules: tuple[ModuleType, ...]
 
+    @property
+    def groups(self) -> tuple[Topology, ...]:
+        """What the engine runs: the topology, or its groups."""
+        from headrace.topology import Topology
 
-def load_program(path: Path) -> Program:
+        return (self.topology,) if isinstance(self.topology, Topology) else self.topology.groups
+
+    @property
+    def operators(self) -> dict[str, Operator]:
+        """Every operator of every group, by its name."""
+        return {operator.name: operator for each in self.groups for operator in each.operators}
+
+
+def load_program(given: Path) -> Program:
     """Run a file and find its topology.
 
-    That is the variable ``topology``, else the only ``Topology``, else the only
-    ``StreamBuilder``, which is built.  Spark's workers do not see the folder of the file: its code,
+    That is the variable ``topology``, else the only topology, else the only builder, which is
+    built; of streams or of transactions.  A file that is given as ``FILE:NAME`` has it in the
+    variable of that name.  Spark's workers do not see the folder of the file: its code,
     and that of modules beside it, is pickled by value from here on.
 
     Raises
@@ -43,6 +57,7 @@ def load_program(path: Path) -> Program:
     ConfigurationError
         When there is no such file, it fails, or it holds no topology or several.
     """
+    path, variable = _parted(given)
     if not path.is_file():
         message = f"There is no file {path}."
         raise ConfigurationError(message, hint="Give the Python file that builds the topology.")
@@ -56,7 +71,7 @@ def load_program(path: Path) -> Program:
     ]
     for loaded in local:
         _pickle_by_value(loaded)
-    return Program(_topology_of(module, path), (module, *local))
+    return Program(_topology_of(module, path, variable), (module, *local))
 
 
 def _imported(path: Path) -> ModuleType:
@@ -109,19 +124,39 @@ def _failed(path: Path, error: BaseException) -> ConfigurationError:
     return ConfigurationError(message, hint=hint)
 
 
-def _topology_of(module: ModuleType, path: Path) -> Topology:
+def _parted(given: Path) -> tuple[Path, str]:
+    """Give the file and the variable of ``FILE:NAME``; the variable is ``topology`` without one."""
+    text, colon, variable = str(given).rpartition(":")
+    if colon and variable.isidentifier() and not given.is_file():
+        return Path(text), variable
+    return given, ""
+
+
+def _topology_of(module: ModuleType, path: Path, variable: str) -> Topology | TransactionTopology:
     from headrace.streams import StreamBuilder
     from headrace.topology import Topology
+    from headrace.transactions import TransactionTopology, TransactionTopologyBuilder
 
-    named = vars(module).get("topology")
-    if isinstance(named, Topology):
+    named = vars(module).get(variable or "topology")
+    if isinstance(named, Topology | TransactionTopology):
         return named
-    if isinstance(named, StreamBuilder):
+    if isinstance(named, StreamBuilder | TransactionTopologyBuilder):
         return named.build()
-    if topologies := _by_identity(module, Topology):
-        return _only(topologies, "topologies", path)
-    if builders := _by_identity(module, StreamBuilder):
-        return _only(builders, "stream builders", path).build()
+    if variable:
+        message = f"{path} has no topology, and no builder of one, named {variable}."
+        raise ConfigurationError(message, hint=_HINT)
+    built: dict[str, Topology | TransactionTopology] = {
+        **_by_identity(module, Topology),
+        **_by_identity(module, TransactionTopology),
+    }
+    if built:
+        return _only(built, "topologies", path)
+    building: dict[str, StreamBuilder | TransactionTopologyBuilder] = {
+        **_by_identity(module, StreamBuilder),
+        **_by_identity(module, TransactionTopologyBuilder),
+    }
+    if building:
+        return _only(building, "builders of topologies", path).build()
     message = f"{path} builds no topology."
     raise ConfigurationError(message, hint=_HINT)
 

@@ -8,6 +8,7 @@ from headrace.spark.job import StreamJob
 from headrace.spark.replay import SparkReplay, assert_same_on_spark
 from headrace.spark.rocketmq import register
 from headrace.spark.statistics import JobStatistics
+from headrace.spark.transactions import TransactionJob
 
 __all__ = [
     "BatchSinkStatistics",
@@ -15,6 +16,7 @@ __all__ = [
     "OperatorStatistics",
     "SparkReplay",
     "StreamJob",
+    "TransactionJob",
     "assert_same_on_spark",
     "register",
 ]

@@ -57,9 +57,13 @@ def run_query(
 
 def _plan(session: SparkSession, launch: Launch, stages: int, partitions: int) -> DataFrame:
     class LaunchedSource(JobSource):
-        # A class of its own, so that Spark ships it by value with this launch in it.
-        pass
+        # A class of its own, so that Spark ships it by value with this launch in it; under a name
+        # of its own, as several jobs may start in one session at the same time.
+        @classmethod
+        def name(cls) -> str:
+            return format_name
 
+    format_name = f"{JobSource.name()}-{launch.handle.digest}"
     LaunchedSource.launch = launch
     session.dataSource.register(LaunchedSource)
     frame = session.readStream.format(LaunchedSource.name()).load()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from headrace.runtime.standing import OperatorStatistics, longest, operator_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.standing import QueueLag
     from headrace.spark.batches.status import BatchSinkStatistics
 
-__all__ = ["JobStatistics", "Meter", "OperatorStatistics"]
+__all__ = ["JobStatistics", "Meter", "OperatorStatistics", "total"]
 
 _BATCHES_IN_RATE = 10
 
@@ -58,6 +58,36 @@ class JobStatistics:
     operators: Mapping[str, OperatorStatistics]
     #: How each ``for_each_batch`` and ``sink_dataframe`` stands, by its name.
     batches: Mapping[str, BatchSinkStatistics]
+
+
+def total(found: Sequence[JobStatistics]) -> JobStatistics:
+    """Sum up how several jobs are that run together: the groups of one topology.
+
+    It runs while all of them do; epoch and duration of batches are the highest; lag and age are
+    known where every job's is.
+    """
+    lags = [one.lag for one in found]
+    ages = [one.behind for one in found]
+    return JobStatistics(
+        running=all(one.running for one in found),
+        epoch=max((one.epoch for one in found), default=0),
+        batch=sum(one.batch for one in found),
+        records_in=sum(one.records_in for one in found),
+        records_out=sum(one.records_out for one in found),
+        skipped=sum(one.skipped for one in found),
+        dead_lettered=sum(one.dead_lettered for one in found),
+        lag=None if None in lags else sum(lag for lag in lags if lag is not None),
+        behind=max((age for age in ages if age is not None), default=None),
+        batch_duration=max((one.batch_duration for one in found), default=timedelta(0)),
+        records_per_second=sum(one.records_per_second for one in found),
+        state_keys=sum(one.state_keys for one in found),
+        state_bytes=sum(one.state_bytes for one in found),
+        restored=sum(one.restored for one in found),
+        to_restore=sum(one.to_restore for one in found),
+        restarts=sum(one.restarts for one in found),
+        operators={name: each for one in found for name, each in one.operators.items()},
+        batches={name: each for one in found for name, each in one.batches.items()},
+    )
 
 
 class Meter:

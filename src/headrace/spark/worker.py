@@ -43,6 +43,7 @@ class PlanHandle:
 
 
 _connections: dict[tuple[int, str], JobConnection] = {}
+_MOST_CONNECTIONS = 8
 _modules_frozen = 0
 
 #: New objects before the collector looks for cycles.  A batch makes some for every record, and by
@@ -56,9 +57,9 @@ def connection(handle: PlanHandle) -> JobConnection:
     if key not in _connections:
         plan = pickle.loads(handle.payload)  # noqa: S301 - made by our own driver
         assert isinstance(plan, JobPlan)
-        for other in _connections.values():
-            other.instances.close()
-        _connections.clear()
+        # Groups of a topology share workers, and take turns in them.
+        while len(_connections) >= _MOST_CONNECTIONS:
+            _connections.pop(next(iter(_connections))).instances.close()
         _connections[key] = plan.connect()
         gc.set_threshold(_COLLECT_AFTER, 10, 10)
     return _connections[key]

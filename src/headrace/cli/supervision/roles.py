@@ -11,13 +11,15 @@ from headrace.cli.supervision.channel import Channel, Word
 from headrace.errors import FencedError, HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.spark import StreamJob
+    from headrace.spark import StreamJob, TransactionJob
 
 __all__ = ["telling_of"]
 
 
 @contextlib.contextmanager
-def telling_of(job: StreamJob, supervisor: Channel | None) -> Iterator[Callable[[], None]]:
+def telling_of(
+    job: StreamJob | TransactionJob, supervisor: Channel | None
+) -> Iterator[Callable[[], None]]:
     """Give what tells the supervisor that the job has begun; tell it when another takes it over."""
 
     def begun() -> None:
@@ -33,7 +35,7 @@ def telling_of(job: StreamJob, supervisor: Channel | None) -> Iterator[Callable[
         raise
 
 
-def _tell_of_commit(job: StreamJob, supervisor: Channel) -> None:
+def _tell_of_commit(job: StreamJob | TransactionJob, supervisor: Channel) -> None:
     with contextlib.suppress(HeadraceError):
         job.await_commit()
         supervisor.tell(Word.COMMITTED)

@@ -1,0 +1,95 @@
+"""What a topology's configuration says to its jobs, and how their numbers add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from headrace import JobSettings, JobStatistics, TransactionJob
+from headrace.errors import StateError
+from headrace.settings import Guarantee
+from headrace.spark.statistics import total
+from headrace.transactions import TransactionTopology, TransactionTopologyBuilder
+from tests.transactions.components import Count, Words
+
+
+def built(config: Mapping[str, object]) -> TransactionTopology:
+    builder = TransactionTopologyBuilder("job", config)
+    builder.set_spout("spout", Words())
+    builder.set_bolt("count", Count()).fields_grouping("spout", "word")
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("given", "setting", "guarantee"),
+    [
+        (None, "exactly_once", "exactly_once"),
+        (None, "at_least_once", "at_least_once"),
+        (True, "at_least_once", "exactly_once"),
+        (False, "exactly_once", "at_least_once"),
+    ],
+)
+def test_a_key_that_is_given_chooses_the_guarantee(
+    given: bool | None, setting: Guarantee, guarantee: Guarantee
+) -> None:
+    """R38."""
+    config = {} if given is None else {"transaction.exactly.once.mode": given}
+    job = TransactionJob(built(config), JobSettings(guarantee=setting))
+    assert job.settings.guarantee == guarantee
+
+
+def test_a_batch_of_topics_is_as_large_as_one_of_spouts_if_that_is_given() -> None:
+    settings = JobSettings(max_records_per_batch=9)
+    assert TransactionJob(built({}), settings).settings.max_records_per_batch == 9
+    job = TransactionJob(built({"tuple.num.per.batch": 77}), settings)
+    assert job.settings.max_records_per_batch == 77
+
+
+def test_a_job_that_was_not_started_has_no_state() -> None:
+    with pytest.raises(StateError, match="topology 'job' has no state of 'count'"):
+        TransactionJob(built({})).state("count")
+
+
+def test_numbers_of_groups_add_up() -> None:
+    one = JobStatistics(
+        running=True,
+        epoch=3,
+        batch=10,
+        records_in=100,
+        records_out=50,
+        skipped=1,
+        dead_lettered=2,
+        lag=7,
+        batch_duration=timedelta(seconds=1),
+        records_per_second=10.0,
+        behind=timedelta(seconds=4),
+        state_keys=5,
+        state_bytes=500,
+        restored=1,
+        to_restore=2,
+        restarts=1,
+        operators={},
+        batches={},
+    )
+    both = total([one, replace(one, running=False, epoch=5, batch=1, lag=None, behind=None)])
+    assert both == replace(
+        one,
+        running=False,
+        epoch=5,
+        batch=11,
+        records_in=200,
+        records_out=100,
+        skipped=2,
+        dead_lettered=4,
+        lag=None,
+        records_per_second=20.0,
+        state_keys=10,
+        state_bytes=1000,
+        restored=2,
+        to_restore=4,
+        restarts=2,
+    )
+    assert total([one]) == one
