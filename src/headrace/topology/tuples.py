@@ -108,14 +108,22 @@ class Tuple(msgspec.Struct, frozen=True, gc=False):
         try:
             return self.values[self.fields.index(name)]
         except ValueError:
-            message = (
-                f"no field {name!r} in a tuple of '{self.source_component}', stream"
-                f" '{self.source_stream}': it has {', '.join(self.fields) or 'none'}"
-            )
-            raise KeyError(message) from None
+            raise self._unknown(name) from None
 
     def __getitem__(self, place: Any) -> Any:
-        return self.get(place) if isinstance(place, str) else self.values[place]
+        # This runs for every value that is read: a call less is worth the repetition.
+        if place.__class__ is not str:
+            return self.values[place]
+        try:
+            return self.values[self.fields.index(place)]
+        except ValueError:
+            raise self._unknown(place) from None
+
+    def _unknown(self, name: str) -> KeyError:
+        return KeyError(
+            f"no field {name!r} in a tuple of '{self.source_component}', stream"
+            f" '{self.source_stream}': it has {', '.join(self.fields) or 'none'}"
+        )
 
     def __len__(self) -> int:
         return len(self.values)

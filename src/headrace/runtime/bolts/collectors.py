@@ -136,8 +136,18 @@ class BoltOutput(Output):
         self, values: Sequence[Any], anchor: Tuple | None = None, stream: str = DEFAULT_STREAM
     ) -> None:
         """Send a tuple to every bolt that subscribed to the stream."""
-        del anchor
-        self._put(values, stream)
+        kept = self._streams.get(stream)
+        if (
+            values.__class__ is not tuple
+            or kept is None
+            or len(values) != kept.width
+            or kept.is_direct
+        ):
+            self._put(values, stream)
+            return
+        # This runs for every tuple: a call less is worth the repetition.
+        kept.rows.append(values)
+        kept.causes.append(self.cause)
 
     def emit_direct(
         self,

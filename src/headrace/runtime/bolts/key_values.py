@@ -39,6 +39,10 @@ class _Gone:
     """In place of a value: the key has none."""
 
 
+class _Unknown:
+    """In place of a value: nobody has looked the key up."""
+
+
 class KeyValues(MutableMapping[Any, Any]):
     """The state of one task of a key-value bolt, for one batch.
 
@@ -74,18 +78,26 @@ class KeyValues(MutableMapping[Any, Any]):
             self._values[name] = _Gone if data is None else next(values)
 
     def __getitem__(self, key: Any) -> Any:
-        name = _name(key)
-        found = self._values[name] if name in self._values else self._looked(name, key)
+        found = self.get(key, _Gone)
         if found is _Gone:
             raise KeyError(key)
         return found
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Give the value of a key, or something else where it has none."""
+        name = key if key.__class__ is str else _name(key)
+        found = self._values.get(name, _Unknown)
+        if found is _Unknown:
+            found = self._looked(name, key)
+        return default if found is _Gone else found
+
     def __setitem__(self, key: Any, value: Any) -> None:
-        name = _name(key)
-        if name not in self._encoded:
-            self._encoded[name] = self._own(key)
+        name = key if key.__class__ is str else _name(key)
+        if name not in self._set:
+            if name not in self._encoded:
+                self._encoded[name] = self._own(key)
+            self._set.add(name)
         self._values[name] = value
-        self._set.add(name)
 
     def __delitem__(self, key: Any) -> None:
         self[key]
@@ -100,11 +112,7 @@ class KeyValues(MutableMapping[Any, Any]):
         return sum(1 for _ in self)
 
     def __contains__(self, key: object) -> bool:
-        try:
-            self[key]
-        except KeyError:
-            return False
-        return True
+        return self.get(key, _Gone) is not _Gone
 
     def keep(self) -> None:
         """Write what was set, and what may have been changed in place."""
