@@ -75,6 +75,7 @@ class LocalDriver:
         job: Topology = topology,
         migrate: Migrations | None = None,
         stores: StoreFactory | None = None,
+        life: int = 0,
         **more: Any,
     ) -> None:
         given: dict[str, Any] = {"partitions": PARTITIONS} | more
@@ -102,6 +103,7 @@ class LocalDriver:
                 record=msgspec.json.encode(self.record),
                 queues=queues,
                 splits=self._partitions,
+                life=life,
             )
         )
         self._at: Offset = self._reader.initialOffset()

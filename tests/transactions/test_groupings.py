@@ -152,7 +152,7 @@ def test_custom_grouping_that_chooses_a_task_that_there_is_not() -> None:
         def choose(self, values: tuple[Any, ...], tasks: int) -> Sequence[int]:
             return [tasks]
 
-    with pytest.raises(RollbackError, match="it chose task 5 for .*; there are 0 to 4"):
+    with pytest.raises(RollbackError, match=r"it chose task 5 for .*; there are 0 to 4"):
         taken_by("custom", Wrong())
 
 
@@ -213,4 +213,6 @@ def test_every_key_range_has_one_task_in_its_own_partition(partitions: int, task
     ranges = np.arange(256)
     of = task_of_ranges(ranges, partitions, tasks)
     assert (of % partitions == ranges % partitions).all()
-    assert set(of.tolist()) == {t for p in range(partitions) for t in tasks_in(p, partitions, tasks)}
+    assert set(of.tolist()) == {
+        t for p in range(partitions) for t in tasks_in(p, partitions, tasks)
+    }

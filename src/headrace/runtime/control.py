@@ -65,6 +65,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: Records that each operator gave.
     given: dict[str, int] = {}
     counters: dict[str, int] = {}
+    #: Tuples that it sent to each port of a bolt over a shuffle, and those that it took there.
+    tuples_sent: dict[str, int] = {}
+    tuples_taken: dict[str, int] = {}
     #: Of the first split only: splits of the batch, and where the batch ends, by queue.
     splits: int = 0
     ends: dict[QueueName, int] | None = None

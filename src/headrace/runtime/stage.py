@@ -10,7 +10,7 @@ from headrace.runtime.aggregates.columns import COLUMNS
 from headrace.runtime.aggregates.running import AggregateProcessor
 from headrace.runtime.batches.writing import BatchSinkWriter
 from headrace.runtime.blocks import Block, BlockKind, Rows
-from headrace.runtime.bolts.frames import unpack_frames
+from headrace.runtime.bolts.frames import TupleFrame, unpack_frames
 from headrace.runtime.bolts.registry import BOLTS
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.edges import Edge, RecordEdge
@@ -114,6 +114,9 @@ class StageRunner:
         #: Records that reached each operator, and those that it gave.
         self.records: dict[str, int] = defaultdict(int)
         self.given: dict[str, int] = defaultdict(int)
+        #: Tuples that left over a shuffle, and that came by one, by bolt and port.
+        self.tuples_sent: dict[str, int] = defaultdict(int)
+        self.tuples_taken: dict[str, int] = defaultdict(int)
 
     def feed(self, chunks: Mapping[str, Chunk]) -> None:
         """Run records that sources read through the stage."""
@@ -128,7 +131,8 @@ class StageRunner:
         inputs: Inputs = defaultdict(dict)
         for (name, port, kind), payloads in blocks.items():
             if kind is BlockKind.TUPLES:
-                inputs[name][port] = unpack_frames(payloads)
+                inputs[name][port] = chunk = unpack_frames(payloads)
+                self.tuples_taken[f"{name}:{port}"] += len(chunk)
                 continue
             rows = Rows.unpack(payloads)
             if kind is BlockKind.PARTIALS:
@@ -144,6 +148,8 @@ class StageRunner:
         for (name, port), edge in self._edges.items():
             stage = self._plan.stage_of(name)
             for kind, partition, rows in edge.flush(partitions):
+                if isinstance(rows, TupleFrame):
+                    self.tuples_sent[f"{name}:{port}"] += len(rows)
                 yield Block(partition, stage, kind, name, port, rows.pack(self._partition))
 
     @property

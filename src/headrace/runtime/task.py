@@ -294,6 +294,8 @@ class Task:
             records=dict(self._runner.records),
             given=dict(self._runner.given),
             counters=dict(self.counters),
+            tuples_sent=dict(self._runner.tuples_sent),
+            tuples_taken=dict(self._runner.tuples_taken),
             splits=splits,
             ends=None if ends is None else dict(ends),
             seen=None if ends is None else self._context.control.seen,

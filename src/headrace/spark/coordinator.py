@@ -59,6 +59,7 @@ def assemble(
             raise_failure(block.payload)
         summaries.append(msgspec.json.decode(block.payload, type=Summary))
     ends = _check_complete(summaries, stages, last.partitions)
+    _check_tuples(summaries)
     batch = last.batch + 1
     lineage = last.lineage
     if not lineage or lineage[-1][0] != epoch:
@@ -99,6 +100,22 @@ def _check_complete(summaries: list[Summary], stages: int, partitions: int) -> d
     ends = heads[0].ends
     assert ends is not None
     return ends
+
+
+def _check_tuples(summaries: list[Summary]) -> None:
+    """Refuse a batch in which a bolt took other tuples than were sent to it."""
+    sent: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    for summary in summaries:
+        sent.update(summary.tuples_sent)
+        taken.update(summary.tuples_taken)
+    for place in sorted(name for name in {*sent, *taken} if sent[name] != taken[name]):
+        bolt, _, port = place.rpartition(":")
+        raise JobFailedError(
+            f"bolt '{bolt}' took {taken[place]} tuples by its subscription {port}, and"
+            f" {sent[place]} were sent",
+            hint="nothing of the batch was committed; please report this with the driver's log",
+        )
 
 
 def _carried_over(last: list[StateSummary], summaries: list[Summary]) -> list[StateSummary]:

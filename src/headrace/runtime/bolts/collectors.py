@@ -133,7 +133,10 @@ class BoltOutput(Output):
     """The collector of a bolt's task."""
 
     def emit(
-        self, values: Sequence[Any], anchor: Tuple | None = None, stream: str = DEFAULT_STREAM
+        self,
+        values: Sequence[Any],
+        anchor: Tuple | None = None,  # noqa: ARG002 - a batch succeeds as a whole
+        stream: str = DEFAULT_STREAM,
     ) -> None:
         """Send a tuple to every bolt that subscribed to the stream."""
         kept = self._streams.get(stream)

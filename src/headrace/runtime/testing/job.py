@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,8 @@ class MemoryJob:
         #: What tasks counted so far, and records that reached each operator.
         self.counters: dict[str, int] = defaultdict(int)
         self.records: dict[str, int] = defaultdict(int)
+        #: Blocks that the tasks of the last batch gave, by kind.
+        self.blocks: Counter[BlockKind] = Counter()
         #: Batches of sinks that take whole ones.
         self.batches = CommittedBatches(topology)
         self._copies = MemoryCopies()
@@ -136,6 +138,7 @@ class MemoryJob:
                 )
                 blocks += task.finish(self._splits, {} if first else None)
                 task.close()
+        self.blocks = Counter(block.kind for block in blocks)
         self._commit(control.batch, writer, saved)
         self.batches.commit(control.batch, writer.staged)
         for operator, chunks in taken.items():
