@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from headrace.cli._cluster import asynchronous
 from headrace.cli._terminal import message_line
@@ -13,7 +13,7 @@ from headrace.cli._terminal import message_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.client import AsyncPushConsumer, Client, MessageQueue, StoredMessage
+    from headrace.client import AsyncPushConsumer, Client, MessageQueue, PushOptions, StoredMessage
 
 __all__ = ["print_group"]
 
@@ -24,30 +24,29 @@ def print_group(
     client: Client,
     group: str,
     topic: str,
-    start: Literal["first", "last"],
+    options: PushOptions,
     limit: int | None,
     *,
     until_end: bool,
 ) -> None:
     """Print what comes to a member of a group; only what is printed counts as read."""
-    asyncio.run(_print(client, group, topic, start, limit, until_end=until_end))
+    asyncio.run(_print(client, group, topic, options, limit, until_end=until_end))
 
 
 async def _print(
     client: Client,
     group: str,
     topic: str,
-    start: Literal["first", "last"],
+    options: PushOptions,
     limit: int | None,
     *,
     until_end: bool,
 ) -> None:
-    from headrace.client import AsyncPullConsumer, AsyncPushConsumer, PushOptions
+    from headrace.client import AsyncPullConsumer, AsyncPushConsumer
     from headrace.topology.operators.through import WATERMARK
 
     async with asynchronous(client) as connection:
         ends = await AsyncPullConsumer(connection).end_offsets(await connection.queues(topic))
-        options = PushOptions(start=start, concurrency=256)
         async with AsyncPushConsumer(connection, group, [topic], options=options) as consumer:
             watch = asyncio.create_task(_close_at(consumer, ends)) if until_end else None
             left = limit

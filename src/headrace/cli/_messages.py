@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -87,6 +87,10 @@ def consume(
         str | None,
         typer.Option(help="Read as a member of this group, and commit what is printed."),
     ] = None,
+    committed: Annotated[
+        bool,
+        typer.Option("--committed", help="Only what is committed of what jobs write, and once."),
+    ] = False,
     namesrv: NameServer = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -95,11 +99,14 @@ def consume(
     with cluster(namesrv, data_dir) as client:
         if group is not None:
             from headrace.cli._membership import print_group
+            from headrace.client import PushOptions
 
             start: Literal["first", "last"] = "first" if from_beginning else "last"
-            print_group(client, group, topic, start, max_messages, until_end=until_end)
+            options = PushOptions(start=start, concurrency=256, committed=committed)
+            print_group(client, group, topic, options, max_messages, until_end=until_end)
             return
-        asyncio.run(_print_topic(client, topic, printer, first=from_beginning, until_end=until_end))
+        reading = _Reading(first=from_beginning, until_end=until_end, committed=committed)
+        asyncio.run(_print_topic(client, topic, printer, reading))
 
 
 def _send(client: Client, topic: str, lines: list[str], separator: str | None, turn: int) -> None:
@@ -240,19 +247,26 @@ async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) ->
         )
 
 
-async def _print_topic(
-    client: Client, topic: str, printer: _Printer, *, first: bool, until_end: bool
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """How a topic is read: where it begins and ends, and whether only what is committed."""
+
+    first: bool
+    until_end: bool
+    committed: bool
+
+
+async def _print_topic(client: Client, topic: str, printer: _Printer, reading: _Reading) -> None:
     from headrace.client import AsyncPullConsumer
 
     async with asynchronous(client) as connection:
-        consumer = AsyncPullConsumer(connection)
+        consumer = AsyncPullConsumer(connection, committed=reading.committed)
         queues = await connection.queues(topic)
         ends = await consumer.end_offsets(queues)
-        starts = await consumer.begin_offsets(queues) if first else ends
+        starts = await consumer.begin_offsets(queues) if reading.first else ends
         prints = [
             _print_queue(
-                consumer, queue, starts[queue], ends[queue] if until_end else None, printer
+                consumer, queue, starts[queue], ends[queue] if reading.until_end else None, printer
             )
             for queue in queues
         ]

@@ -64,7 +64,7 @@ class PushEngine:
         role = _role(group, subscriptions, options)
         self._membership = Membership(client, role)
         self._sharing = Sharing(self._membership, self, client.settings)
-        puller = AsyncPullConsumer(client, group, is_member=True)
+        puller = AsyncPullConsumer(client, group, is_member=True, committed=options.committed)
         self._positions = _positions(puller, role.client_id, options)
         ordered = options.orderly and not options.broadcasting
         self._locks = QueueLocks(client, group, role.client_id) if ordered else None

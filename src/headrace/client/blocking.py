@@ -179,8 +179,10 @@ class TransactionProducer(Twin[AsyncTransactionProducer]):
 class PullConsumer(Twin[AsyncPullConsumer]):
     """Read queues by offset: see ``AsyncPullConsumer``."""
 
-    def __init__(self, client: Client, group: str | None = None) -> None:
-        super().__init__(AsyncPullConsumer(client.asynchronous, group))
+    def __init__(
+        self, client: Client, group: str | None = None, *, committed: bool = False
+    ) -> None:
+        super().__init__(AsyncPullConsumer(client.asynchronous, group, committed=committed))
 
     pull = blocking(AsyncPullConsumer.pull)
     blocks = blocking_iterator(AsyncPullConsumer.blocks)

@@ -46,6 +46,8 @@ class GroupOptions:
     buffered: int = 4
     #: How long the broker holds back a pull that finds nothing.
     wait: timedelta = timedelta(seconds=15)
+    #: Read only what is committed of what jobs write, and each message once.
+    committed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class AsyncGroupConsumer:
         self.group = group
         self.topics = tuple(topics)
         self.options = options or GroupOptions()
-        self._puller = AsyncPullConsumer(self.client, group)
+        self._puller = AsyncPullConsumer(self.client, group, committed=self.options.committed)
         self._sharing: Sharing | None = None
         self._fetchers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._buffer: asyncio.Queue[PullResult | HeadraceError] = asyncio.Queue(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace.client._committed import CommittedReading
 from headrace.client._provision import ensure_group
 from headrace.client._read_ahead import ReadAhead
 from headrace.client.results import (
@@ -64,12 +65,21 @@ class AsyncPullConsumer:
         Consumer group whose offsets ``committed`` and ``commit`` mean.
     is_member
         The brokers know the group by heartbeats, so it need not be made.
+    committed
+        Give only what is committed of what jobs write, and each message once; what nobody has
+        tagged passes.  On an embedded broker there is nothing else to read.
     """
 
     def __init__(
-        self, client: AsyncClient, group: str | None = None, *, is_member: bool = False
+        self,
+        client: AsyncClient,
+        group: str | None = None,
+        *,
+        is_member: bool = False,
+        committed: bool = False,
     ) -> None:
         self.client = client
+        self._committed = CommittedReading(client, self._pull_any) if committed else None
         self.group = group or _DEFAULT_GROUP
         self._group_exists = is_member
         self._pulls = 0
@@ -111,7 +121,10 @@ class AsyncPullConsumer:
             If there is no such topic.
         """
         fields = self._pull_fields(queue, max_messages, max_bytes, wait, tags)
-        return await self._pull(queue, fields, offset, wait)
+        result = await self._pull(queue, fields, offset, wait)
+        if self._committed is None:
+            return result
+        return await self._committed.of(result, offset, wait)
 
     async def blocks(
         self,
@@ -145,9 +158,23 @@ class AsyncPullConsumer:
             patience=self.client.settings.request_timeout,
         )
         async with aclosing(reader.results(begin, end)) as results:
-            async for joined in _joined(results, max_bytes):
+            async for joined in self._shown(_joined(results, max_bytes), begin, end):
                 yield joined
         self._wasted += reader.wasted
+
+    async def _shown(
+        self, results: AsyncGenerator[PullResult, None], begin: int, end: int
+    ) -> AsyncGenerator[PullResult, None]:
+        """Give what this consumer may see of blocks that follow one another."""
+        offset = begin
+        async for result in results:
+            if self._committed is None:
+                yield result
+                continue
+            given = await self._committed.whole(result, offset, end)
+            offset = result.next_offset
+            if given.block:
+                yield given
 
     async def begin_offset(self, queue: MessageQueue) -> int:
         """First offset that a queue still holds."""
@@ -232,6 +259,10 @@ class AsyncPullConsumer:
         self._blocks += result.status is PullStatus.FOUND
         self._bytes += len(result.block)
         return result
+
+    async def _pull_any(self, queue: MessageQueue, offset: int, wait: timedelta) -> PullResult:
+        fields = self._pull_fields(queue, 65_536, 4 * _MIB, wait, "*")
+        return await self._pull(queue, fields, offset, wait)
 
     async def _ask_offset(self, queue: MessageQueue, code: RequestCode, **fields: str) -> int:
         ext = fields | {"topic": queue.topic, "queueId": str(queue.queue_id)}

@@ -59,6 +59,8 @@ class PushOptions:
     pull_bytes: int = _MIB
     #: How long the broker holds back a pull that finds nothing.
     wait: timedelta = timedelta(seconds=15)
+    #: Read only what is committed of what jobs write, and each message once.
+    committed: bool = False
     #: How long ``close`` waits for the messages that are worked on.
     stop_timeout: timedelta = timedelta(seconds=30)
     #: Broadcasting: where offsets are kept; None: where RocketMQ's Java clients keep theirs.

@@ -54,11 +54,12 @@ def test_numbers_flags_and_durations_are_read() -> None:
         minPartitions="6",
         failOnDataLoss="False",
         groupId="shown",
+        committed="true",
         **{"rocketmq.retryTimeout": "2 min"},
     )
     assert (options.max_offsets, options.min_partitions) == (1000, 6)
     assert not options.fail_on_data_loss
-    assert options.group == "shown"
+    assert (options.group, options.committed, stream().committed) == ("shown", True, False)
     assert options.cluster.client.retry_timeout == timedelta(minutes=2)
 
 

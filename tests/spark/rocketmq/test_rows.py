@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.client import Client, ClientSettings, Message, MessageQueue, Producer
+from headrace.client import Admin, Client, ClientSettings, Message, MessageQueue, Producer
 from headrace.errors import OffsetExpiredError
 from headrace.keys import properties_of_key
 from headrace.protocol.columns import decode_columns, encode_records
 from headrace.protocol.properties import encode_properties
+from headrace.protocol.transactions import CommitRecord
 from headrace.spark.rocketmq.options import ClusterOptions
 from headrace.spark.rocketmq.ranges import ReadRange
 from headrace.spark.rocketmq.rows import RangeReader, record_batch
@@ -55,7 +58,7 @@ def test_a_broken_exact_key_leaves_the_plain_one() -> None:
 
 
 def test_rows_stop_in_front_of_the_end() -> None:
-    batch = rows([b"TAGS\x01red\x02a\x01b\x02"] * 5, end=3)
+    batch = rows([b"TAGS\x01red\x02a\x01b\x02TX\x01job:1:0\x02"] * 5, end=3)
     batch.validate(full=True)
     assert batch["value"].to_pylist() == [b"0", b"1", b"2"]
     assert batch["offset"].to_pylist() == [0, 1, 2]
@@ -91,6 +94,27 @@ def read(
 def test_a_range_is_read_without_its_end(read: Callable[[int, int, bool], list[bytes]]) -> None:
     assert read(1, 3, True) == [b"b", b"c"]
     assert read(0, 2, True) == [b"a", b"b"]
+
+
+@pytest.mark.rocketmq
+def test_with_committed_a_message_is_read_once(rocketmq: Cluster) -> None:
+    topic = f"committed-{time.time_ns()}"
+    with Client(rocketmq.namesrv) as client:
+        for name in (topic, f"{topic}-commitTopic"):
+            Admin(client).create_topic(name, queues=1)
+        record = CommitRecord(job=topic, kind="commit", epoch=1, batch=1)
+        Producer(client).send(
+            Message(topic=f"{topic}-commitTopic", body=msgspec.json.encode(record))
+        )
+        (queue,) = client.queues(topic)
+        for number in (0, 1, 0, 2):
+            body, tag = b"%d" % number, f"{topic}:1:{number}"
+            Producer(client).send(Message(topic=topic, body=body, properties={"TX": tag}), queue)
+        cluster = ClusterOptions(rocketmq.namesrv, ClientSettings())
+        for committed, found in ((False, [b"0", b"1", b"0", b"2"]), (True, [b"0", b"1", b"2"])):
+            reader = RangeReader(cluster, SCHEMA, committed=committed)
+            batches = list(reader.read(ReadRange(queue, 0, 4)))
+            assert [value for batch in batches for value in batch["value"].to_pylist()] == found
 
 
 def test_messages_that_are_gone_are_an_error_or_passed_over(

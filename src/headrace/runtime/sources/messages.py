@@ -12,6 +12,7 @@ from headrace.errors import DeserializationError, HeadraceError
 from headrace.keys import EXACT_KEY, KEYS
 from headrace.protocol import properties as names
 from headrace.protocol.columns import MessageColumns
+from headrace.protocol.journal_tags import TAG
 from headrace.protocol.properties import decode_properties
 from headrace.runtime.batches.tags import BATCH
 from headrace.runtime.chunk import Chunk, Int64s
@@ -36,7 +37,7 @@ __all__ = [
 #: Properties that belong to the protocol or to the key, not to the user.
 _RESERVED = frozenset(
     {value for name in names.__all__ if isinstance(value := getattr(names, name), str)}
-    | {KEYS, EXACT_KEY, BATCH}
+    | {KEYS, EXACT_KEY, BATCH, TAG}
     | THROUGH_PROPERTIES
 )
 _SHOWN_BYTES = 80

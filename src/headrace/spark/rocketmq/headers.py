@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from headrace.errors import MessageRejectedError
 from headrace.keys import EXACT_KEY
 from headrace.protocol import properties as names
+from headrace.protocol.journal_tags import TAG
 from headrace.protocol.layout import slices
 from headrace.runtime.batches.tags import BATCH
 
@@ -20,7 +21,7 @@ RESERVED = frozenset(
     value
     for name in names.__all__
     if name.isupper() and isinstance(value := getattr(names, name), str)
-) | {EXACT_KEY, BATCH}
+) | {EXACT_KEY, BATCH, TAG}
 
 _AFTER_NAME, _AFTER_VALUE = 1, 2
 _Int64s = npt.NDArray[np.int64]

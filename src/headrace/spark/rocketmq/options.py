@@ -71,6 +71,7 @@ READ_OPTIONS: Mapping[str, str] = {
     "minPartitions": "Least number of tasks to cut large ranges into.",
     "failOnDataLoss": "Whether messages that are gone end the query (true), or are passed over.",
     "groupId": "Consumer group whose offsets follow the query, so that tools show its lag.",
+    "committed": "Whether only what is committed of what jobs write is read, and once (false).",
     "includeHeaders": "Whether there is a column of headers (false).",
 }
 """What each option of a read means."""
@@ -146,6 +147,8 @@ class ReadOptions:
     fail_on_data_loss: bool
     #: Consumer group that follows; None: none does.
     group: str | None
+    #: Whether only what is committed of what jobs write is read.
+    committed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +216,7 @@ def read_options(options: Mapping[str, str], reading: Reading) -> ReadOptions:
         min_partitions=_positive(options, "minPartitions"),
         fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
         group=_group(options),
+        committed=_boolean(options, "committed", default=False),
     )
 
 

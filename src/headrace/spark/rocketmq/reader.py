@@ -39,7 +39,7 @@ class RangePartition(InputPartition):
 def _read(options: ReadOptions, schema: pa.Schema, partition: InputPartition) -> Iterator[Any]:
     # Spark makes an empty partition of its own for a read that has none.
     if isinstance(partition, RangePartition):
-        reader = RangeReader(options.cluster, schema, options.fail_on_data_loss)
+        reader = RangeReader(options.cluster, schema, options.fail_on_data_loss, options.committed)
         yield from clear_errors_of(reader.read(partition.part))
         end_of_task()
 

@@ -111,6 +111,8 @@ class RangeReader:
     schema: pa.Schema
     #: Whether a message that is gone is an error, or passed over.
     fail_on_data_loss: bool = True
+    #: Whether only what is committed of what jobs write is given.
+    committed: bool = False
 
     def read(self, part: ReadRange) -> Iterator[pa.RecordBatch]:
         """Give the rows of a range, in order.
@@ -120,7 +122,7 @@ class RangeReader:
         OffsetExpiredError
             The queue no longer holds a message of the range, and that is an error.
         """
-        consumer = PullConsumer(connect(self.cluster))
+        consumer = PullConsumer(connect(self.cluster), committed=self.committed)
         left = part
         while len(left) > 0:
             try:
