@@ -243,6 +243,13 @@ class _NoTransactions:
     def publish(self, record: CommitRecord) -> None:
         """Do nothing."""
 
+    def is_published(self, record: CommitRecord) -> bool:
+        del record
+        return True
+
+    def close(self) -> None:
+        pass
+
     def _keep(self, record: CommitRecord) -> None:
         written = self._path.with_suffix(".new")
         written.write_bytes(msgspec.json.encode(record))

@@ -37,7 +37,10 @@ _LINEAGE = [[1, 1]]
 class _NoTopic:
     """Nothing is ever read back: every copy has seen every batch."""
 
-    def read(self, store: str, partition: int, start: int, end: int) -> Iterator[StateTopicBlock]:
+    def read(
+        self, store: str, partition: int, start: int, end: int, batch: int | None = None
+    ) -> Iterator[StateTopicBlock]:
+        del batch
         raise AssertionError(f"{store} {partition} was to be read from its topic, {start} to {end}")
 
 

@@ -42,6 +42,7 @@ Our exception hierarchy::
     │   ├── StateMismatchError
     │   └── PartitionCountError
     ├── OffsetExpiredError
+    ├── LeaseLostError
     └── JobFailedError
         └── TaskFailedError
 
@@ -67,6 +68,7 @@ __all__ = [
     "InvalidParameterError",
     "JavaNotFoundError",
     "JobFailedError",
+    "LeaseLostError",
     "MessageRejectedError",
     "MessageTooLargeError",
     "NoPermissionError",
@@ -472,6 +474,13 @@ class OffsetExpiredError(HeadraceError):
     """The broker no longer holds the offset from which the job must go on."""
 
     code = "offset_expired"
+
+
+class LeaseLostError(HeadraceError):
+    """A driver could not renew its lease in time: another one may have taken over."""
+
+    code = "lease_lost"
+    retriable = True
 
 
 class JobFailedError(HeadraceError):

@@ -204,6 +204,16 @@ class JobSettings:
         shown="those of the system",
     )
 
+    lease_expiry: timedelta = setting(
+        timedelta(seconds=60),
+        doc="On RocketMQ: how long brokers keep a lock without a word; a driver publishes only while"
+        " it holds one, and its successor may have to wait so long. Theirs is the property"
+        " rocketmq.broker.rebalance.lockMaxLiveTime.",
+        unit="duration",
+        shown="60 s",
+        minimum=timedelta(seconds=1),
+    )
+
     def __post_init__(self) -> None:
         validate(self)
         if isinstance(self.start, datetime) and self.start.tzinfo is None:

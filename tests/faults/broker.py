@@ -102,16 +102,16 @@ def running_broker(
         broker.kill()
 
 
-def send(address: str, lines: Sequence[str]) -> None:
+def send(address: str, lines: Sequence[str], mark: str = "") -> None:
     """Send lines to the queues of the source topic in turn."""
     with Client(address) as client:
-        send_lines(client, lines)
+        send_lines(client, lines, mark)
 
 
-def send_lines(client: Client, lines: Sequence[str]) -> None:
+def send_lines(client: Client, lines: Sequence[str], mark: str = "") -> None:
     """As :func:`send`, over a connection that is there."""
     producer = Producer(client)
-    for number, queue in enumerate(client.queues(LINES, for_="write")):
+    for number, queue in enumerate(client.queues(LINES + mark, for_="write")):
         part = [line.encode() for line in lines[number::QUEUES]]
         if part:
             producer.send_columns(queue, pa.array(part, pa.binary()))

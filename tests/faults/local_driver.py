@@ -76,6 +76,7 @@ class LocalDriver:
         migrate: Migrations | None = None,
         stores: StoreFactory | None = None,
         life: int = 0,
+        name: str = "local",
         **more: Any,
     ) -> None:
         given: dict[str, Any] = {"partitions": PARTITIONS} | more
@@ -88,7 +89,8 @@ class LocalDriver:
         self._job = make_connection(job, settings, namesrv, stores)
         queues = prepare_topics(self._job)
         failpoint("job.before_open")
-        answer = self._job.transactions.open("local")
+        # Drivers of one name count as one driver that begins anew: none waits for another's lease.
+        answer = self._job.transactions.open(name)
         failpoint("job.opened")
         self.epoch = answer.epoch
         self.record: CommitRecord = settled_record(
@@ -158,7 +160,8 @@ class LocalDriver:
             yield from share.to_batches()
 
     def close(self) -> None:
-        """Close the connections of the driver and of its tasks."""
+        """End the epoch, and close the connections of the driver and of its tasks."""
+        self._job.transactions.close()
         self._job.close()
         for key in [key for key in worker._connections if key[1] == self._handle.digest]:
             worker._connections.pop(key).close()

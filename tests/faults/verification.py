@@ -8,14 +8,17 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
+import pyarrow as pa
 
-from headrace import serdes
+from headrace import Topology, serdes
 from headrace.client import Client, PullConsumer
 from headrace.keys import decode_keys, key_from_properties
 from headrace.protocol.messages import StoredMessage
 from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.commit.journal.log import CommitLog, Verdict
+from headrace.runtime.commit.journal.tags import TAG, FirstCopies, parse_tags
 from headrace.runtime.state.topic import StateTopicReader
-from tests.faults.word_pipeline import EACH, LATEST, LINES, topology
+from tests.faults.word_pipeline import EACH, LATEST, LINES, pipeline
 
 _SHOWN = 5
 
@@ -39,18 +42,19 @@ class Results:
     committed: Mapping[str, int | None]
 
 
-def read_results(namesrv: str) -> Results:
-    """Read all topics of the job."""
+def read_results(namesrv: str, mark: str = "") -> Results:
+    """Read all topics of the job, as a reader does who takes only what is committed."""
+    job = pipeline(mark)
     with Client(namesrv) as client:
-        consumer = PullConsumer(client, topology.name)
-        sources = client.queues(LINES)
-        commits = list(_messages(client, topology.commit_topic))
+        consumer = PullConsumer(client, job.name)
+        sources = client.queues(LINES + mark)
+        commits = list(_messages(client, job.commit_topic))
         history = [msgspec.json.decode(each.body, type=CommitRecord) for each in commits]
         return Results(
-            lines=[message.body.decode() for message in _messages(client, LINES)],
-            latest=_by_word(client, LATEST),
-            each=_by_word(client, EACH),
-            states={store: _state(client, store) for store in topology.state_topics},
+            lines=[message.body.decode() for message in _messages(client, LINES + mark)],
+            latest=_by_word(client, LATEST + mark),
+            each=_by_word(client, EACH + mark),
+            states={store: _state(client, job, store) for store in job.state_topics},
             history=history,
             places=[each.queue_offset for each in commits],
             ends={queue.name: consumer.end_offset(queue) for queue in sources},
@@ -86,20 +90,30 @@ def _messages(client: Client, topic: str) -> Iterator[StoredMessage]:
             yield from result.messages()
 
 
+def first_copies(messages: Iterator[StoredMessage]) -> Iterator[StoredMessage]:
+    """Leave late repetitions out, of which each queue tells by the tags on RocketMQ."""
+    queues: dict[int, FirstCopies] = defaultdict(FirstCopies)
+    for message in messages:
+        tag = message.properties.get(TAG)
+        column = pa.array([None if tag is None else tag.encode()], pa.binary())
+        if queues[message.queue_id].among(parse_tags(column))[0]:
+            yield message
+
+
 def _by_word(client: Client, topic: str) -> dict[str, list[int]]:
     # A word has one queue, so the order in the queue is the order of publication.
     values: dict[str, list[int]] = defaultdict(list)
-    for message in _messages(client, topic):
+    for message in first_copies(_messages(client, topic)):
         values[key_from_properties(message.properties)].append(int(message.body))
     return values
 
 
-def _state(client: Client, store: str) -> dict[str, int]:
-    topic = topology.state_topics[store]
+def _state(client: Client, job: Topology, store: str) -> dict[str, int]:
+    topic = job.state_topics[store]
     queues = sorted(client.queues(topic))
     consumer = PullConsumer(client)
     reader = StateTopicReader(
-        consumer, topology.state_topics, {topic: [queue.name for queue in queues]}
+        consumer, job.state_topics, {topic: [queue.name for queue in queues]}, job.name
     )
     found: dict[str, int] = {}
     for number, queue in enumerate(queues):
@@ -164,6 +178,8 @@ def _offset_problems(results: Results) -> Iterator[str]:
 def history_problems(history: list[CommitRecord], places: list[int] | None = None) -> Iterator[str]:
     """Hold a commit topic against its rules: epochs only rise, each batch follows the last.
 
+    On RocketMQ anybody may append a record; those that do not count are left out here.
+
     Compaction removes records that a newer one of the same key, the epoch and kind, replaced: so
     many offsets are missing then in front of a commit as batches are.
 
@@ -176,7 +192,13 @@ def history_problems(history: list[CommitRecord], places: list[int] | None = Non
     epoch = batch = 0
     after = 0
     offsets: Mapping[str, int] = {}
+    log = CommitLog()
     for place, record in zip(places, history, strict=True):
+        if (
+            record.driver and log.feed(place, record) is not Verdict.VALID
+        ) or record.kind == "close":
+            after = place + 1
+            continue
         what = f"record {place} of the commit topic ({record.kind} {record.epoch}/{record.batch})"
         missing = place - after
         expected = (epoch + 1, batch) if record.kind == "open" else (epoch, batch + 1 + missing)

@@ -6,16 +6,22 @@ result that is lost or published twice shows in both, and in the second one by i
 
 from __future__ import annotations
 
-from headrace import StreamBuilder, serdes
+from headrace import StreamBuilder, Topology, serdes
 
 LINES, LATEST, EACH = "lines", "latest", "each"
 
-builder = StreamBuilder("kill-test")
-words = (
-    builder.source(LINES, serdes.string)
-    .flat_map_values(lambda line: line.split())
-    .key_by(lambda word: word)
-)
-words.count(name="count-latest").to_stream().sink(LATEST, serdes.json)
-words.count(name="count-each", emit="each").to_stream().sink(EACH, serdes.json)
-topology = builder.build()
+
+def pipeline(mark: str = "") -> Topology:
+    """Make the job; where several share a cluster, each has a mark on its name and its topics."""
+    builder = StreamBuilder(f"kill-test{mark}")
+    words = (
+        builder.source(LINES + mark, serdes.string)
+        .flat_map_values(lambda line: line.split())
+        .key_by(lambda word: word)
+    )
+    words.count(name="count-latest").to_stream().sink(LATEST + mark, serdes.json)
+    words.count(name="count-each", emit="each").to_stream().sink(EACH + mark, serdes.json)
+    return builder.build()
+
+
+topology = pipeline()

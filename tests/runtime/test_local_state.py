@@ -29,7 +29,9 @@ class FakeTopic:
     def append(self, changes: ChangeSet) -> None:
         self.messages += zip(changes.keys, changes.values, strict=True)
 
-    def read(self, store: str, partition: int, start: int, end: int) -> Iterator[StateTopicBlock]:
+    def read(
+        self, store: str, partition: int, start: int, end: int, batch: int | None = None
+    ) -> Iterator[StateTopicBlock]:
         for at in range(start, end, 2):
             part = self.messages[at : min(at + 2, end)]
             self.read_messages += len(part)

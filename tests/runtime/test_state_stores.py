@@ -47,7 +47,9 @@ class Topic:
     def __init__(self) -> None:
         self.messages: list[tuple[bytes, bytes | None]] = []
 
-    def read(self, store: str, partition: int, start: int, end: int) -> Iterator[StateTopicBlock]:
+    def read(
+        self, store: str, partition: int, start: int, end: int, batch: int | None = None
+    ) -> Iterator[StateTopicBlock]:
         part = self.messages[start:end]
         if part:
             yield StateTopicBlock([key for key, _ in part], [value for _, value in part], end)

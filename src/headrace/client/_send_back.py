@@ -107,7 +107,7 @@ class SendBack(AsyncProducer):
         )
         fields |= {"j": str(times), "l": str(self._max_times)}
         choose = self._chooser(again.topic, None, None)
-        await self._send(choose, RequestCode.SEND_MESSAGE_V2, fields, body, 1, size)
+        await self._send(choose, Command(RequestCode.SEND_MESSAGE_V2, fields, body), 1, size)
 
 
 def _level(outcome: Outcome) -> int | None:

@@ -101,7 +101,12 @@ class AsyncProducer:
         return ProducerStatistics(self._messages, self._bytes, self._requests)
 
     async def send(
-        self, message: Message, queue: MessageQueue | None = None, *, by_key: bool = True
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        *,
+        by_key: bool = True,
+        once: bool = False,
     ) -> SendResult:
         """Send one message.
 
@@ -110,6 +115,9 @@ class AsyncProducer:
         queue
             Where to; by default the queue that belongs to the message's sharding key, else to its
             key, or with ``by_key=False`` or without a key all queues in turn.
+        once
+            Try once: a failure that may pass leaves open whether the message has arrived, but it
+            cannot have arrived twice.
 
         Raises
         ------
@@ -118,7 +126,7 @@ class AsyncProducer:
         TopicNotFoundError
             If the topic does not exist.
         """
-        return await self._send_one(message, queue, by_key=by_key)
+        return await self._send_one(message, queue, by_key=by_key, once=once)
 
     async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send one message without an answer: fast, once, and nobody tells whether it arrived.
@@ -183,6 +191,7 @@ class AsyncProducer:
         *,
         properties: pa.BinaryArray | None = None,
         born: int | None = None,
+        once: bool = False,
     ) -> list[SendResult]:
         """Send an Arrow column of bodies to one queue, in order, without an object per message.
 
@@ -196,6 +205,9 @@ class AsyncProducer:
             All properties of each message, raw, instead of ``keys``.
         born
             When the messages were made, in ms since 1970; now, if not given.
+        once
+            Try each request once: after a failure that may pass, what arrived is a beginning of
+            the messages, none of them twice.
 
         Raises
         ------
@@ -212,7 +224,9 @@ class AsyncProducer:
         for batch in encode_batch_columns(bodies, properties, self.client.settings.batch_size):
             self._check_size(queue.topic, len(batch.body))
             results.append(
-                await self._send_batch(queue.topic, choose, batch.body, batch.count, born)
+                await self._send_batch(
+                    queue.topic, choose, batch.body, batch.count, born, once=once
+                )
             )
         return results
 
@@ -224,12 +238,15 @@ class AsyncProducer:
         *,
         by_key: bool = True,
         flag: int = 0,
+        once: bool = False,
     ) -> SendResult:
         # All tries carry the same id, by which a message that arrived twice can be told.
         unique_key = self._unique_keys.take()
         fields, body, size = self._encoded(message, {**(extra or {}), UNIQ_KEY: unique_key}, flag)
         choose = self._chooser(message.topic, queue, _key_of(message) if by_key else None)
-        result = await self._send(choose, RequestCode.SEND_MESSAGE_V2, fields, body, 1, size)
+        result = await self._send(
+            choose, Command(RequestCode.SEND_MESSAGE_V2, fields, body), 1, size, once=once
+        )
         return replace(result, message_id=unique_key)
 
     def _encoded(
@@ -251,32 +268,33 @@ class AsyncProducer:
         body: Buffer,
         count: int,
         born: int | None,
+        *,
+        once: bool = False,
     ) -> SendResult:
         fields = self._fields(topic, 0, born, "")
         fields["m"] = "true"
-        return await self._send(
-            choose, RequestCode.SEND_BATCH_MESSAGE, fields, body, count, len(body)
-        )
+        command = Command(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        return await self._send(choose, command, count, len(body), once=once)
 
     async def _send(
         self,
         choose: _Chooser,
-        code: RequestCode,
-        fields: dict[str, str],
-        body: Buffer,
+        command: Command,
         count: int,
         size: int,
+        *,
+        once: bool = False,
     ) -> SendResult:
         async def attempt() -> SendResult:
             queue = await choose()
             broker = await self.client.broker_of(queue)
-            ext = fields | {"e": str(queue.queue_id), "n": broker}
+            ext = command.ext | {"e": str(queue.queue_id), "n": broker}
             answer = await self.client.ask_queue_once(
-                queue, Command(code, ext, body), expect=_STORED
+                queue, Command(command.code, ext, command.body), expect=_STORED
             )
             return _result(queue, answer, count)
 
-        result = await self.client.retry(attempt)
+        result = await attempt() if once else await self.client.retry(attempt)
         self._messages += count
         self._bytes += size
         self._requests += 1

@@ -69,6 +69,25 @@ class MessageColumns:
     def __len__(self) -> int:
         return len(self.queue_offset)
 
+    def before(self, offset: int) -> MessageColumns:
+        """Take the messages below an offset of their queue."""
+        count = int(np.searchsorted(self.queue_offset, offset))
+        return self if count == len(self) else self.take(np.arange(len(self)) < count)
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> MessageColumns:
+        """Take those messages that are chosen."""
+        rows = pa.array(chosen)
+        return MessageColumns(
+            self.queue_offset[chosen],
+            self.position[chosen],
+            self.born[chosen],
+            self.stored[chosen],
+            self.queue_id[chosen],
+            self.sys_flag[chosen],
+            self.body.filter(rows),
+            self.properties.filter(rows),
+        )
+
     def property(self, name: str) -> pa.BinaryArray:
         """Read one property of every message, null where a message does not have it."""
         return property_column(self.properties, name)

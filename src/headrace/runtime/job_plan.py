@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.broker import BrokerTransactions
-from headrace.runtime.commit.plain import PlainTransactions, sender
+from headrace.runtime.commit.journal.lease import LeaseTimes
+from headrace.runtime.commit.journal.transactions import JournalTransactions
+from headrace.runtime.commit.sending import sender
 from headrace.runtime.sources.patterns import PatternTopics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.interface import StorePlace
@@ -45,15 +47,25 @@ class JobPlan:
     #: Makes the state stores, where they are of a user's own kind.
     stores: StoreFactory | None = field(default=None, kw_only=True)
 
-    def own_store(self, topic: StateTopic) -> Callable[[str, int], StateStore] | None:
-        """Give what makes a store of a user's own kind, by operator and partition."""
+    def own_store(
+        self, topic: StateTopic, batch: int | None = None
+    ) -> Callable[[str, int], StateStore] | None:
+        """Give what makes a store of a user's own kind, by operator and partition.
+
+        Parameters
+        ----------
+        topic
+            Where stores are read from.
+        batch
+            The last committed batch; nothing of a later one is read.
+        """
         factory = self.stores
         if factory is None:
             return None
 
         def made(operator: str, partition: int) -> StateStore:
             def entries(start: int, end: int) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-                for block in topic.read(operator, partition, start, end):
+                for block in topic.read(operator, partition, start, end, batch):
                     yield block.keys, block.values
 
             folder = self.state_root / operator / str(partition) / "own"
@@ -159,10 +171,10 @@ class JobConnection:
     def transactions(self) -> Transactions:
         """Open, stage, commit, publish on this cluster."""
         plan = self.plan
-        send = sender(self.client)
+        direct = sender(self.client) if plan.settings.guarantee == "at_least_once" else None
         if not plan.embedded:
-            return PlainTransactions(self.client, self.consumer, plan.job, send)
-        direct = send if plan.settings.guarantee == "at_least_once" else None
+            times = LeaseTimes.of(plan.settings.lease_expiry)
+            return JournalTransactions(self.client, self.consumer, plan.job, direct, times)
         commit_topic = plan.topology.commit_topic
         return BrokerTransactions(Jobs(self.client, commit_topic), plan.job, commit_topic, direct)
 
@@ -170,7 +182,7 @@ class JobConnection:
     def state_home(self) -> StateHome:
         """The job's committed state."""
         plan = self.plan
-        return StateHome(plan.job, self.client, self.transactions, exact=plan.embedded)
+        return StateHome(plan.job, self.client, self.transactions, tagged=not plan.embedded)
 
     def close(self) -> None:
         """Close the connection."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from contextlib import ExitStack
@@ -16,6 +14,7 @@ import msgspec
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
 from headrace.failpoints import failpoint
+from headrace.runtime.commit.journal.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.sources.starts import starting_offsets
 from headrace.runtime.state.checks import settled_record
@@ -108,6 +107,7 @@ class StreamJob:
         self._batch_failure: HeadraceError | None = None
         self._record: CommitRecord | None = None
         self._stages = 1
+        self._driver = str(DriverName.here())
         self._epoch = 0
         self._epoch_is_over = False
         self._opened = ExitStack()
@@ -135,13 +135,14 @@ class StreamJob:
             opened.callback(connection.close)
             self._topics = JobTopics(connection, prepare_topics(connection))
             session = get_session(self.settings)
+            opened.callback(connection.transactions.close)
             self._open(connection)
             self._handle = pickle_plan(connection.plan)
             lease = Lease(
                 connection.client,
                 connection.plan.job,
                 connection.plan.topology.commit_topic,
-                f"{socket.gethostname()}:{os.getpid()}:{id(self)}",
+                self._driver,
             )
             lease.keep()
             opened.callback(lease.release)
@@ -308,7 +309,7 @@ class StreamJob:
 
     def _open(self, connection: JobConnection) -> None:
         failpoint("job.before_open")
-        answer = connection.transactions.open(f"{socket.gethostname()}:{os.getpid()}")
+        answer = connection.transactions.open(self._driver)
         failpoint("job.opened")
         self._epoch = answer.epoch
         self._epoch_is_over = False

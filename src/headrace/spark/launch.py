@@ -20,6 +20,7 @@ from headrace.errors import (
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.checks import other_partitions
 from headrace.spark.worker import PlanHandle
+from headrace.topology.names import journal_topic
 
 if TYPE_CHECKING:
     from headrace.runtime.state.interface import StoreFactory
@@ -137,6 +138,11 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     if plan.topology.commit_topic not in known:
         admin.create_topic(plan.topology.commit_topic, queues=1, attributes=_COMPACTION)
     _queues(job, plan.topology.commit_topic, f"job '{plan.job}' commits to")
+    if not plan.embedded:
+        journal = journal_topic(plan.job)
+        if journal not in known:
+            admin.create_topic(journal, queues=plan.settings.partitions)
+        _queues(job, journal, f"job '{plan.job}' stages in topic '{journal}'")
     return queues
 
 

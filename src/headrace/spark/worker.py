@@ -93,15 +93,16 @@ def make_task(
         number=0 if task_context is None else task_context.taskAttemptId(),
     )
     failpoint("task.begun")
-    topic = StateTopicReader(job.consumer, plan.state_topics, control.queues)
+    tags_of = None if plan.embedded else plan.job
+    topic = StateTopicReader(job.consumer, plan.state_topics, control.queues, tags_of)
     context = RuntimeContext(
         control=control,
         partition=partition,
         finder=finder,
-        copies=LocalCopies(plan.state_root, topic, exact=plan.embedded),
+        copies=LocalCopies(plan.state_root, topic),
         plan=plan.stages,
         state_topics=plan.state_topics,
-        own_store=plan.own_store(topic),
+        own_store=plan.own_store(topic, control.batch - 1),
         attempt=attempt.number,
         instances=job.instances,
     )

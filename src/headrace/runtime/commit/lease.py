@@ -38,21 +38,33 @@ class Lease:
         The job, and its commit topic.
     owner
         Names this process, differently for each lease.
+    renewal
+        Seconds between two renewals.
     """
 
-    def __init__(self, client: Client, job: str, commit_topic: str, owner: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        job: str,
+        commit_topic: str,
+        owner: str,
+        *,
+        renewal: float = _RENEWAL,
+    ) -> None:
         self._client = client
         self._job = job
         self._topic = commit_topic
         self._owner = owner
+        self._renewal = renewal
         self._over = threading.Event()
         self._keeper: threading.Thread | None = None
 
     def acquire(self) -> bool:
         """Lock the commit topic, or renew the lock; tell whether it is ours."""
         queue = self._queue()
+        body = self._body(queue, self._owner)
         answer = self._client.ask_broker(
-            queue.broker, partial(Command, RequestCode.LOCK_BATCH_MQ, {}, self._body(queue))
+            queue.broker, partial(Command, RequestCode.LOCK_BATCH_MQ, {}, body)
         )
         return bool(loads(answer.payload, LockResult).granted)
 
@@ -72,6 +84,9 @@ class Lease:
 
     def keep(self) -> None:
         """Hold the lease in the background, as soon as it is free, until it is released."""
+        if self._keeper is not None:
+            return
+        self._over.clear()
         self._keeper = threading.Thread(target=self._renew, name="headrace-lease", daemon=True)
         self._keeper.start()
 
@@ -80,9 +95,15 @@ class Lease:
         self._over.set()
         if self._keeper is not None:
             self._keeper.join()
+            self._keeper = None
+        self.release_for(self._owner)
+
+    def release_for(self, owner: str) -> None:
+        """Give back the lease of an owner that cannot do so itself."""
         try:
             queue = self._queue()
-            command = partial(Command, RequestCode.UNLOCK_BATCH_MQ, {}, self._body(queue))
+            body = self._body(queue, owner)
+            command = partial(Command, RequestCode.UNLOCK_BATCH_MQ, {}, body)
             self._client.ask_broker(queue.broker, command)
         except HeadraceError as error:
             logger.debug("the lease of job %s ends by itself: %s", self._job, error)
@@ -93,12 +114,12 @@ class Lease:
                 self.acquire()
             except HeadraceError as error:
                 logger.debug("the lease of job %s was not renewed: %s", self._job, error)
-            if self._over.wait(_RENEWAL):
+            if self._over.wait(self._renewal):
                 return
 
     def _queue(self) -> MessageQueue:
         return self._client.queues(self._topic, for_="write")[0]
 
-    def _body(self, queue: MessageQueue) -> bytes:
+    def _body(self, queue: MessageQueue, owner: str) -> bytes:
         ref = QueueRef(queue.topic, queue.broker, queue.queue_id)
-        return dumps(LockRequest(consumer_group=self._job, client_id=self._owner, mq_set=[ref]))
+        return dumps(LockRequest(consumer_group=self._job, client_id=owner, mq_set=[ref]))

@@ -112,3 +112,9 @@ class Transactions(Protocol):
 
     def publish(self, record: CommitRecord) -> None:
         """Bring a committed batch to its topics; repeating it is harmless."""
+
+    def is_published(self, record: CommitRecord) -> bool:
+        """Tell whether the topics of a committed batch show all of it."""
+
+    def close(self) -> None:
+        """End the epoch in order: this driver tries nothing more."""

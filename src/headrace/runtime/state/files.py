@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from headrace.errors import StateError
+from headrace.runtime.commit.journal.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.rescaling import layout_of
 from headrace.runtime.state.steps import StateStep
@@ -67,7 +66,7 @@ def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
             f"job '{home.job}' has no state of an operator '{operator}'",
             hint=f"it has state of {', '.join(last.stores) or 'none'}",
         )
-    owner = f"import@{socket.gethostname()}:{os.getpid()}"
+    owner = str(DriverName.here())
     lease = Lease(home.client, home.job, commit_topic(home.job), owner)
     lease.require()
     try:
@@ -78,6 +77,7 @@ def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
         step.replace(operator, entries, None if layout.everywhere else layout.places)
         step.commit(record)
     finally:
+        home.transactions.close()
         lease.release()
     return len(entries)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Self
 
 from headrace.client import Admin, Client, Jobs, MessageQueue, PullConsumer
-from headrace.errors import StateError, TopicNotFoundError
+from headrace.errors import RequestTimeoutError, StateError, TopicNotFoundError
 from headrace.runtime.commit.broker import BrokerTransactions
-from headrace.runtime.commit.plain import PlainTransactions, sender
+from headrace.runtime.commit.journal.transactions import JournalTransactions
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.topic import StateTopicReader
 from headrace.topology.names import commit_topic, state_topic
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.runtime.commit.transactions import Transactions
 
 __all__ = ["StateHome"]
+
+_PATIENCE, _POLL = 30.0, 0.05
 
 
 class StateHome:
@@ -32,28 +35,28 @@ class StateHome:
         Connection to the cluster.
     transactions
         Open, commit and publish on that cluster.
-    exact
-        Whether state topics hold committed changes and nothing else.
+    tagged
+        Whether state topics hold messages with tags: on RocketMQ.
     """
 
     def __init__(
-        self, job: str, client: Client, transactions: Transactions, *, exact: bool
+        self, job: str, client: Client, transactions: Transactions, *, tagged: bool
     ) -> None:
         self.job = job
         self.client = client
         self.transactions = transactions
         self.consumer = PullConsumer(client, job)
-        self._exact = exact
+        self._tagged = tagged
 
     @classmethod
     def of(cls, job: str, client: Client) -> Self:
         """Find the state of a job on a cluster of either kind."""
         if Admin(client).is_headrace():
             topic = commit_topic(job)
-            return cls(job, client, BrokerTransactions(Jobs(client, topic), job, topic), exact=True)
-        consumer = PullConsumer(client, job)
-        plain = PlainTransactions(client, consumer, job, sender(client))
-        return cls(job, client, plain, exact=False)
+            broker = BrokerTransactions(Jobs(client, topic), job, topic)
+            return cls(job, client, broker, tagged=False)
+        journal = JournalTransactions(client, PullConsumer(client, job), job)
+        return cls(job, client, journal, tagged=True)
 
     def record(self) -> CommitRecord:
         """Give the job's newest commit record.
@@ -75,6 +78,27 @@ class StateHome:
             )
         return record
 
+    def published_record(self) -> CommitRecord:
+        """Give the newest commit record of which state topics show everything.
+
+        Raises
+        ------
+        StateError
+            The job has committed nothing.
+        RequestTimeoutError
+            Its last batch is committed, and nobody publishes it.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        while not self.transactions.is_published(record := self.record()):
+            if time.monotonic() > deadline:
+                raise RequestTimeoutError(
+                    f"batch {record.batch} of job '{self.job}' is committed, and its state is not"
+                    " in the state topics yet",
+                    hint="its driver has stopped in between: start the job, which finishes it",
+                )
+            time.sleep(_POLL)
+        return record
+
     def queues(self, store: str) -> list[QueueName]:
         """Give the queues of a store's state topic, in the order of the partitions."""
         topic = state_topic(self.job, store)
@@ -88,5 +112,5 @@ class StateHome:
         """Open the state stores below a folder, brought up to a commit from their topics."""
         topics = {store: state_topic(self.job, store) for store in stores}
         queues = {topics[store]: self.queues(store) for store in stores}
-        reader = StateTopicReader(self.consumer, topics, queues)
-        return LocalCopies(root, reader, exact=self._exact)
+        job = self.job if self._tagged else None
+        return LocalCopies(root, StateTopicReader(self.consumer, topics, queues, job))

@@ -63,8 +63,10 @@ class StateTopicBlock:
 class StateTopic(Protocol):
     """Reads one queue of a state topic."""
 
-    def read(self, store: str, partition: int, start: int, end: int) -> Iterator[StateTopicBlock]:
-        """Give the messages of [start, end) in order."""
+    def read(
+        self, store: str, partition: int, start: int, end: int, batch: int | None = None
+    ) -> Iterator[StateTopicBlock]:
+        """Give the messages of [start, end) in order, none of a batch after ``batch``."""
 
 
 class Copy:
@@ -113,15 +115,11 @@ class LocalCopies:
         Folder of the job's state; made when it is missing.
     topic
         Where a copy that cannot be brought up to date locally is read from.
-    exact
-        Whether the topic holds committed changes and nothing else.  A stock RocketMQ also holds
-        those of attempts that failed; then a content that differs is taken as it is.
     """
 
-    def __init__(self, root: Path, topic: StateTopic, *, exact: bool = True) -> None:
+    def __init__(self, root: Path, topic: StateTopic) -> None:
         self._root = root
         self._topic = topic
-        self._exact = exact
 
     def open(
         self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
@@ -224,9 +222,7 @@ class LocalCopies:
     def _catch_up(self, database: Rdict, mark: _Mark, summary: StateSummary) -> bool:
         count, checksum = mark.count, mark.checksum
         base = _RocksBase(database)
-        for block in self._topic.read(
-            summary.store, summary.partition, mark.end_offset, summary.end_offset
-        ):
+        for block in self._read(summary, mark.end_offset):
             latest = dict(zip(block.keys, block.values, strict=True))
             keys, news = list(latest), list(latest.values())
             olds = list(base.get_many(keys))
@@ -240,6 +236,10 @@ class LocalCopies:
         database.put(_MARK_KEY, msgspec.msgpack.encode(_mark_of(summary)))
         return True
 
+    def _read(self, summary: StateSummary, start: int) -> Iterator[StateTopicBlock]:
+        place = summary.store, summary.partition
+        return self._topic.read(*place, start, summary.end_offset, summary.batch)
+
     def _replay(self, database: Rdict, folder: Path, summary: StateSummary) -> None:
         logger.info(
             "restoring store %s, partition %d: %d state messages",
@@ -251,12 +251,12 @@ class LocalCopies:
         _delete_all(database)
         failpoint("state.replay.emptied")
         with _Progress(folder, summary) as progress:
-            for block in self._topic.read(summary.store, summary.partition, 0, summary.end_offset):
+            for block in self._read(summary, 0):
                 _write(database, block.keys, block.values, None)
                 progress.reached(block.next_offset)
                 failpoint("state.replay.block")
         found = _content(database)
-        if found != (summary.count, summary.checksum) and self._exact:
+        if found != (summary.count, summary.checksum):
             raise StateMismatchError(
                 f"the state topic of store '{summary.store}', partition {summary.partition}, holds"
                 f" {found[0]} keys with checksum {found[1]:016x}, but the commit of batch"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin
 from headrace.errors import ConfigurationError, StateError
+from headrace.runtime.commit.journal.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state.steps import StateStep
@@ -51,12 +50,13 @@ def rescale(
     last = home.record()
     for store in _stores(last):
         layout_of(last, store)
-    owner = f"rescale@{socket.gethostname()}:{os.getpid()}"
+    owner = str(DriverName.here())
     lease = Lease(home.client, home.job, commit_topic(home.job), owner)
     lease.require()
     try:
         return last if last.partitions == partitions else _moved(home, partitions, progress, owner)
     finally:
+        home.transactions.close()
         lease.release()
 
 

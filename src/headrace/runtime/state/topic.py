@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,8 @@ import pyarrow.compute as pc
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.keys import EXACT_KEY, KEYS
+from headrace.runtime.commit.journal.guards import JournalGuards
+from headrace.runtime.commit.journal.tags import TAG, FirstCopies, parse_tags
 from headrace.runtime.state.local import StateTopicBlock
 from headrace.runtime.state.store import decode_entries
 
@@ -24,6 +27,7 @@ __all__ = ["StateTopicReader", "entries"]
 _BLOCK_BYTES = 8 << 20
 #: RIP-58 marks a delete by this property where the body may not be empty.
 _DELETE_MARKER = "empty_body"
+_GUARDS = JournalGuards.from_environment()
 
 
 class StateTopicReader:
@@ -37,6 +41,9 @@ class StateTopicReader:
         Topic of each store.
     queues
         Queues of each topic, in the order of the partitions.
+    tags_of
+        The job whose tags the messages have, on RocketMQ.  There, offsets count the messages that
+        the job published, and a queue may hold more: late repetitions, which are left out.
     """
 
     def __init__(
@@ -44,25 +51,45 @@ class StateTopicReader:
         consumer: PullConsumer,
         topics: Mapping[str, str],
         queues: Mapping[str, list[QueueName]],
+        tags_of: str | None = None,
     ) -> None:
         self._consumer = consumer
         self._topics = topics
         self._queues = queues
+        self._tags_of = tags_of
 
-    def read(self, store: str, partition: int, start: int, end: int) -> Iterator[StateTopicBlock]:
-        """Give the messages of [start, end) in order."""
+    def read(
+        self, store: str, partition: int, start: int, end: int, batch: int | None = None
+    ) -> Iterator[StateTopicBlock]:
+        """Give the messages of [start, end) in order, none of a batch after ``batch``."""
         queue = MessageQueue.parse(self._queues[self._topics[store]][partition])
+        if self._tags_of is not None:
+            yield from self._tagged(queue, start, end, batch)
+            return
         for result in self._consumer.blocks(queue, start, end, max_bytes=_BLOCK_BYTES):
-            columns = result.columns()
-            yield entries(columns, end)
+            yield entries(result.columns().before(end), end)
+
+    def _tagged(
+        self, queue: MessageQueue, start: int, end: int, batch: int | None
+    ) -> Iterator[StateTopicBlock]:
+        """Read on to the queue's end: what the job published may lie behind repetitions."""
+        first_copies = FirstCopies()
+        stop = self._consumer.end_offset(queue)
+        for result in self._consumer.blocks(queue, start, stop, max_bytes=_BLOCK_BYTES):
+            columns = result.columns().before(stop)
+            tags = parse_tags(columns.property(TAG))
+            wanted = first_copies.among(tags) if _GUARDS.first_copies else np.ones(len(tags), bool)
+            if batch is not None:
+                wanted &= tags.batch <= batch
+            block = entries(columns if wanted.all() else columns.take(wanted), end)
+            yield replace(block, next_offset=min(int(columns.queue_offset[-1]) + 1, end))
 
 
 def entries(columns: MessageColumns, end: int) -> StateTopicBlock:
-    """Turn state messages below an offset into entries; a delete has the value None."""
-    wanted = int(np.searchsorted(columns.queue_offset, end))
-    bodies = columns.body.slice(0, wanted)
-    next_offset = int(columns.queue_offset[wanted - 1]) + 1 if wanted else end
-    properties = columns.property(_DELETE_MARKER).slice(0, wanted)
+    """Turn state messages into entries; a delete has the value None."""
+    bodies = columns.body
+    next_offset = int(columns.queue_offset[-1]) + 1 if len(columns) else end
+    properties = columns.property(_DELETE_MARKER)
     live = pc.and_(pc.greater(pc.binary_length(bodies), 0), pc.is_null(properties))
     if pc.all(live).as_py() in (True, None):
         keys, values = decode_entries(bodies)

@@ -92,7 +92,7 @@ class StateView(StateLook):
     @contextmanager
     def _bases(self, key: bytes | None = None) -> Iterator[list[StateBase]]:
         """Open the partitions as of the last commit."""
-        record = self._home.record()
+        record = self._home.published_record()
         wanted = None if key is None else self._layout.place(key, record.partitions)
         if self._layout.everywhere:
             wanted = 0

@@ -11,6 +11,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from headrace.client import MessageQueue, PullConsumer
 from headrace.errors import HeadraceError, OffsetExpiredError, StateError
 from headrace.failpoints import failpoint
@@ -179,6 +181,8 @@ class BatchRunner:
         """Hand the next batch over; tell whether there was one."""
         record = self._transactions.plan([], {}, 0, 0).record
         assert record is not None, "a job is opened before it commits"
+        # On RocketMQ a batch is published after its commit.
+        record = msgspec.structs.replace(record, batch=min(record.batch, self._wanted))
         queues = self._queues()
         ends = {queue.name: at for queue, at in self._consumer.end_offsets(queues).items()}
         begins = {**dict.fromkeys(ends, 0), **self._begins}

@@ -1,0 +1,102 @@
+"""Names of drivers: who opened an epoch, and whether that process is gone for certain."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+__all__ = ["DriverName"]
+
+_FORM = re.compile(
+    r"(?P<host>[^:/@]*):(?P<pid>\d+)@(?P<boot>[^/]*)/(?P<space>[^/]*)/(?P<start>\d*)/(?P<mark>\w+)"
+)
+_PROC = Path("/proc")
+#: Place of a process's start time in its line of numbers, behind the name.
+_START = 19
+
+
+@dataclass(frozen=True, slots=True)
+class DriverName:
+    """Names one driver in one process, and nothing else ever.
+
+    Examples
+    --------
+    >>> name = DriverName.here()
+    >>> DriverName.parse(str(name)) == name
+    True
+    >>> name.is_dead()
+    False
+    """
+
+    host: str
+    pid: int
+    #: Changes when the machine starts anew; empty where the system does not tell.
+    boot: str
+    #: The space that the process id is of: containers have their own.
+    space: str
+    #: When the process started, as the system counts: process ids are used again.
+    start: str
+    #: Tells drivers in one process apart.
+    mark: str
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}@{self.boot}/{self.space}/{self.start}/{self.mark}"
+
+    @classmethod
+    def here(cls) -> Self:
+        """Make a name for a driver in this process."""
+        pid = os.getpid()
+        return cls(
+            host=re.sub("[^A-Za-z0-9._-]", "-", socket.gethostname()),
+            pid=pid,
+            boot=_boot(),
+            space=_space(),
+            start=_start_of(pid) or "",
+            mark=uuid.uuid4().hex[:8],
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read a name back; None where it is none."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            return None
+        host, pid, *others = found.groups()
+        return cls(host, int(pid), *others)
+
+    def is_dead(self) -> bool:
+        """Tell whether the process is gone; True only where this machine can prove it."""
+        if not self.boot or not self.space or not self.start:
+            return False
+        if (self.boot, self.space) != (_boot(), _space()):
+            return False
+        return _start_of(self.pid) != self.start
+
+
+def _boot() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _space() -> str:
+    try:
+        return str((_PROC / "self/ns/pid").stat().st_ino)
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str | None:
+    """Give when a process started; None where there is none, or only what is left of it."""
+    try:
+        line = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    state, *numbers = line.rpartition(")")[2].split()
+    return None if state in "ZX" else numbers[_START - 1]

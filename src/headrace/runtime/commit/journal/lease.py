@@ -1,0 +1,194 @@
+"""The lease of a driver on RocketMQ: the broker's lock on the commit topic, and how long it holds.
+
+Epochs keep two drivers from committing, but nobody can take back what an old one still publishes.
+So a driver publishes only while it holds the lease, and its successor waits until it has surely
+stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from headrace.errors import LeaseLostError
+from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.lease import Lease
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+    from headrace.runtime.commit.journal.topic import CommitTopic
+
+__all__ = ["DriverLease", "LeaseTimes", "remaining_wait"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 0.5
+#: How long a request of a process that has died may still be on its way.
+_UNDER_WAY = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How long a lease lasts, in seconds.
+
+    Examples
+    --------
+    >>> LeaseTimes(60.0)
+    LeaseTimes(expiry=60.0)
+    >>> LeaseTimes(60.0).renewal, LeaseTimes(60.0).trusted
+    (20.0, 45.0)
+    """
+
+    #: Brokers give a lock to others after so long without a word.
+    expiry: float = 60.0
+
+    @classmethod
+    def of(cls, expiry: timedelta) -> LeaseTimes:
+        """Take the time from a setting."""
+        return cls(expiry.total_seconds())
+
+    @property
+    def renewal(self) -> float:
+        """Pause between two renewals."""
+        return self.expiry / 3
+
+    @property
+    def trusted(self) -> float:
+        """How old a renewal may be for the lease to count as held."""
+        return self.expiry * 3 / 4
+
+
+def remaining_wait(
+    times: LeaseTimes, *, granted_for: float | None, ended: bool, dead_for: float | None
+) -> float | None:
+    """Say how much longer a successor waits, in seconds; None: until something happens.
+
+    Parameters
+    ----------
+    granted_for
+        How long it has held the lock; None: it does not.
+    ended
+        Its predecessor ended in order, or there was none.
+    dead_for
+        How long its predecessor is known to be dead; None: it may live.
+
+    Examples
+    --------
+    >>> times = LeaseTimes(60.0)
+    >>> remaining_wait(times, granted_for=5.0, ended=False, dead_for=None)
+    55.0
+    >>> remaining_wait(times, granted_for=0.0, ended=True, dead_for=None)
+    0.0
+    """
+    if granted_for is None:
+        return None
+    if ended:
+        return 0.0
+    if dead_for is not None:
+        return max(0.0, _UNDER_WAY - dead_for)
+    return max(0.0, times.expiry - granted_for)
+
+
+class DriverLease(Lease):
+    """The lease of one driver.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster.
+    job, commit_topic
+        The job, and its commit topic.
+    owner
+        The driver's name, as its open record has it.
+    times
+        How long a lease lasts.
+    """
+
+    def __init__(
+        self, client: Client, job: str, commit_topic: str, owner: str, times: LeaseTimes
+    ) -> None:
+        super().__init__(client, job, commit_topic, owner, renewal=times.renewal)
+        self._times = times
+        #: When the request was sent that was last granted.
+        self._renewed: float | None = None
+
+    def acquire(self) -> bool:
+        """Lock the commit topic, or renew the lock; tell whether it is ours."""
+        asked = _now()
+        granted = super().acquire()
+        if granted:
+            self._renewed = asked
+        return granted
+
+    def held(self) -> bool:
+        """Tell whether nobody else can have the lease now."""
+        return self._renewed is not None and _now() - self._renewed < self._times.trusted
+
+    def check(self) -> None:
+        """Make sure that nobody else can have the lease now.
+
+        Raises
+        ------
+        LeaseLostError
+            It was not renewed in time.
+        """
+        if not self.held():
+            raise LeaseLostError(
+                f"the driver of job '{self._job}' could not renew its lease on the commit topic for"
+                f" {self._times.trusted:g} s: another driver may have taken over",
+                hint="was this process stopped, or the broker of the commit topic away?",
+            )
+
+    def take(self, topic: CommitTopic) -> None:
+        """Wait until the lease is ours, and the driver before this one has surely stopped."""
+        granted: float | None = None
+        dead: float | None = None
+        said = ""
+        while True:
+            log = topic.refresh()
+            predecessor = DriverName.parse(log.driver)
+            ended = log.record is None or log.closed or log.driver == self._owner
+            if dead is None and predecessor is not None and predecessor.is_dead():
+                dead = _now()
+                self.release_for(log.driver)
+            granted = (_now() if granted is None else granted) if self.acquire() else None
+            wait = remaining_wait(
+                self._times,
+                granted_for=None if granted is None else _now() - granted,
+                ended=ended,
+                dead_for=None if dead is None else _now() - dead,
+            )
+            if wait == 0.0:
+                return
+            what = "until it ends" if wait is None else "for a while"
+            if what != said and (wait is None or wait > _UNDER_WAY):
+                self._say(wait, log.driver or "of an older release")
+                said = what
+            time.sleep(_LOOK if wait is None else min(_LOOK, wait))
+
+    def _say(self, wait: float | None, driver: str) -> None:
+        if wait is None:
+            logger.warning(
+                "job %s: another driver (%s) runs, or ended without a word less than %g s ago;"
+                " waiting for its lease",
+                self._job,
+                driver,
+                self._times.expiry,
+            )
+        else:
+            logger.warning(
+                "job %s: the driver before this one (%s) may still run somewhere; going on in"
+                " %.0f s, when it has surely stopped",
+                self._job,
+                driver,
+                wait,
+            )
+
+
+def _now() -> float:
+    """Read a clock that also goes on while the machine sleeps."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)

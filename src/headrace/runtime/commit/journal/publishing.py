@@ -1,0 +1,289 @@
+"""Publishing on RocketMQ: what a commit names goes from the journal to its topics, once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.client import Client, MessageQueue, Producer, PullConsumer
+from headrace.errors import HeadraceError, JobFailedError, OffsetExpiredError
+from headrace.failpoints import failpoint
+from headrace.protocol.messages import Message
+from headrace.runtime.commit.journal.chunks import decode_chunk, part_of, pieces
+from headrace.runtime.commit.journal.tags import TAG, encode_tags, parse_tags
+from headrace.runtime.commit.journal.topic import await_shown
+
+if TYPE_CHECKING:
+    from headrace.protocol.transactions import CommitRecord, QueueName, StagedPart
+    from headrace.runtime.commit.transactions import QueueMessages
+
+__all__ = ["Publisher", "totals"]
+
+logger = logging.getLogger(__name__)
+
+#: Chunks that are read at once: so much of a batch is in memory.
+_WINDOW = 8
+_THREADS = 8
+_REQUEST_BYTES = 1 << 20
+#: A chunk is read by itself, however large.
+_CHUNK_READ = 8 << 20
+#: How long a request whose answer was lost may still be on its way.
+_UNDER_WAY = 1.0
+
+
+def totals(parts: Sequence[StagedPart]) -> Counter[QueueName]:
+    """Count the messages of a batch by target queue."""
+    found: Counter[QueueName] = Counter()
+    for part in parts:
+        found.update(part.counts)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Messages for one queue, and the place of the first in its sequence."""
+
+    first: int
+    messages: QueueMessages
+
+
+class Publisher:
+    """The one publisher of a job.
+
+    Each target queue gets the messages of a batch in one order, each request after the one before
+    it was answered: what is there of a batch is always a beginning of it.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster.
+    consumer
+        Reads the journal and the ends of target queues.
+    job, journal
+        The job and its journal topic.
+    check
+        Raises where nothing may be sent any more; asked before every send.
+    reads_tails
+        Whether target queues are looked at after a doubt; without it messages arrive twice.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        consumer: PullConsumer,
+        job: str,
+        journal: str,
+        check: Callable[[], None],
+        *,
+        reads_tails: bool = True,
+    ) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._producer = Producer(client)
+        self._job = job
+        self._journal = journal
+        self._check = check
+        self._reads_tails = reads_tails
+        self._threads: ThreadPoolExecutor | None = None
+        #: Where target queues end, as far as this driver knows.
+        self._ends: dict[QueueName, int] = {}
+        self._states: set[QueueName] = set()
+
+    def known_ends(self, queues: Sequence[QueueName]) -> dict[QueueName, int]:
+        """Give offsets of target queues below which no message of a later batch is."""
+        unknown = [MessageQueue.parse(queue) for queue in queues if queue not in self._ends]
+        if unknown:
+            found = self._consumer.end_offsets(unknown)
+            self._ends.update({queue.name: end for queue, end in found.items()})
+        return {queue: self._ends[queue] for queue in queues}
+
+    def publish(self, record: CommitRecord, *, doubtful: bool) -> None:
+        """Bring a committed batch to its topics.
+
+        Parameters
+        ----------
+        doubtful
+            Some of it may be there.
+        """
+        wanted = totals(record.parts)
+        failpoint("journal.publish.begin")
+        self._states = set()
+        done = self._sent_before(record, wanted) if doubtful else dict.fromkeys(wanted, 0)
+        if any(done[queue] < count for queue, count in wanted.items()):
+            self._copy(record, wanted, done)
+        states = {MessageQueue.parse(queue): self._ends[queue] for queue in self._states}
+        if states:
+            # Tasks of the next batch may read them at once.
+            await_shown(self._consumer, states)
+        failpoint("journal.publish.done")
+
+    def is_published(self, record: CommitRecord) -> bool:
+        """Tell whether all of a batch is shown in its topics."""
+        wanted = totals(record.parts)
+        return self._tails(record, wanted) == wanted
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    @property
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, "headrace-publish")
+        return self._threads
+
+    def _copy(
+        self, record: CommitRecord, wanted: Mapping[QueueName, int], done: Mapping[QueueName, int]
+    ) -> None:
+        sequences: Counter[QueueName] = Counter()
+        places = list(_places(record.parts))
+        windows = [places[at : at + _WINDOW] for at in range(0, len(places), _WINDOW)]
+        reads = self._read(windows[0]) if windows else []
+        for number in range(len(windows)):
+            found = [run for read in reads for run in read.result()]
+            # The next ones are read while these are sent.
+            reads = self._read(windows[number + 1]) if number + 1 < len(windows) else []
+            shares: dict[QueueName, list[_Run]] = defaultdict(list)
+            for messages in found:
+                queue = messages.queue
+                shares[queue].append(_Run(sequences[queue], messages))
+                sequences[queue] += len(messages)
+                if messages.is_state:
+                    self._states.add(queue)
+            sends = [
+                self._pool.submit(self._send_all, record, runs, done[queue])
+                for queue, runs in shares.items()
+            ]
+            _finish(sends)
+        if sequences != wanted:
+            raise JobFailedError(
+                f"the journal of job '{self._job}' holds other messages for batch {record.batch}"
+                " than its commit names",
+                hint="was the journal topic made anew, or written by somebody else?",
+            )
+
+    def _read(
+        self, places: Sequence[tuple[MessageQueue, int]]
+    ) -> list[Future[list[QueueMessages]]]:
+        return [self._pool.submit(self._chunk, queue, offset) for queue, offset in places]
+
+    def _chunk(self, queue: MessageQueue, offset: int) -> list[QueueMessages]:
+        try:
+            for result in self._consumer.blocks(queue, offset, offset + 1, max_bytes=_CHUNK_READ):
+                for message in result.messages():
+                    if message.queue_offset == offset:
+                        return list(decode_chunk(message.body))
+        except OffsetExpiredError as error:
+            raise OffsetExpiredError(
+                f"job '{self._job}' has committed a batch that is not wholly published, and its"
+                f" journal no longer holds the rest: {error.message}",
+                hint="restore the journal topic from a replica, or start the job under a new name;"
+                " for the future, raise the brokers' fileReservedTime above the longest time that"
+                " the job may stand still",
+            ) from error
+        raise JobFailedError(f"queue {queue} of the journal has no message {offset}")
+
+    def _send_all(self, record: CommitRecord, runs: Sequence[_Run], done: int) -> None:
+        for run in runs:
+            skipped = min(max(0, done - run.first), len(run.messages))
+            first = run.first + skipped
+            for piece in pieces(part_of(run.messages, skipped), _REQUEST_BYTES):
+                self._send(record, _Run(first, piece))
+                first += len(piece)
+
+    def _send(self, record: CommitRecord, run: _Run) -> None:
+        """Send a request's worth; after a doubt, what of it did not arrive."""
+        deadline = time.monotonic() + self._client.settings.retry_timeout.total_seconds()
+        queue, rest = MessageQueue.parse(run.messages.queue), run
+        while len(rest.messages):
+            self._check()
+            try:
+                self._send_once(record, queue, rest)
+                break
+            except HeadraceError as error:
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+                logger.warning("publishing to %s goes on after: %s", queue, error)
+            arrived = max(0, self._arrived(record, queue.name) - rest.first)
+            rest = _Run(rest.first + arrived, part_of(rest.messages, arrived))
+        failpoint("journal.publish.sent")
+
+    def _send_once(self, record: CommitRecord, queue: MessageQueue, run: _Run) -> None:
+        messages = run.messages
+        tagged = encode_tags(messages.properties, self._job, record.batch, run.first, len(messages))
+        *_, last = self._producer.send_columns(
+            queue, messages.bodies, properties=tagged, born=int(messages.times[-1]), once=True
+        )
+        self._ends[queue.name] = last.offset + last.count
+
+    # After a doubt
+
+    def _sent_before(
+        self, record: CommitRecord, queues: Collection[QueueName]
+    ) -> dict[QueueName, int]:
+        """Count what is there of a batch, by queue."""
+        if not self._reads_tails:
+            return dict.fromkeys(queues, 0)
+        self._settle({MessageQueue.parse(queue).broker for queue in queues})
+        return self._tails(record, queues)
+
+    def _arrived(self, record: CommitRecord, queue: QueueName) -> int:
+        """Count what is there of a batch in a queue after a request whose answer was lost."""
+        if not self._reads_tails:
+            return 0
+        time.sleep(_UNDER_WAY)
+        self._settle({MessageQueue.parse(queue).broker})
+        return self._tail(record, queue)
+
+    def _settle(self, brokers: set[str]) -> None:
+        """Wait until brokers show everything that they have stored.
+
+        They show messages in the order in which they store them, of all topics together.
+        """
+        marks: dict[MessageQueue, int] = {}
+        for queue in self._client.queues(self._journal, for_="write"):
+            if queue.broker in brokers:
+                brokers = brokers - {queue.broker}
+                sent = self._producer.send(Message(topic=self._journal, body=b"\0"), queue)
+                marks[queue] = sent.offset + 1
+        if marks:
+            await_shown(self._consumer, marks)
+
+    def _tails(self, record: CommitRecord, queues: Collection[QueueName]) -> dict[QueueName, int]:
+        look = partial(self._tail, record)
+        return dict(zip(queues, self._pool.map(look, queues), strict=True))
+
+    def _tail(self, record: CommitRecord, name: QueueName) -> int:
+        """Count the messages of a batch in a queue: one more than the highest sequence."""
+        queue, found = MessageQueue.parse(name), 0
+        end = self._consumer.end_offset(queue)
+        begin = max(record.published.get(name, 0), self._consumer.begin_offset(queue))
+        if begin < end:
+            for result in self._consumer.blocks(queue, begin, end):
+                tags = parse_tags(result.columns().property(TAG))
+                mine = tags.sequence[tags.of(self._job) & (tags.batch == record.batch)]
+                found = max(found, int(mine.max()) + 1 if len(mine) else 0)
+        self._ends[name] = max(end, self._ends.get(name, 0))
+        return found
+
+
+def _places(parts: Sequence[StagedPart]) -> Iterator[tuple[MessageQueue, int]]:
+    """Give the chunks of a batch in the order in which they are published."""
+    for part in sorted(parts, key=lambda part: (part.stage, part.partition)):
+        queue = MessageQueue.parse(part.journal)
+        for offset in part.places:
+            yield queue, offset
+
+
+def _finish(sends: Sequence[Future[None]]) -> None:
+    """Wait for all, and raise the first failure: none goes on after that."""
+    wait(sends)
+    for send in sends:
+        send.result()

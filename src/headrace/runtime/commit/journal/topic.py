@@ -1,0 +1,104 @@
+"""The commit topic on RocketMQ: records appended, and read back by the rule of the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+
+import msgspec
+
+from headrace.client import Client, MessageQueue, Producer, PullConsumer
+from headrace.errors import RequestTimeoutError
+from headrace.protocol.messages import Message
+from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.commit.journal.log import CommitLog, Verdict, record_key
+
+__all__ = ["CommitTopic", "await_shown"]
+
+logger = logging.getLogger(__name__)
+
+#: How long a stored record may take until readers see it: brokers index what they have stored.
+_SHOWN, _SHOWN_POLL = timedelta(seconds=30), 0.002
+
+
+class CommitTopic:
+    """The commit topic of one job.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster.
+    consumer
+        Reads the topic.
+    topic
+        Its name.
+    """
+
+    def __init__(self, client: Client, consumer: PullConsumer, topic: str) -> None:
+        self.log = CommitLog()
+        self._client = client
+        self._consumer = consumer
+        self._producer = Producer(client)
+        self._topic = topic
+        self._reading = threading.Lock()
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Its one queue."""
+        return self._client.queues(self._topic)[0]
+
+    def refresh(self) -> CommitLog:
+        """Read what was appended since the last look."""
+        with self._reading:
+            queue = self.queue
+            end = self._consumer.end_offset(queue)
+            start = self.log.next_offset or self._consumer.begin_offset(queue)
+            if end > start:
+                for result in self._consumer.blocks(queue, start, end):
+                    for message in result.messages():
+                        record = msgspec.json.decode(message.body, type=CommitRecord)
+                        if self.log.feed(message.queue_offset, record) is Verdict.VOID:
+                            logger.info("void record of %s: %s", self._topic, _named(record))
+        return self.log
+
+    def append(self, record: CommitRecord, attempt: int = 0, *, once: bool = False) -> None:
+        """Append a record, wait until readers see it, and read up to it.
+
+        Parameters
+        ----------
+        attempt
+            Which attempt to open an epoch it is: each has a key of its own.
+        once
+            Try once; see :meth:`AsyncProducer.send`.
+        """
+        message = Message(
+            topic=self._topic, body=msgspec.json.encode(record), keys=record_key(record, attempt)
+        )
+        sent = self._producer.send(message, by_key=False, once=once)
+        await_shown(self._consumer, {sent.queue: sent.offset + 1})
+        self.refresh()
+
+
+def await_shown(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> None:
+    """Wait until queues show what is stored in them.
+
+    Raises
+    ------
+    RequestTimeoutError
+        They did not, for half a minute.
+    """
+    deadline = time.monotonic() + _SHOWN.total_seconds()
+    while hidden := [q for q, end in consumer.end_offsets(list(ends)).items() if end < ends[q]]:
+        if time.monotonic() > deadline:
+            raise RequestTimeoutError(
+                f"message {ends[hidden[0]] - 1} of {hidden[0]} is stored, but not shown after"
+                f" {_SHOWN.total_seconds():g} s",
+                hint="look at the broker's log: its consume queues are far behind",
+            )
+        time.sleep(_SHOWN_POLL)
+
+
+def _named(record: CommitRecord) -> str:
+    return f"{record.kind} of epoch {record.epoch}, batch {record.batch}, by {record.driver}"

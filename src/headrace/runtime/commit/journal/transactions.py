@@ -1,0 +1,238 @@
+"""Transactions on a stock RocketMQ, which has none over several messages.
+
+What a batch makes waits in the journal topic; one commit record names it; then one publisher, the
+driver, copies it to its topics.  The order of the commit topic decides what is committed, tags
+tell what is published, and a lease keeps two publishers apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.client import Client, MessageQueue, Producer, PullConsumer
+from headrace.errors import FencedError, HeadraceError, PredecessorMismatchError
+from headrace.failpoints import failpoint
+from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer, PlanAnswer
+from headrace.runtime.commit.journal.guards import JournalGuards
+from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
+from headrace.runtime.commit.journal.publishing import Publisher, totals
+from headrace.runtime.commit.journal.ranges import read_ranges
+from headrace.runtime.commit.journal.staging import JournalWriter
+from headrace.runtime.commit.journal.topic import CommitTopic
+from headrace.topology.names import commit_topic, journal_topic
+
+if TYPE_CHECKING:
+    from headrace.runtime.commit.journal.log import CommitLog
+    from headrace.runtime.commit.journal.staging import Send
+    from headrace.runtime.commit.transactions import Attempt, BatchEnd, StageWriter
+
+__all__ = ["JournalTransactions"]
+
+logger = logging.getLogger(__name__)
+
+#: How long an append whose answer was lost may still be on its way.
+_UNDER_WAY = 1.0
+
+
+class JournalTransactions:
+    """Open, stage, commit, publish with ordinary messages.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster.
+    consumer
+        Reads topics, and writes the group's offsets.
+    job
+        Name of the job.
+    send
+        Sends output at once instead of staging it (at least once); state is staged all the same.
+    times
+        How long the driver's lease lasts.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        consumer: PullConsumer,
+        job: str,
+        send: Send | None = None,
+        times: LeaseTimes | None = None,
+    ) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._producer = Producer(client)
+        self._job = job
+        self._send = send
+        self._times = times or LeaseTimes()
+        self._guards = JournalGuards.from_environment()
+        self._topic = CommitTopic(client, consumer, commit_topic(job))
+        self._publisher = Publisher(
+            client,
+            consumer,
+            job,
+            journal_topic(job),
+            self._check_lease,
+            reads_tails=self._guards.publish_tail,
+        )
+        self._lease: DriverLease | None = None
+        self._driver = ""
+        #: Our newest record; and whether something of its batch may be published, or all of it.
+        self._last: CommitRecord | None = None
+        self._doubtful = True
+        self._published = -1
+
+    def open(self, driver: str) -> OpenAnswer:
+        """Begin a new epoch, once the driver before this one has surely stopped."""
+        log = self._topic.refresh()
+        if self._last is not None and log.epoch > self._last.epoch:
+            raise self._fenced(log, self._last.epoch)
+        if self._lease is None:
+            self._driver = driver
+            topic = commit_topic(self._job)
+            self._lease = DriverLease(self._client, self._job, topic, driver, self._times)
+        if self._guards.lease:
+            self._lease.take(self._topic)
+        self._lease.keep()
+        if log.closed or log.record is None:
+            # Who ends in order has published everything.
+            self._published = log.batch
+        self._last = self._append_open(log)
+        if self._published != self._last.batch:
+            self._doubtful = True
+            self._publish(self._last)
+        return OpenAnswer(epoch=self._last.epoch, record=self._last)
+
+    def plan(
+        self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
+    ) -> PlanAnswer:
+        """Read how far every queue has come."""
+        ranges = read_ranges(self._client, self._consumer, topics, offsets, limit, wait)
+        return PlanAnswer(
+            record=self._topic.refresh().record,
+            begins=ranges.begins,
+            ends=ranges.ends,
+            latest=ranges.latest,
+            position=0,
+            clock=_now(),
+        )
+
+    def writer(self, attempt: Attempt) -> StageWriter:
+        """Stage in the journal, in the queue of the attempt's partition."""
+        queues = sorted(self._client.queues(journal_topic(self._job), for_="write"))
+        queue = queues[attempt.partition % len(queues)]
+        return JournalWriter(attempt, queue, self._producer, self._send)
+
+    def commit(self, end: BatchEnd) -> CommitAnswer:
+        """Append the commit record, and read back whether it counts."""
+        log = self._topic.refresh()
+        self._check_epoch(log, end.record.epoch)
+        if log.batch >= end.record.batch and log.epoch == end.record.epoch:
+            return CommitAnswer(batch=log.batch, already=True, position=0)
+        if log.batch != end.previous:
+            raise PredecessorMismatchError(
+                f"batch {end.record.batch} of job '{self._job}' builds on batch {end.previous}, but"
+                f" batch {log.batch} is the last one"
+            )
+        self._check_lease()
+        record = msgspec.structs.replace(
+            end.record,
+            driver=self._driver,
+            parts=end.parts,
+            published=self._publisher.known_ends(list(totals(end.parts))),
+        )
+        failpoint("journal.commit.before")
+        self._topic.append(record)
+        failpoint("journal.commit.appended")
+        self._check_epoch(log, record.epoch)
+        self._last, self._doubtful = record, False
+        return CommitAnswer(batch=record.batch, already=False, position=0)
+
+    def publish(self, record: CommitRecord) -> None:
+        """Bring a committed batch to its topics, then write the group's offsets."""
+        if self._last is not None and self._published < self._last.batch:
+            self._publish(self._last)
+        self._consumer.commit(
+            {MessageQueue.parse(name): offset for name, offset in record.offsets.items()}
+        )
+
+    def is_published(self, record: CommitRecord) -> bool:
+        """Tell whether the topics of a committed batch show all of it."""
+        if record.batch > self._published:
+            if not (self._topic.log.closed or self._publisher.is_published(record)):
+                return False
+            self._published = record.batch
+        return True
+
+    def close(self) -> None:
+        """End the epoch in order, so that the next driver need not wait."""
+        self._publisher.close()
+        if self._lease is None or self._last is None:
+            return
+        try:
+            log = self._topic.refresh()
+            if log.epoch == self._last.epoch and log.driver == self._driver:
+                assert log.record is not None
+                if self._published == log.batch and not log.closed:
+                    record = msgspec.structs.replace(log.record, kind="close", timestamp=_now())
+                    self._topic.append(record)
+        except HeadraceError as error:
+            logger.warning("the next driver of job %s has to wait: %s", self._job, error)
+        self._lease.release()
+        self._lease = self._last = None
+
+    def _append_open(self, log: CommitLog) -> CommitRecord:
+        """Append open records until one of ours is the newest."""
+        deadline = time.monotonic() + self._client.settings.retry_timeout.total_seconds()
+        epoch = log.epoch + 1
+        for attempt in itertools.count():
+            last = log.record or CommitRecord(job=self._job, kind="commit", epoch=0, batch=0)
+            epoch = last.epoch + 1
+            record = msgspec.structs.replace(
+                last, kind="open", epoch=epoch, driver=self._driver, timestamp=_now()
+            )
+            logger.info("driver %s opens epoch %d of job %s", self._driver, epoch, self._job)
+            try:
+                self._topic.append(record, attempt, once=True)
+            except HeadraceError as error:
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+                logger.warning("opening job %s goes on after: %s", self._job, error)
+                time.sleep(_UNDER_WAY)
+                self._topic.refresh()
+            if log.epoch > last.epoch:
+                break
+        if log.driver != self._driver or log.record is None:
+            raise self._fenced(log, epoch)
+        return log.record
+
+    def _publish(self, record: CommitRecord) -> None:
+        doubtful, self._doubtful = self._doubtful, True
+        self._publisher.publish(record, doubtful=doubtful)
+        self._published = record.batch
+
+    def _check_epoch(self, log: CommitLog, epoch: int) -> None:
+        ours = log.epoch == epoch and log.driver == self._driver
+        if self._guards.read_back and not ours:
+            raise self._fenced(log, epoch)
+
+    def _check_lease(self) -> None:
+        if self._guards.lease and self._lease is not None:
+            self._lease.check()
+
+    def _fenced(self, log: CommitLog, epoch: int) -> FencedError:
+        return FencedError(
+            f"job '{self._job}' was taken over: this driver has epoch {epoch}, epoch {log.epoch} is"
+            f" open by {log.driver or 'another one'}",
+            hint="only one driver of a job runs at a time; stop the other one if it is not meant",
+        )
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
