@@ -13,9 +13,9 @@ from tests.faults.word_pipeline import pipeline
 def main(namesrv: str, folder: str, mark: str, lease: str = "60 s", batch: str = "20") -> None:
     """Do what there is to do, and end in order."""
     name = str(DriverName.here())
-    job = pipeline(mark)
-    settings = {"job": job, "name": name, "lease_expiry": lease}
-    with LocalDriver(namesrv, Path(folder), int(batch), **settings) as driver:
+    with LocalDriver(
+        namesrv, Path(folder), int(batch), job=pipeline(mark), name=name, lease_expiry=lease
+    ) as driver:
         print(f"open {driver.epoch}", flush=True)
         print(f"batches {driver.catch_up()}", flush=True)
 
