@@ -15,7 +15,7 @@ import pytest
 
 from headrace.client import Admin, Client, PullConsumer
 from headrace.failpoints import ENVIRONMENT_VARIABLE
-from headrace.runtime.commit.journal.tags import TAG
+from headrace.protocol.journal_tags import TAG
 from tests.clusters import Cluster
 from tests.faults.broker import QUEUES, make_lines, send
 from tests.faults.verification import problems, read_results

@@ -13,10 +13,10 @@ import pyarrow as pa
 from headrace import Topology, serdes
 from headrace.client import Client, PullConsumer
 from headrace.keys import decode_keys, key_from_properties
+from headrace.protocol.commit_log import CommitLog, Verdict
+from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
 from headrace.protocol.messages import StoredMessage
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.commit.journal.log import CommitLog, Verdict
-from headrace.runtime.commit.journal.tags import TAG, FirstCopies, parse_tags
 from headrace.runtime.state.topic import StateTopicReader
 from tests.faults.word_pipeline import EACH, LATEST, LINES, pipeline
 

@@ -32,30 +32,36 @@ class Verdict(enum.Enum):
 def record_key(record: CommitRecord, attempt: int = 0) -> str:
     """Name what a record may replace when the topic is compacted.
 
-    No record has the key of one that could count in its place: every attempt of every driver to
-    open an epoch has a key of its own, and of an epoch's commits the latest 64 are kept.
+    No record has the key of one that could count in its place: nothing is appended twice under one
+    key, and of an epoch's commits the latest 64 are kept.
+
+    Parameters
+    ----------
+    attempt
+        How many appends of the driver were not answered before.
 
     Examples
     --------
     >>> from headrace.protocol.transactions import CommitRecord
     >>> record_key(CommitRecord(job="j", kind="commit", epoch=3, batch=70))
     '3-commit-6'
-    >>> record_key(CommitRecord(job="j", kind="open", epoch=4, batch=70, driver="host:1"))
-    '4-open-host:1'
+    >>> record_key(CommitRecord(job="j", kind="open", epoch=4, batch=70, driver="host:1"), 2)
+    '4-open-host:1-2'
     """
+    again = f"-{attempt}" if attempt else ""
     match record.kind:
         case "open":
-            again = f"-{attempt}" if attempt else ""
             return f"{record.epoch}-open-{record.driver}{again}"
         case "commit":
-            return f"{record.epoch}-commit-{record.batch % _KEPT}"
-    return f"{record.epoch}-{record.kind}"
+            return f"{record.epoch}-commit-{record.batch % _KEPT}{again}"
+    return f"{record.epoch}-{record.kind}{again}"
 
 
 class CommitLog:
     """Says what counts of a commit topic that is read from its first record on.
 
-    * An *open* counts when its epoch is the next one: the first driver that appends it wins.
+    * An *open* counts when its epoch is the next one and it builds on the last batch: the first
+      driver that appends it wins.
     * A *commit* counts when its epoch is the newest, its driver the one that opened it, and its
       batch the next one.
     * A *close* of the newest epoch says that its driver has ended in order.
@@ -115,7 +121,7 @@ class CommitLog:
         if record.kind == "open":
             return self._judge_open(record, hole=hole)
         if record.epoch > self.epoch:
-            return Verdict.VALID if hole and self.record is None else Verdict.VOID
+            return Verdict.VALID if hole else Verdict.VOID
         if record.epoch < self.epoch or record.driver != self.driver:
             return Verdict.VOID
         if record.kind == "close":
@@ -128,5 +134,8 @@ class CommitLog:
     def _judge_open(self, record: CommitRecord, *, hole: bool) -> Verdict:
         if record.epoch == self.epoch and record.driver == self.driver:
             return Verdict.REPEATED
-        follows = record.epoch == self.epoch + 1 or (hole and self.record is None)
-        return Verdict.VALID if follows else Verdict.VOID
+        if hole and self.record is None:
+            return Verdict.VALID
+        # One that was written before the last commit came would take it back.
+        builds = record.batch == self.batch or (hole and record.batch > self.batch)
+        return Verdict.VALID if builds and record.epoch == self.epoch + 1 else Verdict.VOID

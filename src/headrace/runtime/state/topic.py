@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.keys import EXACT_KEY, KEYS
+from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
 from headrace.runtime.commit.journal.guards import JournalGuards
-from headrace.runtime.commit.journal.tags import TAG, FirstCopies, parse_tags
 from headrace.runtime.state.local import StateTopicBlock
 from headrace.runtime.state.store import decode_entries
 

@@ -146,9 +146,12 @@ class DriverLease(Lease):
         """Wait until the lease is ours, and the driver before this one has surely stopped."""
         granted: float | None = None
         dead: float | None = None
-        said = ""
+        said, epoch = "", -1
         while True:
             log = topic.refresh()
+            if log.epoch != epoch:
+                # Whoever has opened meanwhile is the one to wait for.
+                epoch, granted, dead = log.epoch, None, None
             predecessor = DriverName.parse(log.driver)
             ended = log.record is None or log.closed or log.driver == self._owner
             if dead is None and predecessor is not None and predecessor.is_dead():

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
 from headrace.errors import HeadraceError, JobFailedError, OffsetExpiredError
 from headrace.failpoints import failpoint
+from headrace.protocol.journal_tags import TAG, encode_tags, parse_tags
 from headrace.protocol.messages import Message
 from headrace.runtime.commit.journal.chunks import decode_chunk, part_of, pieces
-from headrace.runtime.commit.journal.tags import TAG, encode_tags, parse_tags
 from headrace.runtime.commit.journal.topic import await_shown
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from datetime import timedelta
 import msgspec
 
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
-from headrace.errors import RequestTimeoutError
+from headrace.errors import HeadraceError, RequestTimeoutError
+from headrace.protocol.commit_log import CommitLog, Verdict, record_key
 from headrace.protocol.messages import Message
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.commit.journal.log import CommitLog, Verdict, record_key
 
 __all__ = ["CommitTopic", "await_shown"]
 
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: How long a stored record may take until readers see it: brokers index what they have stored.
 _SHOWN, _SHOWN_POLL = timedelta(seconds=30), 0.002
+#: How long an append whose answer was lost may still be on its way, in seconds.
+_UNDER_WAY = 1.0
 
 
 class CommitTopic:
@@ -43,6 +45,8 @@ class CommitTopic:
         self._producer = Producer(client)
         self._topic = topic
         self._reading = threading.Lock()
+        #: Appends of this driver that were not answered.
+        self._doubts = 0
 
     @property
     def queue(self) -> MessageQueue:
@@ -63,22 +67,48 @@ class CommitTopic:
                             logger.info("void record of %s: %s", self._topic, _named(record))
         return self.log
 
-    def append(self, record: CommitRecord, attempt: int = 0, *, once: bool = False) -> None:
+    def append(self, record: CommitRecord) -> None:
         """Append a record, wait until readers see it, and read up to it.
 
-        Parameters
-        ----------
-        attempt
-            Which attempt to open an epoch it is: each has a key of its own.
-        once
-            Try once; see :meth:`AsyncProducer.send`.
+        After a lost answer the topic is read, and the record appended again, under another key,
+        unless it is there or can no longer count.
         """
-        message = Message(
-            topic=self._topic, body=msgspec.json.encode(record), keys=record_key(record, attempt)
-        )
-        sent = self._producer.send(message, by_key=False, once=once)
+        patience = self._client.settings.retry_timeout.total_seconds()
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                self._append_once(record)
+            except HeadraceError as error:
+                self._doubts += 1
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+                logger.warning("appending to %s goes on after: %s", self._topic, error)
+                time.sleep(_UNDER_WAY)
+            else:
+                return
+            if self._is_settled(record):
+                return
+
+    def again(self) -> None:
+        """Count an append that came too late: the next one needs a key of its own."""
+        self._doubts += 1
+
+    def _append_once(self, record: CommitRecord) -> None:
+        key = record_key(record, self._doubts)
+        body = msgspec.json.encode(record)
+        message = Message(topic=self._topic, body=body, keys=key)
+        sent = self._producer.send(message, by_key=False, once=True)
         await_shown(self._consumer, {sent.queue: sent.offset + 1})
         self.refresh()
+
+    def _is_settled(self, record: CommitRecord) -> bool:
+        """Tell whether a record counts, or never will."""
+        log = self.refresh()
+        if log.epoch != record.epoch:
+            return log.epoch > record.epoch
+        if log.driver != record.driver or record.kind == "open":
+            return True
+        return log.closed if record.kind == "close" else log.batch >= record.batch
 
 
 def await_shown(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> None:

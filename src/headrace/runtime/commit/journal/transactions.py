@@ -7,7 +7,6 @@ tell what is published, and a lease keeps two publishers apart.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Mapping
@@ -28,16 +27,13 @@ from headrace.runtime.commit.journal.topic import CommitTopic
 from headrace.topology.names import commit_topic, journal_topic
 
 if TYPE_CHECKING:
-    from headrace.runtime.commit.journal.log import CommitLog
+    from headrace.protocol.commit_log import CommitLog
     from headrace.runtime.commit.journal.staging import Send
     from headrace.runtime.commit.transactions import Attempt, BatchEnd, StageWriter
 
 __all__ = ["JournalTransactions"]
 
 logger = logging.getLogger(__name__)
-
-#: How long an append whose answer was lost may still be on its way.
-_UNDER_WAY = 1.0
 
 
 class JournalTransactions:
@@ -188,26 +184,19 @@ class JournalTransactions:
         self._lease = self._last = None
 
     def _append_open(self, log: CommitLog) -> CommitRecord:
-        """Append open records until one of ours is the newest."""
-        deadline = time.monotonic() + self._client.settings.retry_timeout.total_seconds()
-        epoch = log.epoch + 1
-        for attempt in itertools.count():
+        """Append an open record on top of the last commit that was read."""
+        while True:
             last = log.record or CommitRecord(job=self._job, kind="commit", epoch=0, batch=0)
             epoch = last.epoch + 1
             record = msgspec.structs.replace(
                 last, kind="open", epoch=epoch, driver=self._driver, timestamp=_now()
             )
             logger.info("driver %s opens epoch %d of job %s", self._driver, epoch, self._job)
-            try:
-                self._topic.append(record, attempt, once=True)
-            except HeadraceError as error:
-                if not error.retriable or time.monotonic() > deadline:
-                    raise
-                logger.warning("opening job %s goes on after: %s", self._job, error)
-                time.sleep(_UNDER_WAY)
-                self._topic.refresh()
-            if log.epoch > last.epoch:
+            self._topic.append(record)
+            if log.epoch != last.epoch:
                 break
+            # A commit of the driver before this one came in between: this one builds on it.
+            self._topic.again()
         if log.driver != self._driver or log.record is None:
             raise self._fenced(log, epoch)
         return log.record
