@@ -138,12 +138,17 @@ class Driver:
         if log.driver == self.name:
             self.epoch = log.epoch
         wanted = self.pending
-        if wanted is None or log.record is None:
-            return
-        if log.epoch > wanted.epoch or log.driver == self.name or log.batch > wanted.batch:
+        if wanted is not None and self.is_settled(log, wanted):
             self.pending = None
-            # An open that came too late: the next one needs a key of its own.
-            self.doubts += wanted.kind == "open" and self.epoch != wanted.epoch
+            # One that came too late: the next one needs a key of its own.
+            self.doubts += wanted.kind == "open" and log.epoch != wanted.epoch
+
+    def is_settled(self, log: CommitLog, wanted: CommitRecord) -> bool:
+        if wanted.kind == "open":
+            return log.epoch >= wanted.epoch or log.batch > wanted.batch
+        if log.epoch > wanted.epoch or log.closed:
+            return True
+        return wanted.kind == "commit" and log.batch >= wanted.batch
 
 
 @settings(deadline=None, max_examples=300)
