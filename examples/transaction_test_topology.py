@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,7 @@ class Split(Bolt):
 
     def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
         """Keep the collector."""
+        del context
         self.collector = collector
 
     def execute(self, taken: Tuple, /) -> None:
@@ -169,7 +171,7 @@ def run_on_spark(fuse: Path | None, folder: Path) -> str:
         settings = JobSettings(namesrv=address, data_dir=folder, partitions=2, master="local[2,4]")
         with TransactionJob(build(fuse=fuse), settings).start() as job:
             while job.statistics().batch < 3:
-                job.await_commit()
+                job.await_termination(timeout=timedelta(milliseconds=100))
             print(f"{job.statistics().restarts} roll-backs")
         return committed(address)
 

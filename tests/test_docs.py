@@ -26,7 +26,9 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 # A block that names one of these needs Spark or a broker: it is compiled, and its names are looked
 # up, but it is not run.
-NEEDS_MORE = re.compile(r"\b(StreamJob|register|spark|Client|Producer|PullConsumer|Admin)\b")
+NEEDS_MORE = re.compile(
+    r"\b(StreamJob|TransactionJob|register|spark|Client|Producer|PullConsumer|Admin)\b"
+)
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import TopologyError
 from headrace.transactions import CONFIG_KEYS, Configuration, TransactionTopologyBuilder
+from headrace.transactions.config import configuration_table
 from tests.transactions.components import Count, Pass, Words
 
 #: As JStorm has them.
@@ -87,3 +89,8 @@ def test_poison_tuples_go_where_the_configuration_says() -> None:
     (topology,) = builder.build().groups
     assert topology.operator("pass").on_error == "topic:bad"
     assert topology.dead_letter_topics == ["bad"]
+
+
+def test_the_page_has_the_table_of_keys() -> None:
+    page = Path(__file__).parents[2] / "docs" / "topologies.md"
+    assert configuration_table() in page.read_text(), "print(configuration_table()) has the new one"

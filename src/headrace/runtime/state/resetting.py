@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.errors import TopicNotFoundError
+from headrace.runtime.commit.journal.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.steps import StateStep
 from headrace.topology.names import commit_topic
@@ -47,12 +46,13 @@ def reset(home: StateHome) -> CommitRecord | None:
         return None
     if last is None or not last.batch:
         return None
-    owner = f"reset@{socket.gethostname()}:{os.getpid()}"
+    owner = str(DriverName.here())
     lease = Lease(home.client, home.job, commit_topic(home.job), owner)
     lease.require()
     try:
         return _dropped(home, owner)
     finally:
+        home.transactions.close()
         lease.release()
 
 
