@@ -105,7 +105,7 @@ class _Driver:
                 interval=plan.settings.batch_interval,
                 checkpoint=str(plan.scratch / "checkpoint"),
                 on_batch=self._on_batch,
-                ended=self._done,
+                wait=self._done.wait,
             )
         finally:
             limit.cancel()

@@ -35,6 +35,7 @@ Our exception hierarchy::
     ├── ProcessingError
     │   ├── UserCodeError
     │   ├── RollbackError
+    │   │   └── BatchTimeoutError (TimeoutError)
     │   ├── DeserializationError
     │   └── SerializationError
     ├── StateError
@@ -44,7 +45,8 @@ Our exception hierarchy::
     ├── OffsetExpiredError
     ├── LeaseLostError
     └── JobFailedError
-        └── TaskFailedError
+        ├── TaskFailedError
+        └── JavaEndedError
 
 ``code`` is a stable word for programs, ``retriable`` says whether the same call may succeed
 later.  Retries read ``retriable``, never the text.
@@ -55,6 +57,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "BatchTimeoutError",
     "BrokerBusyError",
     "BrokerError",
     "BrokerStorageError",
@@ -66,6 +69,7 @@ __all__ = [
     "GroupNotFoundError",
     "HeadraceError",
     "InvalidParameterError",
+    "JavaEndedError",
     "JavaNotFoundError",
     "JobFailedError",
     "LeaseLostError",
@@ -432,6 +436,12 @@ class RollbackError(ProcessingError):
         self.line = line
 
 
+class BatchTimeoutError(RollbackError, TimeoutError):
+    """A batch took longer than ``batch_timeout``: something in it hangs, or is too slow."""
+
+    code = "batch_timeout"
+
+
 class DeserializationError(ProcessingError):
     """A deserializer could not read a message."""
 
@@ -493,4 +503,11 @@ class TaskFailedError(JobFailedError):
     """Spark gave up on a batch; another try may succeed."""
 
     code = "task_failed"
+    retriable = True
+
+
+class JavaEndedError(JobFailedError):
+    """The Java process that runs Spark ended; the job goes on in a new one."""
+
+    code = "java_ended"
     retriable = True

@@ -103,11 +103,38 @@ class JobSettings:
         unit="records",
         minimum=1,
     )
+    max_bytes_per_batch: int = setting(
+        64 << 20,
+        doc="Most bytes of messages that one batch reads from an embedded broker, over all queues; "
+        "a larger message makes a batch of its own.",
+        unit="bytes",
+        minimum=1,
+    )
     batch_interval: timedelta = setting(
         timedelta(0),
         doc="Least time from the start of one batch to the start of the next.",
         unit="duration",
         minimum=timedelta(0),
+    )
+    batch_timeout: timedelta = setting(
+        timedelta(minutes=2),
+        doc="How long a batch may run before it is ended, rolled back and tried again.",
+        unit="duration",
+        minimum=timedelta(milliseconds=100),
+    )
+    rollback_retries: int = setting(
+        5,
+        doc="How often the job goes back to its last commit and tries again, without a commit in "
+        "between, before it stops.",
+        unit="tries",
+        minimum=0,
+    )
+    poison: str = setting(
+        "fail",
+        doc="What becomes of records that an operator without `on_error` cannot handle: stop the "
+        "job, leave them out, or send their messages to a topic in the same transaction.",
+        unit="`fail`, `skip` or `topic:NAME`",
+        pattern=r"^(fail|skip|topic:\S+)$",
     )
     start: StartPosition | datetime = setting(
         "first",

@@ -252,3 +252,41 @@ def test_cuts_that_follow_each_other_take_all_once(store: MessageStore) -> None:
         begins = cut.ends
     assert begins == cut.latest
     assert all(earlier < later for earlier, later in pairwise(positions))
+
+
+@effort(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 300)), min_size=1, max_size=40),
+    st.sampled_from([0, 1, 5, 60]),
+    st.integers(1, 4000),
+)
+def test_cuts_of_so_many_bytes_take_all_once_and_as_much_as_they_may(
+    tmp_path_factory: pytest.TempPathFactory,
+    writes: list[tuple[int, int]],
+    limit: int,
+    max_bytes: int,
+) -> None:
+    path = tmp_path_factory.mktemp("store")
+    with MessageStore.open(path, settings(segment_size=8000, index_file_units=8)) as store:
+        for number, (queue_id, size) in enumerate(writes):
+            # What others write in between does not count.
+            store.append([append_of("others", 0, [b"y" * (number % 50)])]).result()
+            store.append([append_of("lines", queue_id, [b"x" * size])]).result()
+        keys = [("lines", queue_id) for queue_id in range(4)]
+        sizes = sorted(
+            (struct.unpack_from(">q", record, 28)[0], len(record))
+            for topic, queue_id in keys
+            for record in all_records(store, topic, queue_id)
+        )
+        begins = dict.fromkeys(keys, 0)
+        done = 0
+        while (cut := store.cut(begins, limit, max_bytes)).ends != begins:
+            count = sum(cut.ends[key] - begins[key] for key in keys)
+            taken = sum(size for _, size in sizes[done : done + count])
+            assert count == 1 or taken <= max_bytes
+            assert not limit or count <= limit
+            one_more = taken + sum(size for _, size in sizes[done + count : done + count + 1])
+            assert count in (limit, len(sizes) - done) or one_more > max_bytes
+            done += count
+            begins = cut.ends
+        assert done == len(sizes)

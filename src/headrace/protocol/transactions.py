@@ -193,6 +193,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     offsets: dict[QueueName, int] = {}
     #: At most so many messages in all (0: no limit).
     limit: int = 0
+    #: At most so many bytes of messages in all, but at least one message (0: no limit).
+    max_bytes: int = 0
     #: Wait so long for a message when there is none, ms.
     wait: int = 0
 

@@ -176,7 +176,13 @@ class JobConnection:
             times = LeaseTimes.of(plan.settings.lease_expiry)
             return JournalTransactions(self.client, self.consumer, plan.job, direct, times)
         commit_topic = plan.topology.commit_topic
-        return BrokerTransactions(Jobs(self.client, commit_topic), plan.job, commit_topic, direct)
+        return BrokerTransactions(
+            Jobs(self.client, commit_topic),
+            plan.job,
+            commit_topic,
+            direct,
+            max_bytes=plan.settings.max_bytes_per_batch,
+        )
 
     @cached_property
     def state_home(self) -> StateHome:

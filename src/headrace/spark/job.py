@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Self
-
-import msgspec
 
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
-from headrace.failpoints import failpoint
-from headrace.runtime.commit.journal.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
-from headrace.runtime.sources.starts import starting_offsets
-from headrace.runtime.state.checks import settled_record
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.local import restoring
 from headrace.runtime.state.views import StateView
 from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
-from headrace.spark.coordinator import assemble
+from headrace.spark.driver import JobDriver
 from headrace.spark.job_topics import JobTopics
 from headrace.spark.launch import make_connection, pickle_plan, prepare_topics
-from headrace.spark.query import failure_of, run_query
-from headrace.spark.rows import blocks_of
-from headrace.spark.session import checkpoint_folder, get_session
-from headrace.spark.source import Launch
+from headrace.spark.session import get_session
 from headrace.spark.statistics import JobStatistics, Meter
 
 if TYPE_CHECKING:
@@ -37,23 +26,14 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-    from pyspark.sql import DataFrame
-
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state.checks import Migrations
     from headrace.runtime.state.interface import StoreFactory
-    from headrace.spark.worker import PlanHandle
     from headrace.topology import Topology
 
 __all__ = ["StreamJob"]
-
-logger = logging.getLogger(__name__)
-
-_RESTARTS = 5
-_FIRST_PAUSE = 0.5
-_POLL = 0.02
 
 
 class StreamJob:
@@ -100,19 +80,10 @@ class StreamJob:
         self._meter = Meter()
         self._connection: JobConnection | None = None
         self._supervisor: threading.Thread | None = None
-        self._stopping = threading.Event()
-        self._ended = threading.Event()
         self._changed = threading.Condition()
-        self._failure: HeadraceError | None = None
-        self._batch_failure: HeadraceError | None = None
-        self._record: CommitRecord | None = None
-        self._stages = 1
-        self._driver = str(DriverName.here())
-        self._epoch = 0
-        self._epoch_is_over = False
+        self._driver: JobDriver | None = None
         self._opened = ExitStack()
         self._views: dict[str, StateView] = {}
-        self._handle: PlanHandle | None = None
         self._batches: BatchSinks | None = None
 
     def start(self) -> Self:
@@ -133,27 +104,28 @@ class StreamJob:
             )
             connection = make_connection(self.topology, self.settings, namesrv, self._stores)
             opened.callback(connection.close)
-            self._topics = JobTopics(connection, prepare_topics(connection))
-            session = get_session(self.settings)
+            queues = prepare_topics(connection)
+            self._topics = JobTopics(connection, queues)
+            get_session(self.settings)
+            handle = pickle_plan(connection.plan)
+            driver = JobDriver(connection, handle, queues, self._migrations, self._committed)
             opened.callback(connection.transactions.close)
-            self._open(connection)
-            self._handle = pickle_plan(connection.plan)
+            driver.open()
             lease = Lease(
                 connection.client,
                 connection.plan.job,
                 connection.plan.topology.commit_topic,
-                self._driver,
+                driver.name,
             )
             lease.keep()
             opened.callback(lease.release)
-            assert self._record is not None
-            sinks = BatchSinks(connection, self._handle, session, self._record.batch)
+            sinks = BatchSinks(connection, handle, driver.batch)
             self._batches = opened.enter_context(sinks)
             self._opened = opened.pop_all()
-        self._connection = connection
-        self._stages = len(connection.plan.stages.stages)
+        self._connection, self._driver = connection, driver
         self._supervisor = threading.Thread(
             target=self._supervise,
+            args=(driver,),
             name=f"headrace-{self.topology.name}",
             daemon=True,
         )
@@ -162,8 +134,8 @@ class StreamJob:
 
     def stop(self) -> None:
         """Stop the job and wait for its end; a batch that is not committed is dropped."""
-        self._stopping.set()
-        self._ended.set()
+        if self._driver is not None:
+            self._driver.stop()
         if self._supervisor is not None:
             self._supervisor.join()
             self._supervisor = None
@@ -199,8 +171,11 @@ class StreamJob:
         """
         self._running()
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        driver = self._driver
         self._await(
-            lambda record: record.kind == "commit" and record.epoch == self._epoch,
+            lambda record: (
+                record.kind == "commit" and driver is not None and record.epoch == driver.epoch
+            ),
             deadline,
             timeout,
         )
@@ -260,6 +235,7 @@ class StreamJob:
             lag,
             (0, 0) if root is None else restoring(root),
             running=self._failure is None,
+            restarts=0 if self._driver is None else self._driver.restarts,
             batches={} if self._batches is None else self._batches.statistics(),
         )
 
@@ -282,6 +258,14 @@ class StreamJob:
             home = StateHome.of(self.topology.name, connection.client)
             self._views[operator] = self._opened.enter_context(StateView(home, operator, known))
         return self._views[operator]
+
+    @property
+    def _record(self) -> CommitRecord | None:
+        return None if self._driver is None else self._driver.record
+
+    @property
+    def _failure(self) -> HeadraceError | None:
+        return None if self._driver is None else self._driver.failure
 
     def __enter__(self) -> Self:
         return self
@@ -307,119 +291,16 @@ class StreamJob:
         if self._supervisor is None or not self._supervisor.is_alive():
             raise JobFailedError(f"job '{self.topology.name}' was stopped")
 
-    def _open(self, connection: JobConnection) -> None:
-        failpoint("job.before_open")
-        answer = connection.transactions.open(self._driver)
-        failpoint("job.opened")
-        self._epoch = answer.epoch
-        self._epoch_is_over = False
-        record = settled_record(
-            connection.state_home, answer.record, connection.plan, self._migrations
-        )
-        last = self._record
-        if last is not None and record.batch == last.batch:
-            # Without a commit since, it starts where it started, also if that was the latest.
-            record = msgspec.structs.replace(record, offsets=last.offsets)
-        offsets = starting_offsets(connection, record, restarted=last is not None)
-        self._record = msgspec.structs.replace(record, offsets=offsets)
-        if record.batch:
-            # The driver before this one may have committed a batch without publishing it.
-            connection.transactions.publish(record)
-
-    def _supervise(self) -> None:
-        pause, restarts, last_batch = _FIRST_PAUSE, 0, -1
+    def _supervise(self, driver: JobDriver) -> None:
         try:
-            while not self._stopping.is_set():
-                try:
-                    if self._epoch_is_over:
-                        self._open(self._running())
-                    self._run()
-                    return
-                except HeadraceError as error:
-                    batch = self._record.batch if self._record else 0
-                    pause, restarts = (
-                        (_FIRST_PAUSE, 0) if batch > last_batch else (pause * 2, restarts + 1)
-                    )
-                    last_batch = batch
-                    if not error.retriable or restarts >= _RESTARTS or self._stopping.is_set():
-                        raise
-                    logger.warning("job %s goes on after: %s", self.topology.name, error)
-                    self._meter.restarts += 1
-                    self._stopping.wait(pause)
-                    self._epoch_is_over = True
-        except HeadraceError as error:
-            if not self._stopping.is_set():
-                self._failure = error
-        except Exception as error:  # noqa: BLE001 - the thread's end must tell the caller
-            self._failure = JobFailedError(f"job '{self.topology.name}' failed: {error}")
+            driver.supervise()
         finally:
             with self._changed:
                 self._changed.notify_all()
 
-    def _run(self) -> None:
-        assert self._record is not None
-        assert self._handle is not None
-        launch = Launch(
-            handle=self._handle,
-            epoch=self._epoch,
-            record=msgspec.json.encode(self._record),
-            queues=self._topics.queues,
-            splits=self.settings.partitions,
-        )
-        self._batch_failure = None
-        if not self._stopping.is_set():
-            self._ended.clear()
-        with checkpoint_folder() as folder:
-            try:
-                run_query(
-                    get_session(self.settings),
-                    launch,
-                    stages=self._stages,
-                    partitions=self.settings.partitions,
-                    interval=self.settings.batch_interval,
-                    checkpoint=folder,
-                    on_batch=partial(self._on_batch, self._epoch),
-                    ended=self._ended,
-                )
-            except Exception as error:
-                if self._batch_failure is None:
-                    raise failure_of(self.topology.name, error) from error
-        if self._batch_failure is not None:
-            raise self._batch_failure
-
-    def _on_batch(self, epoch: int, frame: DataFrame, _: int) -> None:
-        """Collect what the tasks report (the batch's one action) and commit it.
-
-        A failure is kept for the supervisor, which stops the query: raised here, it would come
-        back as text inside two of Spark's own errors.
-        """
-        # A query of an older epoch may outlive the patience for its end.
-        if self._batch_failure is not None or epoch != self._epoch:
-            return
-        try:
-            table = frame.toArrow()
-            blocks = [block for batch in table.to_batches() for block in blocks_of(batch)]
-            if not blocks:
-                return
-            assert self._record is not None
-            end, summaries = assemble(
-                self._record, epoch, blocks, self._stages, int(time.time() * 1000)
-            )
-            transactions = self._running().transactions
-            failpoint("job.before_commit")
-            transactions.commit(end)
-            failpoint("job.after_commit")
-            transactions.publish(end.record)
-            failpoint("job.published")
-            self._committed(end.record, summaries)
-        except HeadraceError as error:
-            self._batch_failure = error
-            self._ended.set()
-
     def _committed(self, record: CommitRecord, summaries: list[Summary]) -> None:
         with self._changed:
             self._meter.committed(record)
-            self._record = record
             self._topics.note(summaries)
             self._changed.notify_all()
         if self._batches is not None:

@@ -52,6 +52,7 @@ def make_connection(
         state_dir=settings.local_state.resolve(),
         tls_ca=None if ca is None else ca.resolve(),
     )
+    topology = topology.with_policy(settings.poison)
     plan = JobPlan(topology, settings, namesrv, embedded=True, stores=stores)
     first = replace(plan.client_settings, connect_timeout=settings.connect_timeout)
     with Client(namesrv, first) as client:

@@ -9,13 +9,13 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import col
 
-from headrace.errors import HeadraceError, JobFailedError, TaskFailedError
+from headrace.errors import HeadraceError, JavaEndedError, JobFailedError, TaskFailedError
+from headrace.spark.dead_session import session_is_ours
 from headrace.spark.rows import ROW_SCHEMA
 from headrace.spark.source import JobSource, Launch
 from headrace.spark.stages import stage_function
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
     from datetime import timedelta
 
@@ -36,9 +36,12 @@ def run_query(
     interval: timedelta,
     checkpoint: str,
     on_batch: Callable[[DataFrame, int], None],
-    ended: threading.Event,
+    wait: Callable[[float], bool],
 ) -> None:
-    """Run a job's query until it fails or ``ended`` is set."""
+    """Run a job's query until it fails, or until ``wait`` raises or says so.
+
+    ``wait`` takes the seconds to wait, at most, and tells whether the query must end.
+    """
     frame = _plan(session, launch, stages, partitions)
     query = (
         frame.writeStream.foreachBatch(on_batch)
@@ -47,7 +50,7 @@ def run_query(
         .start()
     )
     try:
-        while not ended.wait(_LOOK_SECONDS):
+        while not wait(_LOOK_SECONDS):
             if not query.isActive:
                 query.awaitTermination()
                 return
@@ -86,9 +89,11 @@ def failure_of(job: str, error: Exception) -> HeadraceError:
         return error
     # A call into a Java process that is gone fails as a Py4JError, whatever its cause.
     if isinstance(error, (Py4JError, ConnectionError)) and not isinstance(error, Py4JJavaError):
+        what = f"the Java process that runs Spark for job '{job}' ended"
+        if session_is_ours():
+            return JavaEndedError(what, hint="nothing is lost: the job goes on in a new one")
         return JobFailedError(
-            f"the Java process that runs Spark for job '{job}' ended",
-            hint="nothing is lost: start the job again and it goes on from its last commit",
+            what, hint="nothing is lost: start the job again and it goes on from its last commit"
         )
     if isinstance(error, StreamingQueryException):
         return TaskFailedError(

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from headrace.settings import JobSettings
 
 __all__ = ["SPARK_CONFIG", "checkpoint_folder", "get_session", "scratch_folder", "sweep_scratch"]
+
+#: Jobs that share a session may all find that its Java process has ended.
+_starting = threading.Lock()
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
@@ -75,9 +79,10 @@ def get_session(settings: JobSettings) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf().setAppName("headrace").setMaster(settings.master)
     conf.setAll(list(_config(settings).items()))
-    if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
-        _start(conf, settings)
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+    with _starting:
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
+            _start(conf, settings)
+        return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def _start(conf: SparkConf, settings: JobSettings) -> None:

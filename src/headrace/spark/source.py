@@ -32,7 +32,7 @@ from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code.failures import describe_failure
 from headrace.spark.rows import ROW_SCHEMA, rows_of
-from headrace.spark.worker import PlanHandle, connection, end_of_task, make_task
+from headrace.spark.worker import PlanHandle, connection, end_of_task, limited, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -210,9 +210,10 @@ class JobReader(DataSourceStreamReader):
     def _run(self, encoded: bytes, split: Split) -> list[Block]:
         job = connection(self._launch.handle)
         control = msgspec.json.decode(encoded, type=Control)
-        blocks = run_source(
-            job, split, lambda finder: make_task(job, control, 0, split.number, finder)
-        )
+        with limited(job, control, split.number):
+            blocks = run_source(
+                job, split, lambda finder: make_task(job, control, 0, split.number, finder)
+            )
         if split.number == 0:
             blocks += control_blocks(control, len(job.plan.stages.stages))
         return blocks

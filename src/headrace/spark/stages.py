@@ -11,7 +11,14 @@ from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.control import Control
 from headrace.runtime.task import guarded
 from headrace.spark.rows import blocks_of, rows_of
-from headrace.spark.worker import PlanHandle, RemoteFinder, connection, end_of_task, make_task
+from headrace.spark.worker import (
+    PlanHandle,
+    RemoteFinder,
+    connection,
+    end_of_task,
+    limited,
+    make_task,
+)
 
 __all__ = ["stage_function"]
 
@@ -48,11 +55,12 @@ def _runner(
         job = connection(handle)
         control = msgspec.json.decode(message.payload, type=Control)
         finder = RemoteFinder(job.client, control.brokers)
-        task = make_task(job, control, stage, message.partition, finder)
-        try:
-            task.absorb(blocks)
-            return list(task.finish())
-        finally:
-            task.close()
+        with limited(job, control, message.partition):
+            task = make_task(job, control, stage, message.partition, finder)
+            try:
+                task.absorb(blocks)
+                return list(task.finish())
+            finally:
+                task.close()
 
     return run

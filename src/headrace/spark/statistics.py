@@ -94,7 +94,6 @@ class Meter:
     """Collects what :class:`JobStatistics` shows."""
 
     def __init__(self) -> None:
-        self.restarts = 0
         self._commits: deque[tuple[float, int]] = deque(maxlen=_BATCHES_IN_RATE + 1)
 
     def committed(self, record: CommitRecord) -> None:
@@ -109,6 +108,7 @@ class Meter:
         *,
         running: bool,
         batches: Mapping[str, BatchSinkStatistics],
+        restarts: int = 0,
     ) -> JobStatistics:
         """Put the numbers together."""
         commits = list(self._commits)
@@ -135,7 +135,7 @@ class Meter:
             state_bytes=sum(state.size for state in record.states) if record else 0,
             restored=restore[0],
             to_restore=restore[1],
-            restarts=self.restarts,
+            restarts=restarts,
             operators={} if record is None else operator_statistics(record, lag),
             batches=batches,
         )

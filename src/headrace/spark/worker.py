@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,14 +24,17 @@ from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.topic import StateTopicReader
 from headrace.runtime.task import Task
 from headrace.runtime.task import TaskContext as RuntimeContext
+from headrace.runtime.time_limit import time_limit
 from headrace.runtime.user_code.errors import Original
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.client import Client
     from headrace.runtime.control import Control
     from headrace.runtime.user_code.errors import Finder
 
-__all__ = ["PlanHandle", "RemoteFinder", "connection", "end_of_task", "make_task"]
+__all__ = ["PlanHandle", "RemoteFinder", "connection", "end_of_task", "limited", "make_task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,20 @@ def end_of_task() -> None:
         gc.collect()
         gc.freeze()
         _modules_frozen = len(sys.modules)
+
+
+@contextmanager
+def limited(job: JobConnection, control: Control, partition: int) -> Iterator[None]:
+    """Give a task the time that a batch may take.
+
+    Raises
+    ------
+    BatchTimeoutError
+        It took longer.
+    """
+    limit = job.plan.settings.batch_timeout.total_seconds()
+    with time_limit(limit, control.batch, partition):
+        yield
 
 
 def make_task(

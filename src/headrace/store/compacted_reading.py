@@ -60,17 +60,19 @@ class OldPart:
         """Find a record by its store time; the seam when all are older."""
         return min(self._ask(lambda: self._log.offset_at(timestamp, upper=upper)), self.seam)
 
-    def positions(self, first: int, last: int) -> tuple[Int64s, Int64s]:
-        """Offsets of the records from one to before another, and their commit-log positions."""
+    def positions(self, first: int, last: int) -> tuple[Int64s, Int64s, Int64s]:
+        """Offsets of the records from one to before another, their commit-log positions, sizes."""
         rows = self._ask(lambda: self._log.units(first, min(last, self.seam)))
         offsets = np.ascontiguousarray(rows["offset"])
         places = np.ascontiguousarray(rows["log_position"])
+        sizes = rows["size"].astype(np.int64)
         begin = max(first, self.dense_offset)
         if begin < last:
-            dense = np.ascontiguousarray(self._view.units(begin, last)["position"])
+            dense = self._view.units(begin, last)
             offsets = np.concatenate((offsets, np.arange(begin, last)))
-            places = np.concatenate((places, dense))
-        return offsets, places
+            places = np.concatenate((places, dense["position"]))
+            sizes = np.concatenate((sizes, dense["size"]))
+        return offsets, places, sizes
 
     def _ask(self, question: Callable[[], T]) -> T:
         try:

@@ -47,6 +47,8 @@ class QueuePositions:
         self.latest = view.max_offset
         self._offsets: Int64s = np.empty(0, np.int64)
         self.positions: Int64s = np.empty(0, np.int64)
+        #: Bytes of the messages, as they lie in the log.
+        self.sizes: Int64s = np.empty(0, np.int64)
         self._loaded = self.begin
 
     def load(self, window: int) -> None:
@@ -55,11 +57,12 @@ class QueuePositions:
         if last <= self._loaded:
             return
         if self._old is not None:
-            self._offsets, self.positions = self._old.positions(self.begin, last)
+            self._offsets, self.positions, self.sizes = self._old.positions(self.begin, last)
         else:
             units = self._view.units(self.begin, last)
             self._offsets = np.arange(self.begin, last)
             self.positions = np.ascontiguousarray(units["position"])
+            self.sizes = units["size"].astype(np.int64)
         self._loaded = last
 
     def may_hide(self, position: int | None) -> bool:
@@ -75,13 +78,23 @@ class QueuePositions:
 
 
 def cut_queues(
-    queues: Mapping[QueueKey, QueuePositions], begins: Mapping[QueueKey, int], end: int, limit: int
+    queues: Mapping[QueueKey, QueuePositions],
+    begins: Mapping[QueueKey, int],
+    end: int,
+    limit: int,
+    max_bytes: int = 0,
 ) -> Cut:
-    """Cut queues at one position; at most ``limit`` messages (0: any number) are before it."""
+    """Cut queues at one position.
+
+    At most ``limit`` messages, of at most ``max_bytes`` in all, are before it (0: any number), but
+    at least one.
+    """
     latest = {key: queue.latest for key, queue in queues.items()}
     position = None
     if limit and sum(queue.end - queue.begin for queue in queues.values()) > limit:
         position = _position_after(queues, limit)
+    if max_bytes:
+        position = _position_within(queues, position, end, max_bytes)
     if position is None:
         ends = {key: queue.end for key, queue in queues.items()}
         return Cut(end, dict(begins), ends, latest)
@@ -104,3 +117,25 @@ def _position_after(queues: Mapping[QueueKey, QueuePositions], limit: int) -> in
             return cut
         for key in short:
             windows[key] *= 4
+
+
+def _position_within(
+    queues: Mapping[QueueKey, QueuePositions], position: int | None, end: int, max_bytes: int
+) -> int | None:
+    """Find the position of the first message beyond so many bytes, if it is before another."""
+    bound = end if position is None else position
+    for queue in queues.values():
+        queue.load(1)
+    firsts = [int(queue.positions[0]) for queue in queues.values() if len(queue.positions)]
+    if not firsts or bound - min(firsts) <= max_bytes:
+        # As much of the log as that holds no more messages than that.
+        return position
+    if position is None:
+        for queue in queues.values():
+            queue.load(queue.end - queue.begin)
+    positions = np.concatenate([queue.positions for queue in queues.values()])
+    sizes = np.concatenate([queue.sizes for queue in queues.values()])
+    order = np.argsort(positions)
+    order = order[positions[order] < bound]
+    beyond = max(1, int(np.searchsorted(np.cumsum(sizes[order]), max_bytes, side="right")))
+    return int(positions[order[beyond]]) if beyond < len(order) else position

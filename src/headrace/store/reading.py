@@ -223,17 +223,17 @@ class Reader:
                 high = middle
         return max(low - 1, first) if upper else low
 
-    def cut(self, begins: Mapping[QueueKey, int], limit: int) -> Cut:
+    def cut(self, begins: Mapping[QueueKey, int], limit: int, max_bytes: int = 0) -> Cut:
         """Cut queues at one position; see :meth:`MessageStore.cut`."""
-        return looking_again(lambda: self._cut(begins, limit))
+        return looking_again(lambda: self._cut(begins, limit, max_bytes))
 
-    def _cut(self, begins: Mapping[QueueKey, int], limit: int) -> Cut:
+    def _cut(self, begins: Mapping[QueueKey, int], limit: int, max_bytes: int) -> Cut:
         taken = self._catalog.view_all(begins)
         queues = {
             key: QueuePositions(view, self._old_parts.of(view), begins[key])
             for key, view in taken.views.items()
         }
-        return cut_queues(queues, begins, taken.position, limit)
+        return cut_queues(queues, begins, taken.position, limit, max_bytes)
 
     def _store_time(self, view: IndexView, offset: int) -> int:
         unit = view.units(offset, offset + 1)

@@ -216,7 +216,7 @@ class MessageStore:
         """Give the first offset of a queue and one past its last: zeros if it is unknown."""
         return self._reader.bounds((topic, queue_id))
 
-    def cut(self, begins: Mapping[QueueKey, int], limit: int = 0) -> Cut:
+    def cut(self, begins: Mapping[QueueKey, int], limit: int = 0, max_bytes: int = 0) -> Cut:
         """Cut queues at one position of the log, so that all their ends fit together.
 
         Parameters
@@ -225,8 +225,10 @@ class MessageStore:
             Next offset to read of each queue.
         limit
             At most so many messages lie between begins and ends; 0 is no limit.
+        max_bytes
+            At most so many bytes of messages do, or a single message; 0 is no limit.
         """
-        return self._reader.cut(begins, limit)
+        return self._reader.cut(begins, limit, max_bytes)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Tell when a message was stored, ms since 1970.

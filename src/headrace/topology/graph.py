@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from headrace.topology.describe import describe, to_dot
-from headrace.topology.errors import dead_letter_topic
+from headrace.topology.errors import ErrorPolicy, dead_letter_topic
 from headrace.topology.names import commit_topic, state_topic
 from headrace.topology.operators.batches import BatchSink
 from headrace.topology.operators.bolts import Spout
@@ -40,6 +40,26 @@ class Topology:
 
     def __post_init__(self) -> None:
         validate(self.name, self.operators)
+
+    def with_policy(self, policy: ErrorPolicy) -> Topology:
+        """Give the topology with a policy for records that would stop the job.
+
+        Operators that have a policy of their own (``on_error``) keep it.
+
+        Raises
+        ------
+        TopologyError
+            There is no such policy, or the job reads the topic of its dead letters.
+        """
+        if policy == "fail":
+            return self
+        return Topology(
+            self.name,
+            tuple(
+                replace(operator, on_error=policy) if operator.on_error == "fail" else operator
+                for operator in self.operators
+            ),
+        )
 
     @cached_property
     def plan(self) -> StagePlan:

@@ -216,7 +216,7 @@ def _plan(core: Core, asked: PlanRequest) -> PlanAnswer:
     names = _queues(core, asked)
     firsts = {queue: core.store.bounds(*queue).min_offset for queue in names}
     starts = {queue: asked.offsets.get(name, firsts[queue]) for queue, name in names.items()}
-    cut = core.store.cut(starts, asked.limit)
+    cut = core.store.cut(starts, asked.limit, asked.max_bytes)
     state = core.jobs.state(asked.commit_topic)
     return PlanAnswer(
         record=state.record if state else None,

@@ -46,15 +46,26 @@ class BrokerTransactions:
         Name of the job; also its consumer group.
     commit_topic
         Topic of its commit records.
+    max_bytes
+        Most bytes of messages that a batch with a limit reads; 0 is no limit.
     send
         Sends output at once instead of staging it (at least once); state is staged all the same.
     """
 
-    def __init__(self, jobs: Jobs, job: str, commit_topic: str, send: Send | None = None) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        job: str,
+        commit_topic: str,
+        send: Send | None = None,
+        *,
+        max_bytes: int = 0,
+    ) -> None:
         self._jobs = jobs
         self._job = job
         self._commit_topic = commit_topic
         self._send = send
+        self._max_bytes = max_bytes
 
     def open(self, driver: str) -> OpenAnswer:
         """Begin a new epoch."""
@@ -73,6 +84,8 @@ class BrokerTransactions:
                 topics=topics,
                 offsets=dict(offsets),
                 limit=limit,
+                # Whoever asks without a limit asks how much there is.
+                max_bytes=self._max_bytes if limit else 0,
                 wait=wait,
             )
         )

@@ -39,6 +39,8 @@ __all__ = ["Run", "SourceFeed", "run_source"]
 
 #: So many messages are decoded and run through the operators at once.
 _CHUNK_MESSAGES = 1 << 16
+#: Or so many bytes of bodies, if those are reached before.
+_CHUNK_BYTES = 32 << 20
 _PULL_BYTES = 8 << 20
 
 
@@ -152,7 +154,7 @@ def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[Run]
     for topic, parts in by_topic.items():
         run: list[MessageColumns] = []
         numbers: list[int] = []
-        size = 0
+        size = volume = 0
         for number, part in parts:
             queue = MessageQueue.parse(part.queue)
             for result in consumer.blocks(queue, part.begin, part.end, max_bytes=_PULL_BYTES):
@@ -160,9 +162,10 @@ def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[Run]
                 run.append(columns)
                 numbers.append(number)
                 size += len(columns)
-                if size >= _CHUNK_MESSAGES:
+                volume += columns.body.nbytes
+                if size >= _CHUNK_MESSAGES or volume >= _CHUNK_BYTES:
                     yield _joined_run(topic, run, numbers)
-                    run, numbers, size = [], [], 0
+                    run, numbers, size, volume = [], [], 0, 0
         if size:
             yield _joined_run(topic, run, numbers)
 

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from headrace.runtime.batches.reading import batch_table, read_cut, table_schema
 from headrace.runtime.planning import make_splits
 from headrace.spark.batches.failures import failed_call
+from headrace.spark.session import get_session
 from headrace.spark.worker import PlanHandle, connection, end_of_task
 from headrace.topology import BatchSink, BatchToken
 
@@ -43,17 +44,13 @@ class FrameWriter:
         The operator that has the writer.
     handle
         The job's plan, as its tasks know it.
-    session
-        Makes the data frames.
     """
 
-    def __init__(
-        self, plan: JobPlan, sink: SinkDataFrame, handle: PlanHandle, session: SparkSession
-    ) -> None:
+    def __init__(self, plan: JobPlan, sink: SinkDataFrame, handle: PlanHandle) -> None:
         self._plan = plan
         self._sink = sink
         self._handle = handle
-        self._session = session
+        self._session: SparkSession | None = None
         self._tag = f"{plan.job}-{sink.name}"
 
     def __call__(self, cut: Cut) -> None:
@@ -64,12 +61,14 @@ class FrameWriter:
         UserCodeError
             The writer raised.
         """
-        context = self._session.sparkContext
+        # Its Java process may have ended since the last call.
+        session = self._session = get_session(self._plan.settings)
+        context = session.sparkContext
         context.setLocalProperty("spark.scheduler.pool", _POOL)
         context.addJobTag(self._tag)
         # A task that hangs takes a slot: one is left for the job.
         tasks = max(1, min(self._plan.settings.partitions, context.defaultParallelism - 1))
-        frame = frame_of(self._session, self._handle, self._sink, cut, tasks)
+        frame = frame_of(session, self._handle, self._sink, cut, tasks)
         if not self._plan.shows_commits_only and frame.isEmpty():
             return
         try:
@@ -81,6 +80,8 @@ class FrameWriter:
     def interrupt(self) -> None:
         """Cancel what runs in Spark, from another thread."""
         # Where the Java process is gone, so is what ran there.
+        if self._session is None:
+            return
         with contextlib.suppress(Py4JError, ConnectionError):
             self._session.sparkContext.cancelJobsWithTag(self._tag)
 

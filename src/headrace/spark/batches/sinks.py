@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-    from pyspark.sql import SparkSession
-
     from headrace.runtime.job_plan import JobConnection
     from headrace.spark.batches.status import BatchSinkStatistics
     from headrace.spark.worker import PlanHandle
@@ -39,19 +37,15 @@ class BatchSinks:
         Connection to the job's cluster.
     handle
         The job's plan for other processes.
-    session
-        Makes data frames.
     batch
         The last batch that the job has committed.
     """
 
-    def __init__(
-        self, job: JobConnection, handle: PlanHandle, session: SparkSession, batch: int
-    ) -> None:
+    def __init__(self, job: JobConnection, handle: PlanHandle, batch: int) -> None:
         self._job = job.plan.job
         self._batch = batch
         self._runners = [
-            BatchRunner(job, sink, _call(job, sink, handle, session))
+            BatchRunner(job, sink, _call(job, sink, handle))
             for sink in job.plan.topology.batch_sinks
         ]
 
@@ -114,9 +108,7 @@ class BatchSinks:
                 time.sleep(_LOOK_SECONDS)
 
 
-def _call(
-    job: JobConnection, sink: BatchSink, handle: PlanHandle, session: SparkSession
-) -> BatchCall:
+def _call(job: JobConnection, sink: BatchSink, handle: PlanHandle) -> BatchCall:
     if isinstance(sink, SinkDataFrame):
-        return FrameWriter(job.plan, sink, handle, session)
+        return FrameWriter(job.plan, sink, handle)
     return FunctionProcess(job.plan.job, sink.name, handle)

@@ -1,0 +1,55 @@
+"""Letting go of a session whose Java process has ended, so that another one can start.
+
+Spark has no call for that: each of its own ends in the process that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession, SQLContext
+
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = ["forget_dead_session", "session_is_ours"]
+
+_lock = threading.Lock()
+
+
+def session_is_ours() -> bool:
+    """Tell whether this process started the Java process of its session, and can start another."""
+    return _process() is not None
+
+
+def forget_dead_session() -> bool:
+    """Let go of a session whose Java process has ended, so that the next one can start.
+
+    Several jobs may share a session: only the first to ask finds anything to do.
+    """
+    with _lock:
+        process = _process()
+        if process is None or process.poll() is None:
+            return False
+        context = SparkContext._active_spark_context
+        if context is not None:
+            # What is left of it is in this process: no call into Java may be tried any more.
+            context._jsc = None
+            context.stop()
+        gateway = SparkContext._gateway
+        assert gateway is not None
+        with contextlib.suppress(Py4JError, OSError):
+            gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        SQLContext._instantiatedContext = None
+        return True
+
+
+def _process() -> subprocess.Popen[bytes] | None:
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    return process

@@ -1,0 +1,257 @@
+"""The driver of a job: epochs, one query after the other, and a commit for each batch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.errors import BatchTimeoutError, HeadraceError, JobFailedError
+from headrace.failpoints import failpoint
+from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.sources.starts import starting_offsets
+from headrace.runtime.state.checks import settled_record
+from headrace.runtime.supervision import RetryPolicy, Standing, after_failure, given_up
+from headrace.spark.coordinator import assemble
+from headrace.spark.dead_session import forget_dead_session
+from headrace.spark.query import failure_of, run_query
+from headrace.spark.rows import blocks_of
+from headrace.spark.session import checkpoint_folder, get_session
+from headrace.spark.source import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from headrace.protocol.transactions import CommitRecord
+    from headrace.runtime.blocks import Block
+    from headrace.runtime.control import Summary
+    from headrace.runtime.job_plan import JobConnection
+    from headrace.runtime.state.checks import Migrations
+    from headrace.spark.worker import PlanHandle
+
+__all__ = ["JobDriver"]
+
+logger = logging.getLogger(__name__)
+
+#: A task that reaches ``batch_timeout`` ends itself and tells where it was; this is how much
+#: longer the driver waits for that before it cancels the batch: a share of it, at most 10 s.
+_GRACE, _MOST_GRACE = 0.25, 10.0
+
+
+class JobDriver:
+    """Runs a job's batches and commits them; after a failure that may pass, from the last commit.
+
+    Parameters
+    ----------
+    connection
+        The job.
+    handle
+        Its plan, for the tasks.
+    queues
+        Writable queues of the topics that it writes.
+    migrations
+        What becomes of the state of operators that were renamed or changed.
+    committed
+        Called with each commit and what the tasks of its batch reported.
+    """
+
+    def __init__(
+        self,
+        connection: JobConnection,
+        handle: PlanHandle,
+        queues: dict[str, list[str]],
+        migrations: Migrations,
+        committed: Callable[[CommitRecord, list[Summary]], None],
+    ) -> None:
+        #: Who opens its epochs, and holds the lease.
+        self.name = str(DriverName.here())
+        self._connection = connection
+        self._handle = handle
+        self._queues = queues
+        self._migrations = migrations
+        self._committed = committed
+        self._settings = connection.plan.settings
+        self._policy = RetryPolicy(retries=self._settings.rollback_retries)
+        self._stages = len(connection.plan.stages.stages)
+        self._epoch = 0
+        #: The first epoch of this driver.
+        self._life = 0
+        self._stopping = threading.Event()
+        #: Set when the query must end.
+        self._ended = threading.Event()
+        self._batch_failure: HeadraceError | None = None
+        #: When the tasks of the batch that runs began, by the monotonic clock.
+        self._began: float | None = None
+        #: The last commit.
+        self.record: CommitRecord | None = None
+        #: What ended the job, if it did not end in order.
+        self.failure: HeadraceError | None = None
+        #: Times that the job went on after a failure.
+        self.restarts = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this driver has opened last."""
+        return self._epoch
+
+    def open(self) -> None:
+        """Begin a new epoch on top of the last commit."""
+        connection = self._connection
+        failpoint("job.before_open")
+        answer = connection.transactions.open(self.name)
+        failpoint("job.opened")
+        record = settled_record(
+            connection.state_home, answer.record, connection.plan, self._migrations
+        )
+        last = self.record
+        if last is not None and record.batch == last.batch:
+            # Without a commit since, it starts where it started, also if that was the latest.
+            record = msgspec.structs.replace(record, offsets=last.offsets)
+        offsets = starting_offsets(connection, record, restarted=last is not None)
+        self.record = msgspec.structs.replace(record, offsets=offsets)
+        if record.batch:
+            # The driver before this one may have committed a batch without publishing it.
+            connection.transactions.publish(record)
+        self._epoch = answer.epoch
+        self._life = self._life or answer.epoch
+
+    def supervise(self) -> None:
+        """Run until :meth:`stop`, or until a failure that no further try may mend."""
+        standing = Standing()
+        opened = True
+        while not self._stopping.is_set():
+            try:
+                if not opened:
+                    self.open()
+                opened = True
+                self._run()
+                return
+            except HeadraceError as error:
+                retry = after_failure(self._policy, standing, self.batch, error)
+                if self._stopping.is_set():
+                    return
+                if retry is None:
+                    self.failure = given_up(self._policy, self.batch, error)
+                    return
+                standing, opened = retry.standing, False
+                self._roll_back(retry.pause, error)
+            except Exception as error:  # noqa: BLE001 - the thread's end must tell the caller
+                self.failure = JobFailedError(f"job '{self._job}' failed: {error}")
+                return
+
+    def stop(self) -> None:
+        """Make :meth:`supervise` come to its end."""
+        self._stopping.set()
+        self._ended.set()
+
+    @property
+    def _job(self) -> str:
+        return self._connection.plan.job
+
+    @property
+    def batch(self) -> int:
+        """The last committed batch."""
+        return self.record.batch if self.record else 0
+
+    def _roll_back(self, pause: float, error: HeadraceError) -> None:
+        logger.warning("job %s goes back to batch %d after: %s", self._job, self.batch, error)
+        self.restarts += 1
+        self._stopping.wait(pause)
+        if forget_dead_session():
+            logger.warning("job %s starts Spark again", self._job)
+
+    def _run(self) -> None:
+        assert self.record is not None
+        launch = Launch(
+            handle=self._handle,
+            epoch=self._epoch,
+            life=self._life,
+            record=msgspec.json.encode(self.record),
+            queues=self._queues,
+            splits=self._settings.partitions,
+        )
+        self._batch_failure = self._began = None
+        if not self._stopping.is_set():
+            self._ended.clear()
+        with checkpoint_folder() as folder:
+            try:
+                run_query(
+                    get_session(self._settings),
+                    launch,
+                    stages=self._stages,
+                    partitions=self._settings.partitions,
+                    interval=self._settings.batch_interval,
+                    checkpoint=folder,
+                    on_batch=partial(self._on_batch, self._epoch),
+                    wait=self._wait,
+                )
+            except Exception as error:
+                if self._batch_failure is None:
+                    raise failure_of(self._job, error) from error
+        if self._batch_failure is not None:
+            raise self._batch_failure
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait until the query must end; look for a batch whose alarm did not break it off."""
+        if self._ended.wait(seconds):
+            return True
+        began, limit = self._began, self._settings.batch_timeout.total_seconds()
+        patience = limit + min(limit * _GRACE, _MOST_GRACE)
+        if began is None or time.monotonic() - began <= patience:
+            return False
+        self._batch_failure = BatchTimeoutError(
+            f"batch {self.batch + 1} of job '{self._job}' did not end within {patience:g} s, and"
+            " no task could say where it hangs",
+            hint="look for calls that never come back from compiled code; where a batch may take"
+            " so long, raise batch_timeout or lower max_records_per_batch",
+            batch=self.batch + 1,
+        )
+        raise self._batch_failure
+
+    def _on_batch(self, epoch: int, frame: DataFrame, _: int) -> None:
+        """Collect what the tasks report (the batch's one action) and commit it.
+
+        A failure is kept for the supervisor, which stops the query: raised here, it would come
+        back as text inside two of Spark's own errors.
+        """
+        # A query of an older epoch may outlive the patience for its end.
+        if self._batch_failure is not None or epoch != self._epoch:
+            return
+        try:
+            self._began = time.monotonic()
+            table = frame.toArrow()
+            self._began = None
+            blocks = [block for batch in table.to_batches() for block in blocks_of(batch)]
+            if blocks:
+                self._commit(epoch, blocks)
+        except HeadraceError as error:
+            self._batch_failure = error
+            self._ended.set()
+        except Exception:
+            # What a query says while it is being ended is known already, and pages long.
+            if not self._is_ending():
+                raise
+        finally:
+            self._began = None
+
+    def _is_ending(self) -> bool:
+        return self._ended.is_set() or self._batch_failure is not None
+
+    def _commit(self, epoch: int, blocks: list[Block]) -> None:
+        assert self.record is not None
+        clock = int(time.time() * 1000)
+        end, summaries = assemble(self.record, epoch, blocks, self._stages, clock)
+        transactions = self._connection.transactions
+        failpoint("job.before_commit")
+        transactions.commit(end)
+        failpoint("job.after_commit")
+        transactions.publish(end.record)
+        failpoint("job.published")
+        self.record = end.record
+        self._committed(end.record, summaries)

@@ -1,0 +1,121 @@
+"""What a job does about failures on Spark: operators that hang, once and for good."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace import serdes
+from headrace.client import Client
+from headrace.errors import BatchTimeoutError
+from headrace.spark import StreamJob
+from headrace.streams import StreamBuilder
+from headrace.topology import Topology
+from tests.clusters import Cluster
+from tests.spark.pipelines import LIMIT, Rig
+
+pytestmark = pytest.mark.spark
+
+LINES = [f"line {number}" for number in range(40)]
+
+
+@pytest.fixture
+def cluster(embedded: Cluster) -> Cluster:
+    return embedded
+
+
+@pytest.fixture
+def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
+    return Rig(cluster.namesrv, client, tmp_path, make_topic)
+
+
+def first_time(flag: Path) -> bool:
+    """Tell whether nobody has asked yet, in any process."""
+    try:
+        flag.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def hang(line: str, flag: Path, *, deaf: bool = False) -> str:
+    """Hang at line 7: once, or always where there is no flag; deaf to alarms, as C code may be."""
+    if line == "line 7" and (flag.name == "always" or first_time(flag)):
+        if deaf:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        time.sleep(100)
+    return line
+
+
+def hanging(name: str, lines: str, seen: str, flag: Path, *, deaf: bool = False) -> Topology:
+    builder = StreamBuilder(name)
+    (
+        builder.source(lines, serdes.string)
+        .key_by(lambda line: line)
+        .reduce(lambda old, new: new, emit="each")
+        .to_stream()
+        .map_values(lambda line: hang(line, flag, deaf=deaf), name="hangs")
+        .sink(seen, serdes.string)
+    )
+    return builder.build()
+
+
+def committed(rig: Rig, topic: str) -> Counter[bytes]:
+    return Counter(body for _, body in rig.read(topic))
+
+
+EVERY_LINE_ONCE = Counter(line.encode() for line in LINES)
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["sleep", "deaf"])
+def test_hung_operator_is_broken_off_and_the_batch_done_again(rig: Rig, *, deaf: bool) -> None:
+    lines, seen = rig.topic(), rig.topic()
+    topology = hanging(f"hung-{lines}", lines, seen, rig.folder / "hung", deaf=deaf)
+    rig.send(lines, LINES[:5])
+    limit = timedelta(seconds=15)
+    with StreamJob(topology, rig.settings(batch_timeout=limit)).start() as job:
+        job.await_caught_up(LIMIT)
+        rig.send(lines, LINES[5:])
+        began = time.monotonic()
+        while job.statistics().restarts == 0:
+            assert time.monotonic() - began < 60, "the watchdog did not bite"
+            time.sleep(0.05)
+        rolled_back = time.monotonic() - began
+        job.await_caught_up(LIMIT)
+        assert job.statistics().restarts == 1
+    assert rolled_back <= 1.5 * limit.total_seconds()
+    assert committed(rig, seen) == EVERY_LINE_ONCE
+
+
+def test_operator_that_hangs_for_good_stops_the_job_and_is_named(rig: Rig) -> None:
+    lines, seen = rig.topic(), rig.topic()
+    topology = hanging(f"stuck-{lines}", lines, seen, rig.folder / "always")
+    rig.send(lines, LINES)
+    given = {"batch_timeout": timedelta(seconds=6), "rollback_retries": 1}
+    with StreamJob(topology, rig.settings(**given)).start() as job:
+        with pytest.raises(BatchTimeoutError) as caught:
+            job.await_termination(LIMIT)
+        assert job.statistics().restarts == 1
+    message = str(caught.value)
+    assert "operator 'hangs' did not end batch 1 within 6 s" in message
+    assert "test_policies.py" in message
+    assert "time.sleep(100)" in message
+    assert "1 roll-backs to batch 0 did not help (setting rollback_retries)" in message
+    assert committed(rig, seen) == Counter()
+
+
+def test_idle_source_never_triggers_the_watchdog(rig: Rig) -> None:
+    lines, seen = rig.topic(), rig.topic()
+    topology = hanging(f"idle-{lines}", lines, seen, rig.folder / "hung")
+    given = {"batch_timeout": timedelta(seconds=5)}
+    with StreamJob(topology, rig.settings(**given)).start() as job:
+        rig.send(lines, LINES[:5])
+        job.await_caught_up(LIMIT)
+        assert not job.await_termination(timedelta(seconds=8))
+        assert job.statistics().restarts == 0
