@@ -11,6 +11,7 @@ DONE := $(VENV)/.done
 ARGS ?=
 MEASURE ?=
 SECONDS ?= 600
+MINUTES ?= 10
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet \
@@ -67,8 +68,8 @@ format: setup ## Put the code into shape
 test: setup ## Run the tests, two at a time (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-soak: setup ## Run the long fault tests (FAULTS_KILLS=n, FAULTS_SEED=n; fifty kills of random kinds)
-	$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+soak: setup ## Run the long fault tests (MINUTES=10 of random kills per master, FAULTS_SEED=n repeats them)
+	MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak -s --timeout 0 $(ARGS)
 
 fuzz: setup ## Give mutated input to every decoder and to a broker (SECONDS=600, ARGS="--seed N")
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)

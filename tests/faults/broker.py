@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -71,6 +72,10 @@ class Broker:
     def runs(self) -> bool:
         """Whether the process is still there."""
         return self._process.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        self._process.process.send_signal(number)
 
     def wait(self) -> int:
         """Wait until the process has ended by itself; its exit code."""

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from headrace.client import Admin, Client, PullConsumer
 from headrace.failpoints import ENVIRONMENT_VARIABLE
+from headrace.topology import Topology
 from tests.faults import word_pipeline
 from tests.faults.broker import Broker, make_lines, send_lines
 from tests.faults.word_pipeline import LINES, topology
@@ -118,7 +120,18 @@ class Driver:
 
     def java(self) -> list[psutil.Process]:
         """The Java process of its Spark."""
-        return [child for child in self._children() if _name(child) == "java"]
+        executors = self.executors()
+        return [
+            child for child in self._children() if _name(child) == "java" and child not in executors
+        ]
+
+    def executors(self) -> list[psutil.Process]:
+        """Java processes that run tasks, where the master is a cluster on this machine."""
+        return [
+            child
+            for child in self._children()
+            if any("CoarseGrainedExecutorBackend" in word for word in _command(child))
+        ]
 
     def workers(self) -> list[psutil.Process]:
         """The Python processes that run its tasks, start others for them, or plan its batches."""
@@ -240,6 +253,11 @@ class KillTest:
     broker: Broker
     client: Client
     drivers: list[Driver] = field(default_factory=list)
+    #: The job, the file that makes it, and what every driver is told.
+    job: Topology = topology
+    program: Path = Path(str(word_pipeline.__file__))
+    options: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def driver(self) -> Driver:
@@ -252,14 +270,22 @@ class KillTest:
         """Start a driver, beside those that may still run."""
         log = self.folder / f"driver-{len(self.drivers) + 1}.log"
         folder = self.folder / "job"
-        driver = Driver(self.broker.address, folder, log, failpoints, options=options)
+        driver = Driver(
+            self.broker.address,
+            folder,
+            log,
+            failpoints,
+            program=self.program,
+            environment=self.environment,
+            options={**self.options, **(options or {})},
+        )
         self.drivers.append(driver)
         return driver
 
     def standing(self) -> tuple[int, int]:
         """Epoch and batch of the newest commit record; zeros before the first."""
         for job in Admin(self.client).jobs():
-            if job.commit_topic == topology.commit_topic:
+            if job.commit_topic == self.job.commit_topic:
                 return job.record.epoch, job.record.batch
         return 0, 0
 
@@ -279,8 +305,9 @@ class KillTest:
 
     def await_caught_up(self) -> None:
         """Wait until the job has committed all that is in its source topic."""
-        consumer = PullConsumer(self.client, topology.name)
-        queues = self.client.queues(LINES)
+        consumer = PullConsumer(self.client, self.job.name)
+        topics = {topic for source in self.job.sources for topic in source.topics}
+        queues = [queue for topic in topics for queue in self.client.queues(topic)]
 
         def done() -> bool:
             assert self.driver.runs(), f"the driver ended:\n{self.driver.said[-4000:]}"
@@ -297,6 +324,12 @@ class KillTest:
         assert driver.wait() == -signal.SIGKILL
         self.start_driver()
 
+    def kill_executor(self, pick: Callable[[list[psutil.Process]], psutil.Process]) -> None:
+        """An executor dies: nothing is to be done."""
+        driver = self.driver
+        await_true("an executor", lambda: bool(driver.executors()))
+        pick(sorted(driver.executors(), key=lambda process: process.pid)).kill()
+
     def kill_java(self) -> None:
         """Java dies: the driver goes on by itself, in a new one and a new epoch."""
         epoch = self.standing()[0]
@@ -308,10 +341,21 @@ class KillTest:
     def put_to_sleep(self) -> None:
         """The driver stands still for longer than it takes another one to take over."""
         sleeper = self.driver
-        sleeper.signal(signal.SIGSTOP)
-        self.take_over()
-        self.await_batches(2)
-        sleeper.signal(signal.SIGCONT)
+        self._take_over_from(sleeper, psutil.Process(sleeper.pid))
+
+    def put_java_to_sleep(self) -> None:
+        """Java stands still, so that its driver waits for it, while another one takes over."""
+        sleeper = self.driver
+        (java,) = sleeper.java()
+        self._take_over_from(sleeper, java)
+
+    def _take_over_from(self, sleeper: Driver, process: psutil.Process) -> None:
+        process.suspend()
+        try:
+            self.take_over()
+            self.await_batches(2)
+        finally:
+            process.resume()
         assert self.is_fenced(sleeper), sleeper.said
 
     def take_over(self, failpoints: str = "") -> Driver:
@@ -343,10 +387,10 @@ class KillTest:
 
 
 @contextlib.contextmanager
-def kill_test(folder: Path, broker: Broker) -> Iterator[KillTest]:
+def kill_test(folder: Path, broker: Broker, **more: Any) -> Iterator[KillTest]:
     """A kill test for the time of a test."""
     with Client(broker.address) as client:
-        run = KillTest(folder, broker, client)
+        run = KillTest(folder, broker, client, **more)
         try:
             yield run
         finally:

@@ -18,7 +18,8 @@ from tests.faults.proof_pipeline import ACCOUNTS, QUEUES, Names
 _PATIENCE = timedelta(minutes=5)
 #: Nothing is sent twice by the client: a doubt is settled here.
 _ONE_TRY = ClientSettings(request_timeout=_PATIENCE, retry_timeout=timedelta(0))
-_PATIENT = ClientSettings(connect_timeout=_PATIENCE, retry_timeout=_PATIENCE)
+#: For those who wait until a broker is back.
+PATIENT = ClientSettings(connect_timeout=_PATIENCE, retry_timeout=_PATIENCE)
 _KEYS = 16
 
 
@@ -61,7 +62,7 @@ class ProofFeeder:
         self._names = names
         self._size, self._ahead = size, ahead
         self._sender = Client(namesrv, _ONE_TRY)
-        self._looker = Client(namesrv, _PATIENT)
+        self._looker = Client(namesrv, PATIENT)
         self._producer = Producer(self._sender)
         self._consumer = PullConsumer(self._looker, names.job)
         self._chance = random.Random(0)

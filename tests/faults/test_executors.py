@@ -25,12 +25,7 @@ CLUSTER = {
 
 def executors(driver: Driver) -> set[int]:
     """Give the ids of the processes that run tasks for a driver."""
-    found = set()
-    for process in driver.family():
-        with contextlib.suppress(psutil.Error):
-            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
-                found.add(process.pid)
-    return found
+    return {process.pid for process in driver.executors()}
 
 
 @pytest.mark.timeout(600)

@@ -27,8 +27,6 @@ def strike(run: KillTest, kind: str, chance: random.Random) -> None:
         run.kill_broker()
     elif kind == "java":
         run.kill_java()
-    elif kind == "sleep":
-        run.put_to_sleep()
     else:
         run.kill_driver()
 
