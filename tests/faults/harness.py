@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,8 @@ from headrace.client import Admin, Client, PullConsumer
 from headrace.failpoints import ENVIRONMENT_VARIABLE
 from headrace.topology import Topology
 from tests.faults import word_pipeline
-from tests.faults.broker import Broker, make_lines, send_lines
-from tests.faults.word_pipeline import LINES, topology
+from tests.faults.broker import Broker
+from tests.faults.word_pipeline import topology
 
 PATIENCE = 240.0
 """Seconds for anything on a busy machine; nothing takes nearly as long on an idle one."""
@@ -193,58 +192,6 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-class Feeder:
-    """Sends lines from a thread of its own, a few at a time, until it is told to stop.
-
-    It keeps some batches ahead of the job, so that there is always work and never much to catch
-    up with.
-    """
-
-    _CHUNK = 12
-    _AHEAD = 240
-    _PAUSE = 0.1
-
-    def __init__(self, namesrv: str, most: int = 50_000) -> None:
-        self._namesrv = namesrv
-        self._lines = make_lines(most)
-        self._confirmed = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
-        self._failure: Exception | None = None
-
-    @property
-    def confirmed(self) -> list[str]:
-        """Lines that must be in the topic; a lost answer may have doubled some."""
-        return self._lines[: self._confirmed]
-
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Finish the lines that are being sent, and end."""
-        self._over.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            with Client(self._namesrv) as client:
-                while self._confirmed < len(self._lines) and not self._over.wait(self._PAUSE):
-                    if self._confirmed - _lines_read(client) < self._AHEAD:
-                        end = self._confirmed + self._CHUNK
-                        send_lines(client, self._lines[self._confirmed : end])
-                        self._confirmed = end
-        except Exception as error:
-            self._failure = error
-
-
-def _lines_read(client: Client) -> int:
-    consumer = PullConsumer(client, topology.name)
-    return sum(consumer.committed(queue) or 0 for queue in client.queues(LINES))
-
-
 @dataclass
 class KillTest:
     """One run: a broker, the driver of the moment, and what a person does about a failure."""
@@ -258,6 +205,7 @@ class KillTest:
     program: Path = Path(str(word_pipeline.__file__))
     options: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    failpoints: str = ""
 
     @property
     def driver(self) -> Driver:
@@ -274,7 +222,7 @@ class KillTest:
             self.broker.address,
             folder,
             log,
-            failpoints,
+            failpoints or self.failpoints,
             program=self.program,
             environment=self.environment,
             options={**self.options, **(options or {})},

@@ -288,11 +288,13 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking; raises what a look met."""
+        """Stop looking, if it ever began; raises what a look met or found."""
         self._over.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         if self._failure is not None:
             raise self._failure
+        assert self.problems == []
 
     def _run(self) -> None:
         try:

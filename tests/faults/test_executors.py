@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from tests.faults.broker import running_broker
-from tests.faults.harness import Driver, Feeder, await_true, kill_test
+from tests.faults.feeder import Feeder
+from tests.faults.harness import Driver, await_true, kill_test
 from tests.faults.verification import problems, read_results
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.broker import running_broker
-from tests.faults.harness import Feeder, KillTest, kill_test, seeded
+from tests.faults.feeder import Feeder
+from tests.faults.harness import KillTest, kill_test, seeded
 from tests.faults.verification import problems, read_results
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from tests.faults.broker import running_broker
-from tests.faults.harness import Driver, Feeder, KillTest, await_true, kill_test
+from tests.faults.feeder import Feeder
+from tests.faults.harness import Driver, KillTest, await_true, kill_test
 from tests.faults.verification import problems, read_results
 
 pytestmark = pytest.mark.spark

@@ -1,0 +1,99 @@
+"""The proof job on Spark: running, fed, and looked at."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.client import Client
+from headrace.failpoints import ENVIRONMENT_VARIABLE
+from tests.faults import proof_pipeline
+from tests.faults.broker import running_broker
+from tests.faults.harness import KillTest, kill_test
+from tests.faults.proof_checks import Checkers, Watch
+from tests.faults.proof_feeder import PATIENT, ProofFeeder, make_topics
+from tests.faults.proof_pipeline import Names, proof
+from tests.faults.strikes import PATIENCE_SECONDS, Strike, Survived
+
+NAMES = Names("proof")
+
+_JOB = {
+    "--partitions": "2",
+    "--max-records-per-batch": "120",
+    "--request-timeout": f"{PATIENCE_SECONDS} s",
+}
+
+
+@dataclass
+class Scene:
+    """A job that runs, what feeds it, and what looks at it."""
+
+    run: KillTest
+    feeder: ProofFeeder
+    checkers: Checkers
+    watch: Watch
+    survived: Survived
+
+    def begin(self) -> None:
+        """Feed and look from now on."""
+        self.feeder.start()
+        self.watch.start()
+
+    def strike(self, kind: str, strike: Strike, chance: random.Random) -> None:
+        """Let one process fail at a random moment, and wait until the job goes on."""
+        self.run.await_batches(1)
+        time.sleep(chance.uniform(0.0, 1.0))
+        print(f"{kind}, after epoch and batch {self.run.standing()}", flush=True)
+        strike(self.run, chance)
+        self.survived.strikes[kind] += 1
+        self.run.await_batches(1)
+        assert self.watch.problems == []
+
+    def finish(self) -> Survived:
+        """Let the job catch up, end it, and look at everything."""
+        sent = self.feeder.stop()
+        self.run.await_caught_up()
+        assert self.run.driver.stop() == 0, self.run.driver.said
+        self.watch.stop()
+        assert self.checkers.finish(sent) == []
+        self.survived.epochs, self.survived.batches = self.run.standing()
+        self.survived.records = sent.messages
+        self.survived.looks = self.watch.looks
+        return self.survived
+
+
+@contextmanager
+def proof_job(
+    folder: Path,
+    options: Mapping[str, str],
+    environment: Mapping[str, str],
+    *,
+    failpoints: str = "",
+    of_broker: str = "",
+) -> Iterator[Scene]:
+    """The proof job with its first driver; feeder and checkers wait for :meth:`Scene.begin`."""
+    with (
+        running_broker(folder / "broker", environment={ENVIRONMENT_VARIABLE: of_broker}) as broker,
+        Client(broker.address, PATIENT) as client,
+        kill_test(
+            folder,
+            broker,
+            job=proof(NAMES),
+            program=Path(str(proof_pipeline.__file__)),
+            options={**_JOB, **options},
+            environment={"PROOF_JOB": NAMES.job, **environment},
+            failpoints=failpoints,
+        ) as run,
+    ):
+        make_topics(client, NAMES)
+        checkers = Checkers.of(client, NAMES)
+        scene = Scene(
+            run, ProofFeeder(broker.address, NAMES), checkers, Watch(checkers), Survived()
+        )
+        run.start_driver()
+        run.await_epoch(1)
+        yield scene
