@@ -13,13 +13,15 @@ from typing import Any, Protocol, Self
 from zlib import crc32
 
 import msgspec
+import pyarrow as pa
 
-from headrace.client import Client, PullConsumer
+from headrace.client import Admin, Client, MessageQueue, PullConsumer
 from headrace.keys import decode_keys, key_from_properties
+from headrace.protocol.commit_log import CommitLog, Verdict
+from headrace.protocol.journal_tags import TAG, Tag, parse_tag
 from headrace.protocol.messages import StoredMessage
 from headrace.protocol.transactions import CommitRecord, StateSummary
-from headrace.runtime.state.store import encode_entries
-from headrace.runtime.state.topic import StateTopicReader
+from headrace.runtime.state.store import decode_entries, encode_entries
 from headrace.runtime.state.values import reader
 from tests.faults.proof_feeder import Sent
 from tests.faults.proof_pipeline import CREDITS, DEBITS, Names, proof
@@ -40,24 +42,52 @@ class Checker(Protocol):
 
 
 class _Follower:
-    """Gives the messages of a topic that came since the last look, in order by queue."""
+    """Gives the messages of a topic that came since the last look, in order by queue.
+
+    On RocketMQ a batch has a tag on each message; those that repeat an earlier one are left out.
+    """
 
     def __init__(self, client: Client, topic: str) -> None:
+        self.topic = topic
         self._client = client
-        self._topic = topic
         self._consumer = PullConsumer(client)
-        self._next: dict[int, int] = defaultdict(int)
+        self._queues: list[MessageQueue] = []
+        self._next: Counter[MessageQueue] = Counter()
+        self._highest: dict[MessageQueue, Tag] = {}
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """All queues: they stay, also while a broker is away."""
+        if not self._queues:
+            self._queues = sorted(self._client.queues(self.topic))
+        return self._queues
 
     def new(self) -> Iterator[StoredMessage]:
-        for queue in sorted(self._client.queues(self._topic)):
-            yield from self.until(queue.queue_id, self._consumer.end_offset(queue))
+        """Give all that is new."""
+        for queue in self.queues:
+            yield from self.until(queue)
 
-    def until(self, number: int, end: int) -> Iterator[StoredMessage]:
-        """Give those of one queue below an offset."""
-        queue = sorted(self._client.queues(self._topic))[number]
-        for result in self._consumer.blocks(queue, self._next[number], end):
-            yield from (each for each in result.messages() if each.queue_offset < end)
-        self._next[number] = max(end, self._next[number])
+    def until(self, queue: MessageQueue, end: int | None = None) -> Iterator[StoredMessage]:
+        """Give what is new in one queue, or what of it is below an offset."""
+        end = self._consumer.end_offset(queue) if end is None else end
+        for result in self._consumer.blocks(queue, self._next[queue], end):
+            for message in result.messages():
+                if message.queue_offset < end and not self._repeats(queue, message):
+                    yield message
+        self._next[queue] = max(end, self._next[queue])
+
+    def _repeats(self, queue: MessageQueue, message: StoredMessage) -> bool:
+        tag = tag_of(message)
+        if tag is None:
+            return False
+        highest = self._highest.setdefault(queue, tag)
+        self._highest[queue] = max(highest, tag)
+        return tag <= highest and highest is not tag
+
+
+def tag_of(message: StoredMessage) -> Tag | None:
+    """Read which message of which batch a message is, on RocketMQ."""
+    return parse_tag(message.properties.get(TAG))
 
 
 class SetChecker:
@@ -117,17 +147,23 @@ class SequenceChecker:
 class BankChecker:
     """In every commit record both operators have moved what the input up to there says.
 
-    State is read as of each commit: the state topics up to the offsets that the record names,
-    also held against the count and the hash in it.
+    State is read as of each commit: on an embedded broker the state topics up to the offsets that
+    the record names, on RocketMQ their messages of batches up to the record's.  It is also held
+    against the count and the hash in the record.
     """
 
     def __init__(self, client: Client, names: Names) -> None:
         topology = proof(names)
+        self._embedded = Admin(client).is_headrace()
+        self._log = CommitLog()
+        #: Valid records of which, on RocketMQ, it is not known yet whether they are published.
+        self._waiting: list[CommitRecord] = []
         self._commits = _Follower(client, topology.commit_topic)
         self._transfers = _Follower(client, names.transfers)
         self._outputs = {op: _Follower(client, topic) for op, topic in names.moved.items()}
         self._states = {
-            operator: _StateFollower(client, names, operator) for operator in (DEBITS, CREDITS)
+            operator: _StateFollower(client, names, operator, by_tags=not self._embedded)
+            for operator in (DEBITS, CREDITS)
         }
         self._expected: dict[str, Counter[str]] = {DEBITS: Counter(), CREDITS: Counter()}
         self._published: dict[str, dict[str, int]] = {DEBITS: {}, CREDITS: {}}
@@ -135,15 +171,23 @@ class BankChecker:
         self.history: list[CommitRecord] = []
 
     def look(self) -> list[str]:
-        found: list[str] = []
         for message in self._commits.new():
             record = msgspec.json.decode(message.body, type=CommitRecord)
-            self.history.append(record)
-            found += self._check(record)
-        return _few(found)
+            verdict = self._log.feed(message.queue_offset, record)
+            if self._embedded or (verdict is Verdict.VALID and record.kind != "close"):
+                self._waiting.append(record)
+        # A batch is published before the next one commits.
+        known = len(self._waiting) - (0 if self._embedded else 1)
+        return self._checked(max(0, known))
+
+    def _checked(self, count: int) -> list[str]:
+        due, self._waiting = self._waiting[:count], self._waiting[count:]
+        self.history += due
+        return _few([problem for record in due for problem in self._check(record)])
 
     def finish(self, sent: Sent) -> list[str]:
-        found = self.look() + list(history_problems(self.history))
+        found = self.look() + self._checked(len(self._waiting))
+        found += history_problems(self.history)
         for operator, wanted in ((DEBITS, sent.given), (CREDITS, sent.taken)):
             if self._states[operator].totals() != wanted:
                 found.append(f"{operator} at the end are not those of the transfers that were sent")
@@ -159,7 +203,7 @@ class BankChecker:
         self._fold(record.offsets)
         totals = {}
         for operator, state in self._states.items():
-            yield from (f"{where}: {what}" for what in state.advance(record.states))
+            yield from (f"{where}: {what}" for what in state.advance(record))
             totals[operator] = state.totals()
             if totals[operator] != self._expected[operator]:
                 yield f"{where}: {operator} are not what the transfers below its offsets give"
@@ -169,9 +213,9 @@ class BankChecker:
 
     def _fold(self, offsets: Mapping[str, int]) -> None:
         for name, end in offsets.items():
-            topic, _, number = name.rsplit("@", 2)
-            if topic == self._transfers._topic:
-                for message in self._transfers.until(int(number), end):
+            queue = MessageQueue.parse(name)
+            if queue.topic == self._transfers.topic:
+                for message in self._transfers.until(queue, end):
                     giver, taker, amount = message.body.decode().split()
                     self._expected[DEBITS][giver] += int(amount)
                     self._expected[CREDITS][taker] += int(amount)
@@ -180,21 +224,23 @@ class BankChecker:
 class _StateFollower:
     """The state of one operator as of one commit after the other."""
 
-    def __init__(self, client: Client, names: Names, operator: str) -> None:
+    def __init__(self, client: Client, names: Names, operator: str, *, by_tags: bool) -> None:
         topology = proof(names)
-        self._client = client
-        self._topic = topology.state_topics[operator]
         self._operator = operator
+        self._by_tags = by_tags
+        self._messages = _Follower(client, topology.state_topics[operator])
         self._read = reader(topology.operator(operator), {})
         self._entries: dict[int, dict[bytes, bytes]] = defaultdict(dict)
-        self._next: Counter[int] = Counter()
+        #: What was read of batches that are not committed yet.
+        self._ahead: dict[int, list[StoredMessage]] = defaultdict(list)
 
-    def advance(self, states: list[StateSummary]) -> Iterator[str]:
+    def advance(self, record: CommitRecord) -> Iterator[str]:
         """Go on to a commit; tell where the topic differs from what the commit says."""
-        for state in states:
+        for state in record.states:
             if state.store != self._operator:
                 continue
-            self._take(state)
+            for message in self._up_to(state, record.batch):
+                self._apply(state.partition, message)
             found = self._entries[state.partition]
             if (len(found), _checksum(found)) != (state.count, state.checksum):
                 yield f"{state.store}/{state.partition} differs from the count and hash in it"
@@ -207,22 +253,24 @@ class _StateFollower:
                 totals[account] = self._read(value, "")
         return totals
 
-    def _take(self, state: StateSummary) -> None:
-        start = self._next[state.partition]
-        if start >= state.end_offset:
-            return
-        queues = [queue.name for queue in sorted(self._client.queues(self._topic))]
-        topics = StateTopicReader(
-            PullConsumer(self._client), {self._operator: self._topic}, {self._topic: queues}
-        )
-        entries = self._entries[state.partition]
-        for block in topics.read(self._operator, state.partition, start, state.end_offset):
-            for key, value in zip(block.keys, block.values, strict=True):
-                if value is None:
-                    entries.pop(key, None)
-                else:
-                    entries[key] = value
-        self._next[state.partition] = state.end_offset
+    def _up_to(self, state: StateSummary, batch: int) -> list[StoredMessage]:
+        queue = self._messages.queues[state.partition]
+        if not self._by_tags:
+            return list(self._messages.until(queue, state.end_offset))
+        messages = self._ahead[state.partition] + list(self._messages.until(queue))
+        self._ahead[state.partition] = [each for each in messages if _batch(each) > batch]
+        return [each for each in messages if _batch(each) <= batch]
+
+    def _apply(self, partition: int, message: StoredMessage) -> None:
+        # Nothing here deletes: a sum stays.
+        (key,), (value,) = decode_entries(pa.array([message.body], pa.binary()))
+        self._entries[partition][key] = value
+
+
+def _batch(message: StoredMessage) -> int:
+    tag = tag_of(message)
+    assert tag is not None, f"a message without a tag in {message.topic}"
+    return tag.batch
 
 
 def _checksum(entries: Mapping[bytes, bytes]) -> int:
