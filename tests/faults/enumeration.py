@@ -9,11 +9,12 @@ has loaded everything, and started again when it dies.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +23,12 @@ import msgspec
 from headrace.client import Admin, Client, PullConsumer
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_hits
 from headrace.keys import key_from_properties
+from headrace.protocol.commit_log import CommitLog
 from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.commit.journal.drivers import DriverName
 from tests.faults.broker import Broker, running_broker
 from tests.faults.local_driver import LocalDriver
-from tests.faults.proof_checks import Checkers
+from tests.faults.proof_checks import Checkers, Follower
 from tests.faults.proof_feeder import ProofFeeder, Sent, make_topics
 from tests.faults.proof_pipeline import QUEUES, Names, proof
 
@@ -52,29 +55,32 @@ class Hit:
 def drive(namesrv: str, folder: Path, names: Names, until: int | None, failpoints: str) -> None:
     """Be a driver, up to a batch or to the end of the input."""
     arm(failpoints)
-    with LocalDriver(namesrv, folder, BATCH_SIZE, job=proof(names)) as driver:
+    name = str(DriverName.here())
+    with LocalDriver(namesrv, folder, BATCH_SIZE, job=proof(names), name=name) as driver:
         driver.catch_up(None if until is None else until - driver.record.batch)
 
 
 class Enumeration:
-    """A broker, the input, and any number of jobs that read it.
+    """The input, and any number of jobs that read it.
 
     Parameters
     ----------
     folder
         Everything of the test.
+    rocketmq
+        Address of a RocketMQ, which has no failpoints; without it there is an embedded broker,
+        which has.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rocketmq: str = "") -> None:
         self._folder = folder
         self._opened = ExitStack()
         self._of_broker = folder / "broker-points"
         self._of_broker.mkdir()
-        environment = {ENVIRONMENT_VARIABLE: f"folder:{self._of_broker}"}
-        self.broker: Broker = self._opened.enter_context(
-            running_broker(folder / "broker", environment=environment)
-        )
-        self._client = self._opened.enter_context(Client(self.broker.address))
+        self._broker = None if rocketmq else self._opened.enter_context(self._own_broker())
+        self._address = self._broker.address if self._broker else rocketmq
+        self._client = self._opened.enter_context(Client(self._address))
+        self._mark = f"enumeration{os.getpid()}"
         self._sent = self._feed()
         self._jobs = 0
         self._processes = multiprocessing.get_context("forkserver")
@@ -82,9 +88,13 @@ class Enumeration:
         #: What a run without faults publishes, and where it passes.
         self.hits, self.committed = self._fault_free()
 
+    def _own_broker(self) -> AbstractContextManager[Broker]:
+        environment = {ENVIRONMENT_VARIABLE: f"folder:{self._of_broker}"}
+        return running_broker(self._folder / "broker", environment=environment)
+
     def _feed(self) -> Sent:
-        make_topics(self._client, Names("input"))
-        feeder = ProofFeeder(self.broker.address, Names("input"))
+        make_topics(self._client, Names(self._mark))
+        feeder = ProofFeeder(self._address, Names(self._mark))
         feeder.feed(6)
         return feeder.stop()
 
@@ -111,7 +121,9 @@ class Enumeration:
         problems = [] if deaths + len(kills) == 1 else [f"{deaths} deaths, {len(kills)} of brokers"]
         if committed(self._client, names) != self.committed:
             problems.append("what is published differs from what a run without faults publishes")
-        return problems + Checkers.of(self._client, names).finish(self._sent)
+        checkers = Checkers.of(self._client, names)
+        problems += checkers.finish(self._sent)
+        return problems + ([f"{checkers.repeats()} repeated"] if checkers.repeats() else [])
 
     def _arm(self, hit: Hit, points: Path, *, in_broker: bool) -> None:
         done = len(read_hits(self._of_broker)[hit.name]) if in_broker else 0
@@ -120,7 +132,7 @@ class Enumeration:
 
     def _new_job(self) -> tuple[Names, Path]:
         self._jobs += 1
-        names = Names(f"job{self._jobs}", "input")
+        names = Names(f"{self._mark}-{self._jobs}", self._mark)
         for topic in names.sinks:
             Admin(self._client).create_topic(topic, queues=QUEUES)
         points = self._folder / names.job / "points"
@@ -142,7 +154,7 @@ class Enumeration:
         return deaths
 
     def _drive(self, names: Names, folder: Path, until: int | None, points: Path) -> int:
-        arguments = (self.broker.address, folder, names, until, f"folder:{points}")
+        arguments = (self._address, folder, names, until, f"folder:{points}")
         process = self._processes.Process(target=drive, args=arguments)
         process.start()
         process.join(60)
@@ -157,9 +169,9 @@ class Enumeration:
 
         def watch() -> None:
             while not over.wait(0.05):
-                if not self.broker.runs():
-                    kills.append(self.broker.wait())
-                    self.broker.restart()
+                if self._broker is not None and not self._broker.runs():
+                    kills.append(self._broker.wait())
+                    self._broker.restart()
 
         thread = threading.Thread(target=watch)
         thread.start()
@@ -185,10 +197,11 @@ def committed(client: Client, names: Names) -> Committed:
                 for message in result.messages():
                     by_key[key_from_properties(message.properties)].append(message.body)
         found[topic.removeprefix(names.job)] = dict(by_key)
-    (queue,) = client.queues(proof(names).commit_topic)
-    *_, last = consumer.blocks(queue, 0, consumer.end_offset(queue))
-    *_, newest = last.messages()
-    record = msgspec.json.decode(newest.body, type=CommitRecord)
+    log = CommitLog()
+    for message in Follower(client, proof(names).commit_topic).new():
+        log.feed(message.queue_offset, msgspec.json.decode(message.body, type=CommitRecord))
+    record = log.record
+    assert record is not None, f"{names.job} has committed nothing"
     found["last commit"] = {"batch": [b"%d" % record.batch]} | {
         queue: [b"%d" % offset] for queue, offset in record.offsets.items()
     }

@@ -41,7 +41,7 @@ class Checker(Protocol):
         """List what is missing when the job has caught up with everything that was sent."""
 
 
-class _Follower:
+class Follower:
     """Gives the messages of a topic that came since the last look, in order by queue.
 
     On RocketMQ a batch has a tag on each message; those that repeat an earlier one are left out.
@@ -54,6 +54,8 @@ class _Follower:
         self._queues: list[MessageQueue] = []
         self._next: Counter[MessageQueue] = Counter()
         self._highest: dict[MessageQueue, Tag] = {}
+        #: Messages that were left out.
+        self.repeats = 0
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -72,7 +74,11 @@ class _Follower:
         end = self._consumer.end_offset(queue) if end is None else end
         for result in self._consumer.blocks(queue, self._next[queue], end):
             for message in result.messages():
-                if message.queue_offset < end and not self._repeats(queue, message):
+                if message.queue_offset >= end:
+                    continue
+                if self._repeats(queue, message):
+                    self.repeats += 1
+                else:
                     yield message
         self._next[queue] = max(end, self._next[queue])
 
@@ -94,12 +100,12 @@ class SetChecker:
     """Every id comes out once: none twice, none that was not sent, none missing."""
 
     def __init__(self, client: Client, names: Names) -> None:
-        self._results = _Follower(client, names.counted)
+        self.results = Follower(client, names.counted)
         self._seen: set[str] = set()
 
     def look(self) -> list[str]:
         found = []
-        for message in self._results.new():
+        for message in self.results.new():
             each = key_from_properties(message.properties)
             if each in self._seen:
                 found.append(f"{each} was published more than once")
@@ -119,12 +125,12 @@ class SequenceChecker:
     """The numbers of every key come one by one, for the operator and for readers."""
 
     def __init__(self, client: Client, names: Names) -> None:
-        self._results = _Follower(client, names.followed)
+        self.results = Follower(client, names.followed)
         self._last: Counter[str] = Counter()
 
     def look(self) -> list[str]:
         found = []
-        for message in self._results.new():
+        for message in self.results.new():
             key = key_from_properties(message.properties)
             number, step = map(int, msgspec.json.decode(message.body).split(":"))
             if step != 1:
@@ -158,9 +164,9 @@ class BankChecker:
         self._log = CommitLog()
         #: Valid records of which, on RocketMQ, it is not known yet whether they are published.
         self._waiting: list[CommitRecord] = []
-        self._commits = _Follower(client, topology.commit_topic)
-        self._transfers = _Follower(client, names.transfers)
-        self._outputs = {op: _Follower(client, topic) for op, topic in names.moved.items()}
+        self._commits = Follower(client, topology.commit_topic)
+        self._transfers = Follower(client, names.transfers)
+        self._outputs = {op: Follower(client, topic) for op, topic in names.moved.items()}
         self._states = {
             operator: _StateFollower(client, names, operator, by_tags=not self._embedded)
             for operator in (DEBITS, CREDITS)
@@ -228,7 +234,7 @@ class _StateFollower:
         topology = proof(names)
         self._operator = operator
         self._by_tags = by_tags
-        self._messages = _Follower(client, topology.state_topics[operator])
+        self._messages = Follower(client, topology.state_topics[operator])
         self._read = reader(topology.operator(operator), {})
         self._entries: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         #: What was read of batches that are not committed yet.
@@ -305,6 +311,10 @@ class Checkers:
     def by_name(self) -> dict[str, Checker]:
         """Give each under its name."""
         return {"set": self.set, "sequence": self.sequence, "bank": self.bank}
+
+    def repeats(self) -> int:
+        """Count results that are in their topic again: a sender that slept may leave some there."""
+        return self.set.results.repeats + self.sequence.results.repeats
 
     def look(self) -> list[str]:
         """List what is wrong with what is new."""

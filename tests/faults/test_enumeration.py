@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.clusters import Cluster
 from tests.faults.enumeration import Enumeration, Hit
 
 #: Every step of a batch, an open and a restore; a driver that misses one misses a place to die.
-NAMES = {
-    "broker.jobs.appended",
-    "broker.jobs.committed",
-    "broker.jobs.staged",
+DRIVERS = {
     "job.after_commit",
     "job.before_commit",
     "job.before_open",
@@ -21,8 +19,6 @@ NAMES = {
     "job.published",
     "plan.planned",
     "plan.split",
-    "stage.before_chunk",
-    "stage.chunk",
     "state.apply.read",
     "state.apply.written",
     "state.catch_up.block",
@@ -30,13 +26,28 @@ NAMES = {
     "state.changes.kept",
     "state.replay.block",
     "state.replay.emptied",
-    "store.unit.end",
-    "store.unit.middle",
-    "store.unit.synced",
     "task.begun",
     "task.persisted",
     "task.processed",
     "task.staged",
+}
+EMBEDDED = DRIVERS | {
+    "broker.jobs.appended",
+    "broker.jobs.committed",
+    "broker.jobs.staged",
+    "stage.before_chunk",
+    "stage.chunk",
+    "store.unit.end",
+    "store.unit.middle",
+    "store.unit.synced",
+}
+ROCKETMQ = DRIVERS | {
+    "journal.commit.appended",
+    "journal.commit.before",
+    "journal.publish.begin",
+    "journal.publish.done",
+    "journal.publish.sent",
+    "journal.staged",
 }
 
 
@@ -49,22 +60,61 @@ def enumeration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Enumeratio
         found.close()
 
 
+@pytest.fixture(scope="module")
+def on_rocketmq(
+    rocketmq: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Enumeration]:
+    found = Enumeration(tmp_path_factory.mktemp("enumeration"), rocketmq.namesrv)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def middle(enumeration: Enumeration, name: str) -> Hit:
+    """The hit of a failpoint in the middle of a run."""
+    hits = [hit for hit in enumeration.hits if hit.name == name]
+    return hits[len(hits) // 2]
+
+
+def survive_all(enumeration: Enumeration) -> None:
+    """Die at every hit; ``FAULTS_FROM`` names the one to begin with."""
+    hits = [hit for hit in enumeration.hits if str(hit) >= os.environ.get("FAULTS_FROM", "")]
+    for hit in hits:
+        assert enumeration.survives(hit) == [], f"FAULTS_FROM={hit}"
+    print(f"{len(hits)} deaths, each at another place, changed nothing", flush=True)
+
+
 def test_a_run_passes_every_failpoint_of_the_protocol(enumeration: Enumeration) -> None:
-    assert {hit.name for hit in enumeration.hits} == NAMES
+    assert {hit.name for hit in enumeration.hits} == EMBEDDED
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", sorted(EMBEDDED))
 def test_a_death_in_the_middle_of_a_run_changes_nothing(
     enumeration: Enumeration, name: str
 ) -> None:
-    numbers = [hit.number for hit in enumeration.hits if hit.name == name]
-    assert enumeration.survives(Hit(name, numbers[len(numbers) // 2])) == []
+    assert enumeration.survives(middle(enumeration, name)) == []
+
+
+@pytest.mark.rocketmq
+def test_a_run_on_rocketmq_passes_every_failpoint_of_the_protocol(on_rocketmq: Enumeration) -> None:
+    assert {hit.name for hit in on_rocketmq.hits} == ROCKETMQ
+
+
+@pytest.mark.rocketmq
+@pytest.mark.parametrize("name", sorted(ROCKETMQ - DRIVERS | {"job.opened", "task.staged"}))
+def test_a_death_on_rocketmq_changes_nothing(on_rocketmq: Enumeration, name: str) -> None:
+    assert on_rocketmq.survives(middle(on_rocketmq, name)) == []
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_no_death_changes_anything(enumeration: Enumeration) -> None:
-    hits = [hit for hit in enumeration.hits if str(hit) >= os.environ.get("FAULTS_FROM", "")]
-    for hit in hits:
-        assert enumeration.survives(hit) == [], f"FAULTS_FROM={hit}"
-    print(f"{len(hits)} deaths, each at another place, changed nothing")
+    survive_all(enumeration)
+
+
+@pytest.mark.soak
+@pytest.mark.rocketmq
+@pytest.mark.timeout(0)
+def test_no_death_on_rocketmq_changes_anything(on_rocketmq: Enumeration) -> None:
+    survive_all(on_rocketmq)
