@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.failpoints import arm_in_folder, read_hits
+from headrace.failpoints import ENVIRONMENT_VARIABLE, arm_in_folder, read_hits
+from tests.faults.broker import running_broker
 from tests.faults.enumeration import Hit
 from tests.faults.harness import PATIENCE
 from tests.faults.proof_job import Scene, proof_job
@@ -144,6 +145,7 @@ def enumeration_on_spark(
     for each in points:
         each.mkdir()
     of_job, of_broker = (f"folder:{each}" for each in points)
-    with proof_job(folder, options, environment, failpoints=of_job, of_broker=of_broker) as scene:
+    broker = running_broker(folder / "broker", environment={ENVIRONMENT_VARIABLE: of_broker})
+    with proof_job(folder, broker, options, environment, of_job) as scene:
         yield SparkEnumeration(scene, folder, points)
         scene.finish()

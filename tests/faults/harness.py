@@ -11,16 +11,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
-from headrace.client import Admin, Client, PullConsumer
+from headrace.client import Client, ClientSettings, PullConsumer
+from headrace.errors import TopicNotFoundError
 from headrace.failpoints import ENVIRONMENT_VARIABLE
+from headrace.runtime.state.home import StateHome
 from headrace.topology import Topology
 from tests.faults import word_pipeline
-from tests.faults.broker import Broker
 from tests.faults.word_pipeline import topology
 
 PATIENCE = 240.0
@@ -50,6 +53,30 @@ def await_true(what: str, condition: Callable[[], bool], patience: float = PATIE
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {patience:.0f} s"
         time.sleep(0.1)
+
+
+#: For those who wait until a broker is back.
+PATIENT = ClientSettings(
+    connect_timeout=timedelta(seconds=PATIENCE), retry_timeout=timedelta(seconds=PATIENCE)
+)
+
+
+class Brokers(Protocol):
+    """What a job runs on: one broker, or several that are taken in turn."""
+
+    address: str
+
+    def runs(self) -> bool:
+        """Whether no process is missing."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to a process."""
+
+    def kill(self) -> None:
+        """End a process as a crash would."""
+
+    def restart(self) -> None:
+        """Start the one that was killed again."""
 
 
 class Driver:
@@ -197,7 +224,7 @@ class KillTest:
     """One run: a broker, the driver of the moment, and what a person does about a failure."""
 
     folder: Path
-    broker: Broker
+    broker: Brokers
     client: Client
     drivers: list[Driver] = field(default_factory=list)
     #: The job, the file that makes it, and what every driver is told.
@@ -232,10 +259,15 @@ class KillTest:
 
     def standing(self) -> tuple[int, int]:
         """Epoch and batch of the newest commit record; zeros before the first."""
-        for job in Admin(self.client).jobs():
-            if job.commit_topic == self.job.commit_topic:
-                return job.record.epoch, job.record.batch
-        return 0, 0
+        try:
+            record = self._home.transactions.plan([], {}, 0, 0).record
+        except TopicNotFoundError:
+            return 0, 0
+        return (0, 0) if record is None else (record.epoch, record.batch)
+
+    @cached_property
+    def _home(self) -> StateHome:
+        return StateHome.of(self.job.name, self.client)
 
     def await_batches(self, count: int) -> None:
         """Wait until so many more batches are committed by a driver that lives."""
@@ -335,9 +367,9 @@ class KillTest:
 
 
 @contextlib.contextmanager
-def kill_test(folder: Path, broker: Broker, **more: Any) -> Iterator[KillTest]:
+def kill_test(folder: Path, broker: Brokers, **more: Any) -> Iterator[KillTest]:
     """A kill test for the time of a test."""
-    with Client(broker.address) as client:
+    with Client(broker.address, PATIENT) as client:
         run = KillTest(folder, broker, client, **more)
         try:
             yield run

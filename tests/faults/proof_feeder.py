@@ -13,13 +13,12 @@ import pyarrow as pa
 
 from headrace.client import Admin, Client, ClientSettings, MessageQueue, Producer, PullConsumer
 from headrace.errors import HeadraceError
+from tests.faults.harness import PATIENT
 from tests.faults.proof_pipeline import ACCOUNTS, QUEUES, Names
 
 _PATIENCE = timedelta(minutes=5)
 #: Nothing is sent twice by the client: a doubt is settled here.
 _ONE_TRY = ClientSettings(request_timeout=_PATIENCE, retry_timeout=timedelta(0))
-#: For those who wait until a broker is back.
-PATIENT = ClientSettings(connect_timeout=_PATIENCE, retry_timeout=_PATIENCE)
 _KEYS = 16
 
 

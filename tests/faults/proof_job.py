@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.client import Client
-from headrace.failpoints import ENVIRONMENT_VARIABLE
 from tests.faults import proof_pipeline
-from tests.faults.broker import running_broker
-from tests.faults.harness import KillTest, kill_test
+from tests.faults.harness import PATIENT, Brokers, KillTest, kill_test
 from tests.faults.proof_checks import Checkers, Watch
-from tests.faults.proof_feeder import PATIENT, ProofFeeder, make_topics
+from tests.faults.proof_feeder import ProofFeeder, make_topics
 from tests.faults.proof_pipeline import Names, proof
 from tests.faults.strikes import PATIENCE_SECONDS, Strike, Survived
 
@@ -69,15 +67,14 @@ class Scene:
 @contextmanager
 def proof_job(
     folder: Path,
+    brokers: AbstractContextManager[Brokers],
     options: Mapping[str, str],
     environment: Mapping[str, str],
-    *,
     failpoints: str = "",
-    of_broker: str = "",
 ) -> Iterator[Scene]:
     """The proof job with its first driver; feeder and checkers wait for :meth:`Scene.begin`."""
     with (
-        running_broker(folder / "broker", environment={ENVIRONMENT_VARIABLE: of_broker}) as broker,
+        brokers as broker,
         Client(broker.address, PATIENT) as client,
         kill_test(
             folder,

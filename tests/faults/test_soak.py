@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import seeded
+from tests.faults.broker import running_broker
+from tests.faults.harness import Brokers, seeded
 from tests.faults.proof_job import proof_job
-from tests.faults.strikes import ON_A_CLUSTER, PATIENCE_SECONDS, STRIKES, Strike
+from tests.faults.rocket_brokers import running_rocket_brokers
+from tests.faults.strikes import (
+    ON_A_CLUSTER,
+    ON_ROCKETMQ,
+    PATIENCE_SECONDS,
+    STRIKES,
+    Strike,
+)
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(0)]
 
@@ -25,21 +34,30 @@ _SPARK = {
 
 
 @pytest.mark.parametrize(
-    ("options", "spark", "strikes"),
+    ("brokers", "options", "spark", "strikes"),
     [
-        pytest.param({}, {}, STRIKES, id="local"),
-        pytest.param(_CLUSTER, _SPARK, ON_A_CLUSTER, id="cluster"),
+        pytest.param(running_broker, {}, {}, STRIKES, id="local"),
+        pytest.param(running_broker, _CLUSTER, _SPARK, ON_A_CLUSTER, id="cluster"),
+        pytest.param(
+            running_rocket_brokers,
+            {},
+            {},
+            ON_ROCKETMQ,
+            id="rocketmq",
+            marks=pytest.mark.rocketmq,
+        ),
     ],
 )
 def test_whatever_dies_or_stands_still_every_result_is_there_once(
     tmp_path: Path,
+    brokers: Callable[[Path], AbstractContextManager[Brokers]],
     options: Mapping[str, str],
     spark: Mapping[str, str],
     strikes: Mapping[str, Strike],
 ) -> None:
     chance = seeded()
     begin = time.monotonic()
-    with proof_job(tmp_path, options, spark) as scene:
+    with proof_job(tmp_path, brokers(tmp_path / "broker"), options, spark) as scene:
         scene.begin()
         while time.monotonic() < begin + 60 * MINUTES:
             kind = chance.choice(sorted(strikes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -118,6 +119,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     plan = job.plan
     admin = Admin(job.client)
     known = set(admin.topics())
+    home = _home_broker(job)
     _make_batch_topics(job, admin, known)
     for through in plan.topology.throughs:
         if through.topic not in known:
@@ -130,21 +132,32 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     }
     for topic in plan.state_topics.values():
         if topic not in known:
-            admin.create_topic(topic, queues=plan.settings.partitions, attributes=_COMPACTION)
+            admin.create_topic(
+                topic, plan.settings.partitions, attributes=_COMPACTION, brokers=home
+            )
         found = _queues(job, topic, f"job '{plan.job}' keeps state in topic '{topic}'")
         if len(found) < plan.settings.partitions:
             raise other_partitions(plan.job, len(found), plan.settings.partitions)
         # A job that was rescaled to fewer partitions leaves the other queues empty.
         queues[topic] = found[: plan.settings.partitions]
     if plan.topology.commit_topic not in known:
-        admin.create_topic(plan.topology.commit_topic, queues=1, attributes=_COMPACTION)
+        admin.create_topic(plan.topology.commit_topic, 1, attributes=_COMPACTION, brokers=home)
     _queues(job, plan.topology.commit_topic, f"job '{plan.job}' commits to")
     if not plan.embedded:
         journal = journal_topic(plan.job)
         if journal not in known:
-            admin.create_topic(journal, queues=plan.settings.partitions)
+            admin.create_topic(journal, plan.settings.partitions, brokers=home)
         _queues(job, journal, f"job '{plan.job}' stages in topic '{journal}'")
     return queues
+
+
+def _home_broker(job: JobConnection) -> list[str]:
+    """Choose the broker of a job's own topics, the same in every process.
+
+    The order of a commit topic decides what is committed: it has one queue, on one broker.
+    """
+    brokers = sorted(job.client.brokers())
+    return [brokers[zlib.crc32(job.plan.job.encode()) % len(brokers)]] if brokers else []
 
 
 def _make_batch_topics(job: JobConnection, admin: Admin, known: set[str]) -> None:

@@ -97,7 +97,7 @@ class CommitTopic:
         key = record_key(record, self._doubts)
         body = msgspec.json.encode(record)
         message = Message(topic=self._topic, body=body, keys=key)
-        sent = self._producer.send(message, by_key=False, once=True)
+        sent = self._producer.send(message, self.queue, once=True)
         await_shown(self._consumer, {sent.queue: sent.offset + 1})
         self.refresh()
 
