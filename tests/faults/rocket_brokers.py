@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from headrace.client import Client
 from tests.clusters import SCRIPT, running_rocketmq, running_rocketmq_broker
 
+#: How long a driver's lease lasts without a word of it; RocketMQ's own 60 s would be a long wait.
+LEASE_SECONDS = 10
+
 _PATIENCE = 120.0
+_JAVA = f"-Drocketmq.broker.rebalance.lockMaxLiveTime={LEASE_SECONDS}000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ def running_rocket_brokers(folder: Path) -> Iterator[RocketBrokers]:
     first.mkdir(parents=True)
     second.mkdir()
     with (
+        patch.dict(os.environ, JAVA_TOOL_OPTIONS=_JAVA),
         running_rocketmq(first) as cluster,
         running_rocketmq_broker(second, cluster.namesrv, "broker-b") as address,
     ):

@@ -103,8 +103,6 @@ ON_A_CLUSTER: Mapping[str, Strike] = {
     "SIGKILL executor": _kill_executor,
     "SIGSTOP executor": _stop_executor,
 }
-#: A successor waits for the lease of a driver that may still live: 60 s, and 60 s more.
-ON_ROCKETMQ = STRIKES
 
 
 @dataclass

@@ -13,10 +13,9 @@ import pytest
 from tests.faults.broker import running_broker
 from tests.faults.harness import Brokers, seeded
 from tests.faults.proof_job import proof_job
-from tests.faults.rocket_brokers import running_rocket_brokers
+from tests.faults.rocket_brokers import LEASE_SECONDS, running_rocket_brokers
 from tests.faults.strikes import (
     ON_A_CLUSTER,
-    ON_ROCKETMQ,
     PATIENCE_SECONDS,
     STRIKES,
     Strike,
@@ -40,9 +39,9 @@ _SPARK = {
         pytest.param(running_broker, _CLUSTER, _SPARK, ON_A_CLUSTER, id="cluster"),
         pytest.param(
             running_rocket_brokers,
+            {"--lease-expiry": f"{LEASE_SECONDS} s"},
             {},
-            {},
-            ON_ROCKETMQ,
+            STRIKES,
             id="rocketmq",
             marks=pytest.mark.rocketmq,
         ),
