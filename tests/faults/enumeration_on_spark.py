@@ -22,6 +22,7 @@ from tests.faults.harness import PATIENCE
 from tests.faults.proof_job import Scene, proof_job
 
 _ROUND_SECONDS = 10.0
+_OTHERS_REPLACE = ("worker", "planner")
 _AT_THE_START = ("job.before_open", "job.opened")
 
 
@@ -48,6 +49,7 @@ class SparkEnumeration:
             "state.catch_up": self._fall_behind,
         }
         self._feeding = threading.Thread()
+        self._restarts = 0
         self.deaths: Counter[str] = Counter()
 
     def hits(self) -> list[Hit]:
@@ -80,9 +82,10 @@ class SparkEnumeration:
         """Feed the job until a hit was made; start what is to be started after it."""
         deadline = time.monotonic() + PATIENCE
         due = 0.0
-        while self._count()[name] < target or not self._settled():
+        restarts = self._restarts
+        while not (self._settled() and self._is_over(name, target, self._restarts - restarts)):
             assert time.monotonic() < deadline, f"{name} was not hit {target} times"
-            if self._settled() and time.monotonic() > due and not self._feeding.is_alive():
+            if time.monotonic() > due and not self._feeding.is_alive():
                 self._feed()
                 due = time.monotonic() + _ROUND_SECONDS
             time.sleep(0.05)
@@ -91,15 +94,22 @@ class SparkEnumeration:
             self._feeding.join(0.05)
         self.deaths[name.partition(".")[0]] += 1
 
+    def _is_over(self, name: str, target: int, restarts: int) -> bool:
+        """Tell whether a hit was made, and whoever made it is dead and replaced."""
+        kinds = [kind for folder in self._points for kind in read_hits(folder).get(name, ())]
+        # Workers are replaced by Spark, planners by the driver.
+        return len(kinds) >= target and (restarts > 0 or kinds[target - 1] in _OTHERS_REPLACE)
+
     def _settled(self) -> bool:
         """Start again what is dead; tell whether nothing was."""
         if not self._run.broker.runs():
-            self._run.broker.restart()
-            return False
-        if not self._run.driver.runs():
+            self._run.kill_broker()
+        elif not self._run.driver.runs():
             self._run.start_driver()
-            return False
-        return True
+        else:
+            return True
+        self._restarts += 1
+        return False
 
     def _count(self) -> Counter[str]:
         found: Counter[str] = Counter()
