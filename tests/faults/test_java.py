@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.broker import running_broker
-from tests.faults.harness import Feeder, kill_test
+from tests.faults.feeder import Feeder
+from tests.faults.harness import kill_test
 from tests.faults.verification import problems, read_results
 
 pytestmark = pytest.mark.spark
