@@ -14,7 +14,7 @@ from headrace.cli._terminal import report
 from headrace.errors import JobFailedError, TopicNotFoundError
 from headrace.settings import JobSettings
 from tests.cli.ports import free_port
-from tests.cli.programs import BUILT, WORD_COUNT, write
+from tests.cli.programs import BUILT, SPOUTS_AND_BOLTS, WORD_COUNT, write
 
 Run = Callable[..., int]
 
@@ -130,3 +130,21 @@ def test_description_is_printed(
     assert capsys.readouterr().out.startswith("topology word-count\n")
     assert run("describe", str(path), "--dot") == 0
     assert capsys.readouterr().out.startswith('digraph "word-count" {')
+
+
+def test_a_spout_without_an_end_cannot_be_caught_up_with(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program = write(tmp_path, SPOUTS_AND_BOLTS)
+    assert run("run", str(program), "--until-caught-up", "--no-supervise") == 1
+    assert "nobody knows the end of spout 'numbers'" in capsys.readouterr().err
+
+
+def test_a_topology_of_spouts_and_bolts_is_described(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program = write(tmp_path, SPOUTS_AND_BOLTS)
+    assert run("describe", f"{program}:builder") == 0
+    shown = capsys.readouterr().out
+    assert "group 1, job two-lines: spout lines" in shown
+    assert "copies  end bolt, TopicSink('copies'), <- lines (shuffle)" in shown

@@ -76,7 +76,7 @@ def total(found: Sequence[JobStatistics]) -> JobStatistics:
         records_out=sum(one.records_out for one in found),
         skipped=sum(one.skipped for one in found),
         dead_lettered=sum(one.dead_lettered for one in found),
-        lag=None if None in lags else sum(lag for lag in lags if lag is not None),
+        lag=None if not found or None in lags else sum(lag for lag in lags if lag is not None),
         behind=max((age for age in ages if age is not None), default=None),
         batch_duration=max((one.batch_duration for one in found), default=timedelta(0)),
         records_per_second=sum(one.records_per_second for one in found),

@@ -2,8 +2,7 @@
 
 Between two components a record's value is a :data:`~headrace.topology.tuples.TupleRow`.  Each
 bolt takes what it subscribed to through a :class:`Subscription`, which stands with the operator
-that it listens to and sets the key of each record to the task that takes it.  Task ``t`` of a
-component runs in partition ``t % partitions``.
+that it listens to.  Task ``t`` of a component runs in partition ``t % partitions``.
 """
 
 from __future__ import annotations
@@ -123,8 +122,8 @@ class Tuples(Operator):
 class Subscription(Operator):
     """Sends the tuples of one stream of its parent to the tasks of one bolt.
 
-    It sets the key of a record to the number of the task; of a key-value bolt, to the number of
-    the range.  Records of a stream with direct grouping have that key already.
+    It stands with the operator that it listens to; which task takes a tuple is decided on the way
+    behind it.
     """
 
     label: ClassVar[str] = "subscription"
