@@ -50,8 +50,8 @@ def test_every_default_may_be_given(name: str) -> None:
         ("tuple.num.per.batch", True, "whole number"),
         ("transaction.schedule.batch.delay.ms", 1.5, "whole number"),
         ("topology.state.ttl.time.sec", 60, "must be -1"),
-        ("poison.policy", "drop", "must be 'fail' or 'topic:NAME'"),
-        ("poison.policy", "topic:", "must be 'fail' or 'topic:NAME'"),
+        ("poison.policy", "drop", "must be 'fail', 'skip' or 'topic:NAME'"),
+        ("poison.policy", "topic:", "must be 'fail', 'skip' or 'topic:NAME'"),
         ("poison.max.rollbacks", -1, "at least 0"),
     ],
 )

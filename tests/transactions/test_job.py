@@ -48,6 +48,15 @@ def test_a_batch_of_topics_is_as_large_as_one_of_spouts_if_that_is_given() -> No
     assert job.settings.max_records_per_batch == 77
 
 
+def test_time_limit_and_retries_are_those_of_the_configuration_where_it_has_them() -> None:
+    settings = JobSettings(batch_timeout=timedelta(seconds=9), rollback_retries=8)
+    kept = TransactionJob(built({}), settings).settings
+    assert (kept.batch_timeout, kept.rollback_retries) == (timedelta(seconds=9), 8)
+    config = {"transaction.batch.snapshot.timeout": 30, "poison.max.rollbacks": 2}
+    changed = TransactionJob(built(config), settings).settings
+    assert (changed.batch_timeout, changed.rollback_retries) == (timedelta(seconds=30), 2)
+
+
 def test_a_job_that_was_not_started_has_no_state() -> None:
     with pytest.raises(StateError, match="topology 'job' has no state of 'count'"):
         TransactionJob(built({})).state("count")

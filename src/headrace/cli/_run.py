@@ -86,6 +86,7 @@ def run(
     connect_timeout: Annotated[str | None, _option("connect_timeout")] = None,
     request_timeout: Annotated[str | None, _option("request_timeout")] = None,
     retry_timeout: Annotated[str | None, _option("retry_timeout")] = None,
+    lease_expiry: Annotated[str | None, _option("lease_expiry")] = None,
     access_key: Annotated[str | None, _option("access_key")] = None,
     secret_key: Annotated[str | None, _option("secret_key")] = None,
     security_token: Annotated[str | None, _option("security_token")] = None,

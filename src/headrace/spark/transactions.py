@@ -227,6 +227,10 @@ def settings_of(topology: TransactionTopology, settings: JobSettings) -> JobSett
         changes["guarantee"] = topology.guarantee
     if "tuple.num.per.batch" in given:
         changes["max_records_per_batch"] = config["tuple.num.per.batch"]
+    if "transaction.batch.snapshot.timeout" in given:
+        changes["batch_timeout"] = timedelta(seconds=config["transaction.batch.snapshot.timeout"])
+    if "poison.max.rollbacks" in given:
+        changes["rollback_retries"] = config["poison.max.rollbacks"]
     return dataclasses.replace(settings, **changes)
 
 

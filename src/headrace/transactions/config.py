@@ -55,9 +55,11 @@ def _no_ttl(value: Any) -> str | None:
 
 
 def _poison(value: Any) -> str | None:
-    if value == "fail" or (isinstance(value, str) and value.startswith("topic:") and value[6:]):
+    if value in ("fail", "skip") or (
+        isinstance(value, str) and value.startswith("topic:") and value[6:]
+    ):
         return None
-    return "must be 'fail' or 'topic:NAME'"
+    return "must be 'fail', 'skip' or 'topic:NAME'"
 
 
 _SHUFFLE = "no batch begins before the one before it is done, so no tuple comes early"
@@ -110,8 +112,9 @@ _ALL: tuple[ConfigKey, ...] = (
     ConfigKey(
         "poison.policy",
         (
-            "What becomes of a tuple that a bolt cannot handle: "
-            "`fail`, or `topic:NAME`, to which it goes in the same transaction."
+            "What becomes of a tuple on which a bolt raises: its batch is rolled back, until the "
+            "group stops (`fail`); the tuple is left out (`skip`); or its message goes to a topic in "
+            "the same transaction (`topic:NAME`)."
         ),
         _poison,
         default="fail",
