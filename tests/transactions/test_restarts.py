@@ -168,6 +168,17 @@ def test_state_goes_through_files(scene: Scene, trace: Trace) -> None:
         check(scene, job, 2)
 
 
+def test_plain_state_is_shown_without_the_program(scene: Scene, trace: Trace) -> None:
+    job = word_count(scene, trace)
+    with scene.driver(job) as driver:
+        driver.catch_up(2)
+    with StateView(scene.home, "keyed") as view:
+        assert view.all() == expected(2)
+    with StateView(scene.home, "spout") as view:
+        assert view.get(2) == 6
+        assert [(entry.key, entry.value) for entry in view.scan()] == [(0, 6), (2, 6), (1, 6)]
+
+
 def test_parallelism_of_a_key_value_bolt_may_change_that_of_states_may_not(
     scene: Scene, trace: Trace
 ) -> None:

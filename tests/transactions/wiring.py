@@ -38,7 +38,7 @@ class Wiring:
         """Add a spout."""
         options = {"batch_size": 3, "delay_ms": 1000, **options}
         self.operators.append(
-            Spout(**self._common(name, component, tasks, ()), state_serde=serdes.pickle, **options)
+            Spout(**self._common(name, component, tasks, ()), state_serde=serdes.state, **options)
         )
         return self
 
@@ -78,10 +78,10 @@ class Wiring:
             "on_error": on_error,
         }
         if isinstance(component, KeyValueBolt):
-            own: dict[str, Any] = {"key_serde": serdes.key, "value_serde": serdes.pickle}
+            own: dict[str, Any] = {"key_serde": serdes.key, "value_serde": serdes.state}
             self.operators.append(KeyValueBoltNode(**common, **own))
         elif isinstance(component, StatefulBolt):
-            self.operators.append(StatefulBoltNode(**common, state_serde=serdes.pickle))
+            self.operators.append(StatefulBoltNode(**common, state_serde=serdes.state))
         else:
             self.operators.append(Bolt(**common))
         return self

@@ -21,6 +21,7 @@ from headrace.serdes._documents import (
     PickleSerde,
     PlainSerde,
     PydanticSerde,
+    StateSerde,
     TypedJsonSerde,
     json_of,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "SchemaRegistry",
     "Serde",
     "Serializer",
+    "StateSerde",
     "StringSerde",
     "TableDeserializer",
     "TypedJsonSerde",
@@ -101,6 +103,7 @@ __all__ = [
     "protobuf",
     "registered",
     "serde_for",
+    "state",
     "string",
     "unpack_int64",
     "with_key",
@@ -116,3 +119,4 @@ key = KeySerde()
 nothing = NothingSerde()
 plain = PlainSerde()
 pickle = PickleSerde()
+state = StateSerde()

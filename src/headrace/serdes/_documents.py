@@ -30,6 +30,7 @@ __all__ = [
     "PickleSerde",
     "PlainSerde",
     "PydanticSerde",
+    "StateSerde",
     "TypedJsonSerde",
     "json_of",
 ]
@@ -38,6 +39,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=pydantic.BaseModel)
 
 _CACHE = "__msgspec_cache__"
+#: Before a pickle: no plain data begins so.
+_PICKLED = b"P"
 
 
 class JsonSerde(Serde[Any]):
@@ -170,6 +173,38 @@ def _fields_of_class(hint: Any) -> list[Any] | None:
         else:
             fields.append((one.name, hints[one.name]))
     return fields
+
+
+class StateSerde(Serde[Any]):
+    """Plain data as ``plain`` writes it, a ``P`` and a pickle of anything else.
+
+    What tasks of spouts and bolts keep: a state of plain data can be read without its program.
+
+    Examples
+    --------
+    >>> serde = StateSerde()
+    >>> serde.serialize("be"), serde.deserialize(serde.serialize(1 + 2j))
+    (b'sbe', (1+2j))
+    """
+
+    name: ClassVar[str] = "state"
+
+    def serialize(self, value: Any) -> bytes:
+        try:
+            return encode_exact(value)
+        except SerializationError:
+            return _PICKLED + pickle.dumps(value, protocol=5)
+
+    def deserialize(self, data: bytes) -> Any:
+        if data[:1] == _PICKLED:
+            return pickle.loads(memoryview(data)[1:])  # noqa: S301 - state of the program's own
+        return decode(data)
+
+    def serialize_many(self, values: list[Any]) -> pa.BinaryArray:
+        try:
+            return pa.array(encode_exact_many(values), pa.binary())
+        except SerializationError:
+            return super().serialize_many(values)
 
 
 class PydanticSerde(Serde[M]):

@@ -56,17 +56,27 @@ _COLLECT_AFTER = 500_000
 
 
 def connection(handle: PlanHandle) -> JobConnection:
-    """Give this process's connection for a job."""
+    """Give this process's connection for a job; there is one for each job that it works for."""
     key = (os.getpid(), handle.digest)
     if key not in _connections:
         plan = pickle.loads(handle.payload)  # noqa: S301 - made by our own driver
         assert isinstance(plan, JobPlan)
+        _forget(plan.job)
         # Groups of a topology share workers, and take turns in them.
         while len(_connections) >= _MOST_CONNECTIONS:
             _connections.pop(next(iter(_connections))).instances.close()
         _connections[key] = plan.connect()
         gc.set_threshold(_COLLECT_AFTER, 10, 10)
     return _connections[key]
+
+
+def _forget(job: str) -> None:
+    """Let go of what is kept for a job that now comes with another plan, and of other processes'."""
+    for key, connection in list(_connections.items()):
+        if key[0] != os.getpid():
+            del _connections[key]
+        elif connection.plan.job == job:
+            _connections.pop(key).instances.close()
 
 
 def end_of_task() -> None:

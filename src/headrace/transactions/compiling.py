@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TopologyError
-from headrace.serdes import Serde, as_deserializer, as_serializer, key, pickle, with_key
+from headrace.serdes import Serde, as_deserializer, as_serializer, key, pickle, state, with_key
 from headrace.topology import (
     DEFAULT_STREAM,
     Bolt,
@@ -80,7 +80,7 @@ class _Compiling:
             **self._component(declared, (), OffsetReader(component, limit))
             if by_offset
             else self._component(declared, (), component),
-            state_serde=pickle,
+            state_serde=state,
             # What lies between two offsets is one batch, whatever the number of its tuples.
             batch_size=0 if by_offset else limit,
             delay_ms=self.config["transaction.schedule.batch.delay.ms"],
@@ -98,10 +98,10 @@ class _Compiling:
             "on_error": self.config["poison.policy"],
         }
         if keyed:
-            fields |= {"key_serde": key, "value_serde": pickle, "ranges": tasks}
+            fields |= {"key_serde": key, "value_serde": state, "ranges": tasks}
             return [*ways, KeyValueBoltNode(**fields)]
         if is_stateful(component):
-            return [*ways, StatefulBoltNode(**fields, state_serde=pickle)]
+            return [*ways, StatefulBoltNode(**fields, state_serde=state)]
         return [*ways, Bolt(**fields)]
 
     def _component(

@@ -24,6 +24,8 @@ __all__ = ["reader"]
 _PLAIN = (serdes.bytes, serdes.string, serdes.int, serdes.float, serdes.json, serdes.plain)
 #: Serdes that a commit record can name; nothing else is looked up by a name that was read.
 _KNOWN = {repr(serde): serde for each in _PLAIN for serde in (each, serdes.nullable(each))}
+# Of states of spouts and bolts only what is plain: a pickle that somebody wrote is not opened.
+_KNOWN[repr(serdes.state)] = serdes.plain
 
 
 def reader(known: Operator | None, shape: Mapping[str, str]) -> Read:
