@@ -13,6 +13,7 @@ from headrace import serdes
 from headrace.errors import BatchTimeoutError
 from headrace.runtime.time_limit import time_limit
 from headrace.runtime.user_code.calls import UserFunction
+from headrace.runtime.user_code.errors import Original
 from headrace.streams import StreamBuilder
 from headrace.topology.errors import DEAD_LETTER_PREFIX
 from headrace.topology.operators.core import Operator
@@ -74,6 +75,9 @@ class _Nowhere:
 
     def divert(self, operator: Operator, mark: int, error: Exception, line: str | None) -> None:
         raise AssertionError("a record that hangs is no bad record")
+
+    def divert_message(self, operator: Operator, original: Original, error: Exception) -> None:
+        raise AssertionError("a message that hangs is no bad message")
 
 
 def _operator(on_error: str) -> Operator:

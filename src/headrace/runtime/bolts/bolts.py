@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+import orjson
 
 from headrace.errors import HeadraceError
 from headrace.runtime.bolts.collectors import NO_TUPLE, BoltOutput
@@ -15,6 +16,7 @@ from headrace.runtime.bolts.intake import Intake, Taken
 from headrace.runtime.bolts.states import TaskLayout
 from headrace.runtime.bolts.tasks import ComponentProcessor, StatefulTasks
 from headrace.runtime.chunk import Chunk
+from headrace.runtime.user_code.errors import Original
 from headrace.topology.operators.bolts import Bolt, StatefulBoltNode
 from headrace.user_lines import user_line
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.runtime.edges import Edge
     from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import ProcessorContext
+    from headrace.topology.tuples import Tuple
 
 __all__ = ["BoltProcessor", "StatefulBoltProcessor", "TuplesRunner"]
 
@@ -63,7 +66,7 @@ class TuplesRunner(ComponentProcessor[BoltT]):
         """Let a task execute tuples."""
         output: BoltOutput = instance.output
         execute = instance.user.execute
-        tuples = iter(taken.tuples)
+        tuples, one = iter(taken.tuples), None
         done = 0
         while done < len(taken):
             try:
@@ -71,8 +74,9 @@ class TuplesRunner(ComponentProcessor[BoltT]):
                     execute(one)
                 done = len(taken)
             except Exception as error:  # noqa: BLE001 - users' code raises what it likes
+                assert one is not None, "nothing but a tuple's execution raises here"
                 done = output.cause + 1
-                self._take_out(instance, taken, error)
+                self._take_out(instance, int(taken.marks[output.cause]), one, error)
         output.cause = NO_TUPLE
         instance.check("execute")
         self.collect(instance, taken)
@@ -89,16 +93,21 @@ class TuplesRunner(ComponentProcessor[BoltT]):
         given, self._given = self._given, defaultdict(list)
         return self.hand_over(given)
 
-    def _take_out(self, instance: Instance, taken: Taken, error: Exception) -> None:
+    def _take_out(self, instance: Instance, mark: int, one: Tuple, error: Exception) -> None:
         """Raise what a tuple failed with, or follow the policy to go on without the tuple."""
-        output: BoltOutput = instance.output
-        mark = int(taken.marks[output.cause])
+        locator = self.context.locator
         passes = isinstance(error, HeadraceError) and error.retriable
         if not self._skips or passes:
-            where = f" on a tuple of {self.context.locator.locate(mark)}" if mark >= 0 else ""
+            where = f" on a tuple of {locator.locate(mark)}" if mark >= 0 else ""
             raise instance.failure("execute", error, where) from error
-        output.forget_cause()
-        self.context.locator.divert(self.operator, mark, error, user_line(error))
+        instance.output.forget_cause()
+        if mark >= 0:
+            locator.divert(self.operator, mark, error, user_line(error))
+        else:
+            # No message caused it: its values make one.
+            body = orjson.dumps(one.values, default=repr, option=orjson.OPT_NON_STR_KEYS)
+            original = Original("", 0, -1, body, b"", self.context.wall_clock)
+            locator.divert_message(self.operator, original, error)
 
 
 class BoltProcessor(TuplesRunner[Bolt]):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace.runtime.chunk import Chunk, Int64s
+    from headrace.runtime.user_code.errors import Original
     from headrace.topology.operators.core import Operator
 
 __all__ = ["SKIPPED", "Locator", "UserFunction", "without_bad"]
@@ -35,6 +36,9 @@ class Locator(Protocol):
 
     def divert(self, operator: Operator, mark: int, error: Exception, line: str | None) -> None:
         """Count a record that failed and send its message where the operator's policy says."""
+
+    def divert_message(self, operator: Operator, original: Original, error: Exception) -> None:
+        """Do the same with a message of which no record could be made."""
 
 
 class UserFunction:

@@ -35,6 +35,7 @@ _PREFIX = "HEADRACE_DEAD_"
 class Original:
     """The message that a record comes from, as its topic holds it."""
 
+    #: Empty for what no message caused.
     topic: str
     queue: int
     offset: int
@@ -173,6 +174,8 @@ def salvaged(
 
 
 def _place(original: Original) -> dict[str, str]:
+    if not original.topic:
+        return {}
     return {
         "TOPIC": original.topic,
         "QUEUE": str(original.queue),
