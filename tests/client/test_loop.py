@@ -4,11 +4,16 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pytest
 
-from headrace.client._loop import loop_thread
+from headrace.client import Client
+from headrace.client._loop import LoopThread, called_by, loop_thread
+
+T = TypeVar("T")
 
 
 async def double(number: int) -> int:
@@ -76,3 +81,27 @@ def _seconds_of(call: object, times: int) -> float:
     for number in range(times):
         call(double(number))
     return time.perf_counter() - started
+
+
+def test_blocking_calls_can_be_run_by_something_else() -> None:
+    class Counting:
+        calls = 0
+
+        def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+            self.calls += 1
+            return asyncio.run(coroutine)
+
+        def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
+            coroutine.close()
+
+        @property
+        def loop(self) -> asyncio.AbstractEventLoop:
+            raise NotImplementedError
+
+    caller = Counting()
+    with called_by(lambda: caller):
+        client = Client("127.0.0.1:1")
+        client.close()
+        assert loop_thread() is caller
+    assert caller.calls == 1
+    assert isinstance(loop_thread(), LoopThread)

@@ -9,14 +9,29 @@ import asyncio
 import atexit
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
-__all__ = ["LoopThread", "loop_thread"]
+__all__ = ["Caller", "LoopThread", "called_by", "loop_thread"]
 
 T = TypeVar("T")
+
+
+class Caller(Protocol):
+    """Runs coroutines for the blocking face: a loop in a thread, or a simulation of one."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that they run on."""
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine and wait for its result."""
+
+    def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine and do not wait for it."""
 
 
 class _Call(Generic[T]):
@@ -55,7 +70,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="headrace-client", daemon=True)
         self._thread.start()
         atexit.register(self.stop)
@@ -109,15 +124,32 @@ class LoopThread:
 
 
 _current: LoopThread | None = None
+_provide: Callable[[], Caller] | None = None
 _starting = threading.Lock()
 # Loops of a parent process: finalising one would unregister the parent's own descriptors from the
 # epoll set that both processes share.
 _inherited: list[LoopThread] = []
 
 
-def loop_thread() -> LoopThread:
+@contextmanager
+def called_by(provide: Callable[[], Caller]) -> Iterator[None]:
+    """Let all blocking calls of this process be run by what ``provide`` gives at each call.
+
+    For simulations: one thread, a clock of its own, connections in memory.
+    """
+    global _provide
+    before, _provide = _provide, provide
+    try:
+        yield
+    finally:
+        _provide = before
+
+
+def loop_thread() -> Caller:
     """The loop of this process, started at the first call."""
     global _current
+    if _provide is not None:
+        return _provide()
     current = _current
     if current is not None and current.pid == os.getpid():
         return current

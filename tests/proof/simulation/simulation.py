@@ -1,0 +1,254 @@
+"""One seed: a job from its first record to its last, whatever happens on the way."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+from headrace.errors import HeadraceError
+from headrace.runtime.state import local
+from headrace.settings import JobSettings
+from tests.proof.simulation.broker import BROKER, SimulatedBroker
+from tests.proof.simulation.checks import Checks, ViolationError
+from tests.proof.simulation.disk import SimulatedBatch, SimulatedDisk
+from tests.proof.simulation.driver import SimulatedDriver, client_settings
+from tests.proof.simulation.job import COUNTS, IDS, KEYS, LINES, QUEUES, topology
+from tests.proof.simulation.mutants import Mutant
+from tests.proof.simulation.network import Network
+from tests.proof.simulation.world import Killed, Process, StuckError, World
+
+_MACHINES = 4
+_EXECUTORS = 2
+_MOST_STEPS = 400
+_UNDER_WAY = 5.0
+
+
+@dataclass(frozen=True)
+class Story:
+    """What became of a seed."""
+
+    seed: int
+    wrong: str | None
+    log: list[str] = field(repr=False)
+    batches: int = 0
+    strikes: int = 0
+
+    def __str__(self) -> str:
+        told = "\n".join(self.log[-60:])
+        return (
+            f"{told}\n  => {self.wrong}\nagain: python -m tests.proof.simulation --seed {self.seed}"
+        )
+
+
+class Simulation:
+    """A cluster, its drivers, and what strikes them.
+
+    Parameters
+    ----------
+    seed
+        Where all chance comes from.
+    folder
+        For the files of executors.
+    mutant
+        What is broken on purpose.
+    """
+
+    def __init__(self, seed: int, folder: Path, mutant: Mutant | None = None) -> None:
+        self._mutant = mutant or Mutant()
+        self.world = World(seed)
+        self._chance = self.world.chance
+        self.broker = SimulatedBroker(self.world, self._mutant.guards)
+        self.network = Network(self.world, self.broker.handle, trouble=self._chance.choice(_RATES))
+        self.checks = Checks(self.broker)
+        self.broker.on_commit = lambda _: self.checks.look()
+        self.disk = SimulatedDisk()
+        self._folder = folder
+        self._partitions = self._chance.choice((1, 2))
+        self._settings = JobSettings(
+            namesrv="10.0.0.1:9876",
+            data_dir=folder,
+            partitions=self._partitions,
+            max_records_per_batch=self._chance.choice((1, 2, 3, 5)),
+            **client_settings(),
+        )
+        self._machines = [folder / f"machine-{number}" for number in range(_MACHINES)]
+        self._drivers: list[tuple[SimulatedDriver, Generator[str, None, None]]] = []
+        self._started = 0
+        self._sleeps = 0
+        self._sent = 0
+
+    def run(self) -> None:
+        """Run until everything is committed.
+
+        Raises
+        ------
+        ViolationError
+            Something was lost, doubled, made up, or never came.
+        """
+        self._prepare()
+        for number in range(_MOST_STEPS):
+            if number == _MOST_STEPS // 2:
+                # From here on nothing strikes: now the job must come to its end.
+                self.network.trouble = 0
+                self.world.strikes.clear()
+            if self._sent == self._records and self._is_done():
+                break
+            self._step()
+        else:
+            raise ViolationError(f"not all is committed after {_MOST_STEPS} steps")
+        # What is still under way arrives, and must change nothing.
+        self.world.pass_time(_UNDER_WAY)
+        self.checks.look()
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for driver, steps in self._drivers:
+            driver.kill()
+            with self.world.inside(driver.process):
+                steps.close()
+
+    def _prepare(self) -> None:
+        for topic in (LINES, IDS, COUNTS):
+            self.broker.create(topic, QUEUES)
+        self.broker.create(topology.commit_topic, 1)
+        self.broker.create(f"%RETRY%{topology.name}", 1)
+        for topic in topology.state_topics.values():
+            self.broker.create(topic, self._partitions)
+        self._records = self._chance.randint(4, 10)
+        self._send(self._chance.randint(1, self._records))
+        kinds = (self._kill_driver, self._kill_process, self._sleep, self._sleep, self._restart)
+        for _ in range(self._chance.randint(1, 4)):
+            call = self._chance.randint(1, 70)
+            self.world.strikes[call] = self._chance.choice(kinds), self._chance.randrange(6)
+
+    def _send(self, count: int) -> None:
+        for _ in range(count):
+            line = f"{self._chance.choice(KEYS)}-{self._sent}"
+            self.broker.send(LINES, self._chance.randrange(QUEUES), [line.encode()])
+            self._sent += 1
+
+    def _is_done(self) -> bool:
+        if not self.checks.commits:
+            return False
+        offsets = self.checks.commits[-1].offsets
+        return all(
+            offsets.get(f"{LINES}@{BROKER}@{number}", 0) == len(queue.records)
+            for number, queue in enumerate(self.broker.topics[LINES])
+        )
+
+    def _step(self) -> None:
+        """Let one driver do one step; see to it that there is one."""
+        if self._sent < self._records and self._chance.random() < 0.3:
+            self._send(1)
+        awake = [one for one in self._drivers if not one[0].process.asleep]
+        if not awake:
+            awake = [self._start_driver()]
+        driver, steps = self._chance.choice(awake)
+        try:
+            with self.world.inside(driver.process):
+                next(steps)
+            return
+        except StopIteration:
+            self.world.tell(f"{driver.name} has ended")
+        except Killed:
+            self.world.tell(f"{driver.name} is dead")
+        except HeadraceError as error:
+            raise ViolationError(
+                f"{driver.name} failed: {type(error).__name__}: {error}"
+            ) from error
+        driver.kill()
+        self._drivers.remove((driver, steps))
+
+    def _start_driver(self) -> tuple[SimulatedDriver, Generator[str, None, None]]:
+        self._started += 1
+        used = {machine for driver, _ in self._drivers for machine in driver.machines}
+        free = [machine for machine in self._machines if machine not in used]
+        driver = SimulatedDriver(
+            self.world,
+            self._process,
+            f"driver {self._started}",
+            topology,
+            free[:_EXECUTORS],
+            self._settings,
+            self.disk,
+            embedded=True,
+        )
+        driver.queues = {
+            topic: [f"{topic}@{BROKER}@{number}" for number in range(len(queues))]
+            for topic, queues in self.broker.topics.items()
+        }
+        started = driver, driver.steps()
+        self._drivers.append(started)
+        return started
+
+    def _process(self, name: str) -> Process:
+        process = Process(self.world, name)
+        process.loop.connect = self.network.connect
+        return process
+
+    def _driver_of(self, process: Process) -> SimulatedDriver:
+        return next(one for one, _ in self._drivers if process in one.processes)
+
+    # What strikes
+
+    def _kill_driver(self, process: Process) -> None:
+        driver = self._driver_of(process)
+        self.world.tell(f"{driver.name} is killed")
+        driver.kill()
+        raise Killed
+
+    def _kill_process(self, process: Process) -> None:
+        driver = self._driver_of(process)
+        if process is driver.process:
+            self._kill_driver(process)
+        self.world.tell(f"{process.name} is killed")
+        process.kill()
+        raise Killed
+
+    def _restart(self, _: Process) -> None:
+        self.world.tell("the broker is killed and starts anew")
+        self.network.restart(self._chance.uniform(0.05, 0.5))
+        self.broker.restart()
+
+    def _sleep(self, process: Process) -> None:
+        """Let a driver sleep wherever it is, another one run for a while, and the first wake."""
+        driver = self._driver_of(process)
+        if self._sleeps:
+            return
+        self._sleeps += 1
+        self.world.tell(f"{driver.name} falls asleep")
+        driver.sleep(asleep=True)
+        for _ in range(self._chance.randint(1, 14)):
+            self._step()
+        self._sleeps -= 1
+        driver.sleep(asleep=False)
+        self.world.tell(f"{driver.name} wakes up")
+
+
+_RATES = (0, 10, 30, 60, 120)
+
+
+def simulate(seed: int, folder: Path, mutant: Mutant | None = None) -> Story:
+    """Run a seed, and tell what became of it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    simulation = Simulation(seed, folder, mutant)
+    world, wrong = simulation.world, None
+    with (
+        world.running(seed),
+        patch.object(local, "open_database", simulation.disk.open),
+        patch.object(local, "WriteBatch", SimulatedBatch),
+        (mutant or Mutant()).applied(),
+    ):
+        try:
+            simulation.run()
+        except (ViolationError, StuckError) as error:
+            wrong = str(error)
+        except Exception as error:
+            wrong = f"{type(error).__name__}: {error}"
+        finally:
+            strikes = sum("kill" in line or "asleep" in line for line in world.log)
+            simulation.end()
+    return Story(seed, wrong, world.log, len(simulation.checks.commits), strikes)

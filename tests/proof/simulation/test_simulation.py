@@ -1,0 +1,61 @@
+"""A thousand seeds of a job whose messages are late, lost and doubled, whose processes die and sleep.
+
+``python -m tests.proof.simulation --seed N`` runs one again and tells its story; ``make soak``
+runs more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.proof.simulation.mutants import MUTANTS, Mutant
+from tests.proof.simulation.simulation import simulate
+
+SEEDS, SHARES = 1000, 8
+EACH = SEEDS // SHARES
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_record_counts_once_whatever_happens(share: int, tmp_path: Path) -> None:
+    struck = batches = 0
+    for seed in range(share * EACH, (share + 1) * EACH):
+        story = simulate(seed, tmp_path / "job")
+        assert story.wrong is None, str(story)
+        struck += story.strikes
+        batches += story.batches
+    # A simulation in which nothing happens proves nothing.
+    assert struck > EACH // 4
+    assert batches > 2 * EACH
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_build_is_found(mutant: Mutant, tmp_path: Path) -> None:
+    for seed in range(mutant.since, SEEDS):
+        story = simulate(seed, tmp_path / "job", mutant)
+        if story.wrong is not None:
+            assert mutant.breaks in story.wrong, str(story)
+            print(f"seed {seed}:\n{story}")
+            return
+    pytest.fail(f"{mutant.name}: nothing was found")
+
+
+def test_a_seed_has_one_story(tmp_path: Path) -> None:
+    stories = [simulate(seed, tmp_path / "job").log for seed in (5, 6, 5, 6)]
+    assert stories[:2] == stories[2:]
+
+
+def test_a_story_names_its_seed(tmp_path: Path) -> None:
+    assert "python -m tests.proof.simulation --seed 7" in str(simulate(7, tmp_path / "job"))
+
+
+@pytest.mark.soak
+def test_every_record_counts_once_over_more_seeds(tmp_path: Path) -> None:
+    strikes: Counter[int] = Counter()
+    for seed in range(SEEDS, 20 * SEEDS):
+        story = simulate(seed, tmp_path / "job")
+        assert story.wrong is None, str(story)
+        strikes[story.strikes] += 1
+    print(f"{sum(strikes.values())} seeds by strikes: {dict(sorted(strikes.items()))}")
