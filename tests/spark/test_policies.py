@@ -1,4 +1,4 @@
-"""What a job does about failures on Spark: operators that hang, once and for good."""
+"""What a job does about failures on Spark: operators that hang, sinks that fail, for now and for good."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from headrace import serdes
 from headrace.client import Client
-from headrace.errors import BatchTimeoutError
+from headrace.errors import BatchTimeoutError, RollbackError
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
@@ -74,7 +74,9 @@ EVERY_LINE_ONCE = Counter(line.encode() for line in LINES)
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["sleep", "deaf"])
-def test_hung_operator_is_broken_off_and_the_batch_done_again(rig: Rig, *, deaf: bool) -> None:
+def test_hung_operator_is_broken_off_and_the_batch_done_again(
+    rig: Rig, caplog: pytest.LogCaptureFixture, *, deaf: bool
+) -> None:
     lines, seen = rig.topic(), rig.topic()
     topology = hanging(f"hung-{lines}", lines, seen, rig.folder / "hung", deaf=deaf)
     rig.send(lines, LINES[:5])
@@ -90,6 +92,10 @@ def test_hung_operator_is_broken_off_and_the_batch_done_again(rig: Rig, *, deaf:
         job.await_caught_up(LIMIT)
         assert job.statistics().restarts == 1
     assert rolled_back <= 1.5 * limit.total_seconds()
+    # An alarm knows the operator; a trace, only the line.
+    assert ("operator 'hangs'" in caplog.text) != deaf
+    assert "test_policies.py:" in caplog.text
+    assert "in hang" in caplog.text
     assert committed(rig, seen) == EVERY_LINE_ONCE
 
 
@@ -119,3 +125,46 @@ def test_idle_source_never_triggers_the_watchdog(rig: Rig) -> None:
         job.await_caught_up(LIMIT)
         assert not job.await_termination(timedelta(seconds=8))
         assert job.statistics().restarts == 0
+
+
+def failing_sink(name: str, lines: str, seen: str, failures: Path) -> Topology:
+    """Copy lines; the sink fails at line 30, as long as the file has a letter left."""
+
+    def write(line: str) -> bytes:
+        if line == "line 30" and (left := failures.read_text()):
+            failures.write_text(left[1:])
+            raise RollbackError("the sink is away")
+        return line.encode()
+
+    builder = StreamBuilder(name)
+    builder.source(lines, serdes.string).sink(seen, write)
+    return builder.build()
+
+
+def test_sink_that_fails_twice_writes_one_copy(rig: Rig) -> None:
+    lines, seen = rig.topic(queues=1), rig.topic()
+    failures = rig.folder / "failures"
+    failures.write_text("xx")
+    rig.send(lines, LINES)
+    job = StreamJob(failing_sink(f"twice-{lines}", lines, seen, failures), rig.settings())
+    with job.start():
+        job.await_caught_up(LIMIT)
+        assert job.statistics().restarts == 2
+    assert committed(rig, seen) == EVERY_LINE_ONCE
+
+
+def test_sink_that_fails_for_good_stops_the_job_and_offsets_stay(rig: Rig) -> None:
+    lines, seen = rig.topic(queues=1), rig.topic()
+    failures = rig.folder / "failures"
+    failures.write_text("x" * 1000)
+    rig.send(lines, LINES)
+    topology = failing_sink(f"gone-{lines}", lines, seen, failures)
+    settings = rig.settings(rollback_retries=2, max_records_per_batch=20)
+    with StreamJob(topology, settings).start() as job:
+        with pytest.raises(RollbackError, match="2 roll-backs to batch 1 did not help"):
+            job.await_termination(LIMIT)
+        assert (job.statistics().batch, job.statistics().restarts) == (1, 2)
+    assert committed(rig, seen) == Counter(line.encode() for line in LINES[:20])
+    failures.write_text("")
+    rig.run(topology)
+    assert committed(rig, seen) == EVERY_LINE_ONCE

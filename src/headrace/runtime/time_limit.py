@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-__all__ = ["time_limit"]
+__all__ = ["patience", "time_limit"]
 
 #: Code that catches everything is broken off again after so many seconds.
 _AGAIN = 1.0
+#: How much longer a driver waits: a share of the limit, at most so many seconds.
+_GRACE, _MOST_GRACE = 0.25, 10.0
 
 
 class _Overdue(BaseException):
@@ -35,6 +37,15 @@ class _Overdue(BaseException):
         operator, function = _operator_at(frame)
         self.operator = operator
         self.line = line_of_stack(frame, function)
+
+
+def patience(limit: float) -> float:
+    """Give the seconds after which a driver no longer waits for an alarm to break a task off.
+
+    >>> patience(10.0), patience(120.0)
+    (12.5, 130.0)
+    """
+    return limit + min(limit * _GRACE, _MOST_GRACE)
 
 
 @contextmanager

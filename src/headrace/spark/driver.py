@@ -13,9 +13,11 @@ import msgspec
 from headrace.errors import BatchTimeoutError, HeadraceError, JobFailedError
 from headrace.failpoints import failpoint
 from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.hangs import hanging_line, read_traces
 from headrace.runtime.sources.starts import starting_offsets
 from headrace.runtime.state.checks import settled_record
 from headrace.runtime.supervision import RetryPolicy, Standing, after_failure, given_up
+from headrace.runtime.time_limit import patience
 from headrace.spark.coordinator import assemble
 from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.query import failure_of, run_query
@@ -38,10 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["JobDriver"]
 
 logger = logging.getLogger(__name__)
-
-#: A task that reaches ``batch_timeout`` ends itself and tells where it was; this is how much
-#: longer the driver waits for that before it cancels the batch: a share of it, at most 10 s.
-_GRACE, _MOST_GRACE = 0.25, 10.0
 
 
 class JobDriver:
@@ -201,18 +199,24 @@ class JobDriver:
         """Wait until the query must end; look for a batch whose alarm did not break it off."""
         if self._ended.wait(seconds):
             return True
-        began, limit = self._began, self._settings.batch_timeout.total_seconds()
-        patience = limit + min(limit * _GRACE, _MOST_GRACE)
-        if began is None or time.monotonic() - began <= patience:
+        limit = patience(self._settings.batch_timeout.total_seconds())
+        if self._began is None or time.monotonic() - self._began <= limit:
             return False
-        self._batch_failure = BatchTimeoutError(
-            f"batch {self.batch + 1} of job '{self._job}' did not end within {patience:g} s, and"
-            " no task could say where it hangs",
+        self._batch_failure = self._overdue(limit)
+        raise self._batch_failure
+
+    def _overdue(self, limit: float) -> BatchTimeoutError:
+        plan, batch = self._connection.plan, self.batch + 1
+        lines = map(hanging_line, read_traces(plan.state_root, time.time() - limit))
+        line = next((line for line in lines if line is not None), None)
+        return BatchTimeoutError(
+            f"batch {batch} of job '{plan.job}' did not end within {limit:g} s, and no alarm could"
+            " break it off" + ("" if line is None else f"\n  it was at {line}"),
             hint="look for calls that never come back from compiled code; where a batch may take"
             " so long, raise batch_timeout or lower max_records_per_batch",
-            batch=self.batch + 1,
+            batch=batch,
+            line=line,
         )
-        raise self._batch_failure
 
     def _on_batch(self, epoch: int, frame: DataFrame, _: int) -> None:
         """Collect what the tasks report (the batch's one action) and commit it.

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import JobFailedError, SettingsError
 from headrace.java import use_java
+from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.gateway import launch_quietly
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def get_session(settings: JobSettings) -> SparkSession:
     JobFailedError
         Spark did not start: its master does not answer, for example.
     """
+    forget_dead_session()
     active = SparkSession.getActiveSession()
     if active is not None:
         return active

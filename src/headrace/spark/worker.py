@@ -19,12 +19,13 @@ from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commit.transactions import Attempt
+from headrace.runtime.hangs import traced
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.topic import StateTopicReader
 from headrace.runtime.task import Task
 from headrace.runtime.task import TaskContext as RuntimeContext
-from headrace.runtime.time_limit import time_limit
+from headrace.runtime.time_limit import patience, time_limit
 from headrace.runtime.user_code.errors import Original
 
 if TYPE_CHECKING:
@@ -102,7 +103,12 @@ def limited(job: JobConnection, control: Control, partition: int) -> Iterator[No
         It took longer.
     """
     limit = job.plan.settings.batch_timeout.total_seconds()
-    with time_limit(limit, control.batch, partition):
+    # Later than the alarm, and before the driver has the process ended.
+    trace_after = (limit + patience(limit)) / 2
+    with (
+        traced(job.plan.state_root, trace_after),
+        time_limit(limit, control.batch, partition),
+    ):
         yield
 
 
