@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from headrace import serdes
 from headrace.cli.app import app
 from headrace.client import Client
-from headrace.errors import StateError
+from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.commit.lease import Lease
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic
@@ -54,7 +55,7 @@ class Job:
         """Run ``headrace job ...``; give what it writes, or the message of its error."""
         arguments = ["job", *command, "--namesrv", self.rig.namesrv]
         done = CliRunner().invoke(app, arguments, env={"COLUMNS": "160"}, input=text)
-        if status and isinstance(done.exception, StateError):
+        if status and isinstance(done.exception, HeadraceError):
             return f"{done.exception}\n{done.exception.hint}"
         assert done.exit_code == status, (done.output, done.exception)
         return done.output
@@ -123,9 +124,7 @@ def test_status_of_a_job_that_is_not_there_names_one_that_is_near(job: Job) -> N
     assert f"did you mean '{job.name}'?" in shown
 
 
-def test_what_is_staged_is_shown(job: Job, cluster: Cluster) -> None:
-    if cluster.kind == "rocketmq":
-        pytest.skip("the journal")
+def test_what_is_staged_is_shown(job: Job) -> None:
     job.run(WORDS)
     job.rig.send(job.lines, WORDS)
     with job.driver() as driver:
@@ -136,3 +135,141 @@ def test_what_is_staged_is_shown(job: Job, cluster: Cluster) -> None:
         assert staged["bytes"] > 100
         shown = job.call("status", job.name)
     assert "Staged for batch 2 in epoch 2, waiting for its commit: 8 records in 2 parts" in shown
+    # The next epoch makes it void.
+    job.driver().close()
+    assert job.ask("status", job.name)["staged"] == []
+
+
+def test_history_shows_opens_and_commits_with_their_records(job: Job) -> None:
+    job.run(WORDS)
+    job.run([*WORDS, "and more"])
+    told = [entry for entry in job.ask("history", job.name) if entry["kind"] != "close"]
+    steps = [(e["kind"], e["epoch"], e["batch"], e["records_in"], e["records_out"]) for e in told]
+    assert steps == [
+        ("open", 1, 0, None, None),
+        ("commit", 1, 1, 3, 4),
+        ("open", 2, 1, None, None),
+        ("commit", 2, 2, 4, 6),
+    ]
+    assert {entry["verdict"] for entry in told} == {"valid"}
+    (newest,) = job.ask("history", job.name, "--last", "1")
+    assert newest["offset"] == max(entry["offset"] for entry in job.ask("history", job.name))
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in job.call("history", job.name).splitlines()
+        if "│ commit" in line
+    ]
+    assert [row[1:6] for row in rows] == [
+        ["commit", "1", "1", "3", "4"],
+        ["commit", "2", "2", "4", "6"],
+    ]
+
+
+def test_history_of_a_job_that_is_not_there(job: Job) -> None:
+    assert "was never started on this cluster" in job.call("history", job.name, status=1)
+
+
+def counts(job: Job) -> dict[Any, int]:
+    return job.rig.latest(job.counts)
+
+
+def test_reset_to_the_first_message_counts_again_into_the_state(job: Job) -> None:
+    job.run(WORDS)
+    done = job.ask("reset", job.name, "--to", "first", "--yes")
+    ((queue, moved),) = done["offsets"].items()
+    assert queue.startswith(f"{job.lines}@")
+    assert (moved, done["batch"]) == ({"from": 3, "to": 0}, 2)
+    assert job.ask("status", job.name)["lag"] == 3
+    job.run([])
+    assert counts(job) == {"to": 4, "be": 4, "or": 2, "not": 2}
+
+
+def test_reset_that_forgets_begins_as_if_the_job_had_never_run(job: Job) -> None:
+    job.run(WORDS)
+    done = job.ask("reset", job.name, "--forget", "--yes")
+    assert done["dropped_entries"] == {"words": 4}
+    assert len(done["forgotten"]) == 1
+    told = job.ask("status", job.name)
+    assert (told["state_entries"], told["lag"], told["batch"]) == (0, 3, 2)
+    job.run(["to go"])
+    assert counts(job) == {"to": 3, "be": 2, "or": 1, "not": 1, "go": 1}
+    commits = [each for each in job.ask("history", job.name) if each["kind"] == "commit"]
+    assert [each["records_in"] for each in commits] == [3, None, 4]
+
+
+def test_reset_goes_to_offsets_the_end_and_times(job: Job) -> None:
+    job.run(WORDS)
+    before = datetime.now(UTC) - timedelta(minutes=5)
+    places = [
+        (f'{{"{job.lines}:0": 1}}', 1),
+        ("last", 3),
+        (before.isoformat(), 0),
+        ("1 h", 0),
+        ((before + timedelta(hours=1)).isoformat(), 3),
+    ]
+    for place, offset in places:
+        done = job.ask("reset", job.name, "--to", place, "--topic", job.lines, "--yes")
+        assert [moved["to"] for moved in done["offsets"].values()] == [offset], place
+    job.run(["over"])
+    assert counts(job)["to"] == 2
+
+
+def test_reset_shows_first_and_changes_nothing_without_a_yes(job: Job) -> None:
+    job.run(WORDS)
+    shown = job.call("reset", job.name, "--to", "first", "--dry-run")
+    row = next(line for line in shown.splitlines() if f"│ {job.lines}@" in line)
+    assert [cell.strip() for cell in row.split("│")[2:5]] == ["3", "0", "-3"]
+    assert "Its state stays: what is read again counts again." in shown
+    assert "add --yes" in job.call("reset", job.name, "--to", "first", status=1)
+    assert job.ask("status", job.name)["batch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((), "a reset needs --to, --forget, or both"),
+        (("--to", "yesterday"), "is no place in a topic"),
+        (("--to", "first", "--topic", "other"), "reads no topic 'other'"),
+        (("--to", '{"other:0": 1}'), "reads no queue 'other:0'"),
+        (("--to", '{"LINES:0": 99}'), "holds offsets 0 to 3"),
+        (("--to", '{"LINES:0": "x"}'), "offsets that are no numbers"),
+    ],
+)
+def test_reset_that_cannot_work_says_why(job: Job, given: tuple[str, ...], says: str) -> None:
+    job.run(WORDS)
+    given = tuple(text.replace("LINES", job.lines) for text in given)
+    assert says in job.call("reset", job.name, *given, "--yes", status=1)
+
+
+def test_reset_is_refused_while_a_driver_runs(job: Job) -> None:
+    job.run(WORDS)
+    lease = Lease(job.rig.client, job.name, commit_topic(job.name), "a-driver")
+    assert lease.acquire()
+    shown = job.call("reset", job.name, "--forget", "--yes", status=1)
+    assert f"a driver of job '{job.name}' is running" in shown
+    lease.release()
+
+
+def test_abort_fences_the_driver_and_drops_what_it_staged(job: Job) -> None:
+    job.run(WORDS)
+    job.rig.send(job.lines, WORDS)
+    with job.driver() as driver:
+        end = driver.process()
+        done = job.ask("abort", job.name, "--yes")
+        assert (done["fenced_epoch"], done["epoch"], done["batch"]) == (2, 3, 1)
+        assert [(each["batch"], each["records"]) for each in done["dropped"]] == [(2, 8)]
+        with pytest.raises(FencedError):
+            driver.commit(end)
+    assert job.ask("status", job.name)["staged"] == []
+    assert counts(job) == {"to": 2, "be": 2, "or": 1, "not": 1}
+    job.run([])
+    assert counts(job) == {"to": 4, "be": 4, "or": 2, "not": 2}
+
+
+def test_abort_of_a_job_that_does_not_run_says_so(job: Job) -> None:
+    job.run(WORDS)
+    shown = job.call("abort", job.name, "--yes")
+    assert "No driver ran; epoch 2 is open" in shown
+    assert "Nothing was staged." in shown
+    assert "Batch 1 is committed and published." in shown
+    assert "add --yes" in job.call("abort", job.name, status=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-__all__ = ["ago", "length", "moment", "number", "size"]
+__all__ = ["ago", "length", "moment", "number", "short_driver", "size"]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -47,9 +47,18 @@ def ago(at: datetime, now: datetime) -> str:
     return f"{seconds:.0f} s ago"
 
 
-def moment(milliseconds: int) -> str:
+def moment(milliseconds: float) -> str:
     """Write a time, in ms since 1970, by the clock of this machine."""
     return f"{datetime.fromtimestamp(milliseconds / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def short_driver(name: str) -> str:
+    """Shorten the name of a driver to host and process id.
+
+    >>> short_driver("laptop:4711@5f1c/4026531836/88/1a2b"), short_driver("mine")
+    ('laptop:4711', 'mine')
+    """
+    return name.partition("@")[0]
 
 
 def size(number_of_bytes: float) -> str:

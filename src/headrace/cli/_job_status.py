@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
-from headrace.cli._figures import ago, length, moment, number, size
+from headrace.cli._figures import ago, length, moment, number, short_driver, size
 from headrace.cli._security import connecting
 from headrace.cli._terminal import say, terminal
 
@@ -55,7 +55,7 @@ def status(
     from headrace.runtime.jobs.standings import standing_of_job
 
     with cluster(namesrv, data_dir) as client:
-        look = look_at(client, standing_of_job(client, job))
+        look = look_at(client, standing_of_job(client, job), closely=True)
     if as_json:
         typer.echo(json.dumps(_document(look)))
         return
@@ -93,6 +93,7 @@ def _committed(look: JobLook) -> str | None:
 
 def _document(look: JobLook) -> dict[str, Any]:
     return _overview(look) | {
+        "published": look.published,
         "staged": [_staged_data(staged) for staged in look.staged],
         "operators": {name: _as_data(told) for name, told in look.operators.items()},
         "stores": {
@@ -161,7 +162,7 @@ def _list_table(looks: list[JobLook]) -> Table:
 def _headline(look: JobLook) -> list[str]:
     record = look.record
     runs = "runs" if look.running else "is stopped"
-    who = f" by {look.driver}" if look.driver else ""
+    who = f" by {short_driver(look.driver)}" if look.driver else ""
     lines = [f"Job {record.job} {runs}; epoch {record.epoch} was opened{who}."]
     if record.batch:
         lines.append(
@@ -170,6 +171,8 @@ def _headline(look: JobLook) -> list[str]:
         )
     else:
         lines.append("Nothing is committed yet.")
+    if look.published is False:
+        lines.append("It is not wholly published: its driver, or the next start, does the rest.")
     lines += [
         f"Staged for batch {staged.batch:,} in epoch {staged.epoch}, waiting for its commit:"
         f" {staged.records:,} records in {staged.parts} parts, {size(staged.size)}."

@@ -1,4 +1,4 @@
-"""``headrace job``: where jobs stand, and another number of partitions for one."""
+"""``headrace job``: where jobs stand, what they did, and how to set one back, move or end it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._job_changes import abort_job, reset_job
+from headrace.cli._job_history import show_history
 from headrace.cli._job_status import list_jobs, status
 from headrace.cli._security import connecting
 from headrace.cli._terminal import say, terminal
@@ -14,13 +16,16 @@ from headrace.cli._terminal import say, terminal
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Show where jobs stand, and move their state to another number of partitions.",
+    help="Show where jobs stand and what they did; reset, rescale or abort one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 app.command("list")(list_jobs)
 app.command()(status)
+app.command("history")(show_history)
+app.command("reset")(reset_job)
+app.command("abort")(abort_job)
 
 JobName = Annotated[str, typer.Argument(help="The job's name.")]
 

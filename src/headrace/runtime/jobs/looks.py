@@ -43,6 +43,8 @@ class JobLook:
     holder: str
     #: What waits for a commit.
     staged: list[StagedBatch]
+    #: Whether all of the last batch is in its topics; None where nobody has looked.
+    published: bool | None
     #: Messages that are not committed, and the age of the oldest; None: its topics are gone.
     lag: int | None
     behind: timedelta | None
@@ -55,15 +57,31 @@ class JobLook:
         return bool(self.holder)
 
 
-def look_at(client: Client, standing: JobStanding) -> JobLook:
-    """Look at a job more closely: at the ends of the queues that it reads."""
+def look_at(client: Client, standing: JobStanding, *, closely: bool = False) -> JobLook:
+    """Look at a job: at the ends of the queues that it reads.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster.
+    standing
+        Where it stands.
+    closely
+        Look into the topics that it writes, too, for the last batch.
+    """
     record = standing.record
-    lag = lag_of(StateHome.of(record.job, client), record)
+    home = StateHome.of(record.job, client)
+    try:
+        lag = lag_of(home, record)
+        published = home.transactions.is_published(record) if closely else None
+    finally:
+        home.transactions.close()
     return JobLook(
         record=record,
         driver=standing.driver,
         holder=standing.holder,
         staged=standing.staged,
+        published=published,
         lag=None if lag is None else sum(queue.messages for queue in lag.values()),
         behind=None if lag is None else longest(lag.values()),
         operators=operator_statistics(record, lag),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import os
-import socket
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin, JobStanding
 from headrace.errors import StateError, TopicNotFoundError
+from headrace.runtime.commit.journal.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
+from headrace.runtime.jobs.journal import staged_in_journal
 from headrace.runtime.state.home import StateHome
 from headrace.topology.names import commit_topic
 
 if TYPE_CHECKING:
     from headrace.client import Client
+    from headrace.protocol.transactions import CommitRecord
 
 __all__ = ["standing_of_job", "standings"]
 
@@ -70,18 +71,29 @@ def _read(client: Client, job: str) -> JobStanding | None:
         record = home.transactions.plan([], {}, 0, 0).record
     except TopicNotFoundError:
         return None
+    finally:
+        home.transactions.close()
     if record is None:
         return None
     return JobStanding(
-        commit_topic=commit_topic(job), driver="", record=record, holder=_holder(client, job)
+        commit_topic=commit_topic(job),
+        driver=record.driver,
+        record=record,
+        holder=_holder(client, record),
+        staged=staged_in_journal(client, record),
     )
 
 
-def _holder(client: Client, job: str) -> str:
-    """Tell whether a driver holds the lease: RocketMQ shows no locks, so it is tried."""
-    looker = f"look@{socket.gethostname()}:{os.getpid()}"
-    lease = Lease(client, job, commit_topic(job), looker)
+def _holder(client: Client, record: CommitRecord) -> str:
+    """Tell whether a driver holds the lease: RocketMQ shows no locks, so it is tried.
+
+    It is not where the commit topic or this machine can tell that none does.
+    """
+    driver = DriverName.parse(record.driver)
+    if record.kind == "close" or (driver is not None and driver.is_dead()):
+        return ""
+    lease = Lease(client, record.job, commit_topic(record.job), str(DriverName.here()))
     if not lease.acquire():
-        return _SOMEBODY
+        return record.driver or _SOMEBODY
     lease.release()
     return ""

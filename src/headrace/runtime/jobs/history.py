@@ -1,0 +1,139 @@
+"""What a job did: the records of its commit topic, as far as the topic still has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.client import Admin, MessageQueue, PullConsumer
+from headrace.errors import StateError, TopicNotFoundError
+from headrace.protocol.commit_log import CommitLog, Verdict
+from headrace.protocol.transactions import CommitRecord
+from headrace.topology.names import commit_topic
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+    from headrace.protocol.messages import StoredMessage
+
+__all__ = ["HistoryEntry", "history", "told"]
+
+#: The embedded broker keeps the driver's name beside the record.
+_DRIVER = "HEADRACE_DRIVER"
+#: Records in front of those that are asked for, to judge them by.
+_BEFORE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """One record of a commit topic."""
+
+    offset: int
+    #: ``open``, ``commit`` or ``close``.
+    kind: str
+    epoch: int
+    #: The batch that it commits, or the last one before it.
+    batch: int
+    #: Who opened the epoch; empty where that was not kept.
+    driver: str
+    #: When it was stored.
+    at: datetime
+    #: Whether it counts, was sent a second time, or came too late.
+    verdict: Verdict
+    #: Batches that it stands for: those that compaction has taken out are among them.
+    batches: int = 0
+    #: Records read and written in these batches; None where what was before is not known.
+    records_in: int | None = None
+    records_out: int | None = None
+
+
+def history(client: Client, job: str, last: int | None = None) -> list[HistoryEntry]:
+    """Give what a job did, oldest first.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster.
+    job
+        Its name.
+    last
+        So many records at most, the newest; None: all that there are.
+
+    Raises
+    ------
+    StateError
+        The cluster has no such job.
+    """
+    consumer = PullConsumer(client)
+    try:
+        queue = min(client.queues(commit_topic(job)))
+    except TopicNotFoundError as error:
+        raise StateError(
+            f"job '{job}' was never started on this cluster",
+            hint="look at its name and at the address: headrace job list shows all jobs",
+        ) from error
+    begin, end = consumer.begin_offset(queue), consumer.end_offset(queue)
+    if last is not None:
+        begin = max(begin, end - last - _BEFORE)
+    judged = Admin(client).is_headrace()
+    entries = list(told(_messages(consumer, queue, begin, end), judged=judged))
+    return entries if last is None else entries[-last:]
+
+
+def _messages(
+    consumer: PullConsumer, queue: MessageQueue, begin: int, end: int
+) -> Iterator[StoredMessage]:
+    for result in consumer.blocks(queue, begin, end):
+        yield from result.messages()
+
+
+def told(messages: Iterable[StoredMessage], *, judged: bool) -> Iterator[HistoryEntry]:
+    """Tell what the messages of a commit topic say.
+
+    Parameters
+    ----------
+    messages
+        In the order of the topic.
+    judged
+        The broker has let in only what counts.
+    """
+    log = CommitLog()
+    before: CommitRecord | None = None
+    for message in messages:
+        record = msgspec.json.decode(message.body, type=CommitRecord)
+        verdict = log.feed(message.queue_offset, record)
+        if judged:
+            verdict = Verdict.VALID
+        counts = verdict is Verdict.VALID
+        commits = counts and record.kind == "commit" and before is not None
+        entry = HistoryEntry(
+            offset=message.queue_offset,
+            kind=record.kind,
+            epoch=record.epoch,
+            batch=record.batch,
+            driver=record.driver or message.properties.get(_DRIVER, ""),
+            at=datetime.fromtimestamp(message.stored / 1000, UTC),
+            verdict=verdict,
+        )
+        if commits and before is not None:
+            entry = _since(entry, record, before)
+        yield entry
+        if counts:
+            before = record
+
+
+def _since(entry: HistoryEntry, record: CommitRecord, before: CommitRecord) -> HistoryEntry:
+    def more(name: str) -> int | None:
+        change = record.counters.get(name, 0) - before.counters.get(name, 0)
+        # A reset begins to count anew.
+        return None if change < 0 else change
+
+    return replace(
+        entry,
+        batches=record.batch - before.batch,
+        records_in=more("records_in"),
+        records_out=more("records_out"),
+    )

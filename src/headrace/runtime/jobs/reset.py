@@ -1,0 +1,215 @@
+"""Setting a job back: to other offsets, or to before its first batch, as one committed step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from headrace.client import MessageQueue
+from headrace.errors import ConfigurationError, OffsetExpiredError, StateError, TopicNotFoundError
+from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.lease import Lease
+from headrace.runtime.state.steps import StateStep
+from headrace.topology.names import commit_topic
+from headrace.topology.operators.through import ThroughSource
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from headrace.protocol.transactions import CommitRecord, QueueName
+    from headrace.runtime.state.home import StateHome
+
+__all__ = ["Place", "ResetPlan", "plan_reset", "reset"]
+
+Place = Literal["first", "last"] | datetime | dict[str, int]
+"""Where a job goes on: an edge of each queue, a time, or offsets by queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan:
+    """What a reset would change."""
+
+    #: The commit that it builds on.
+    batch: int
+    #: Where the job goes on, by queue, and where it stands; None: it has read nothing there.
+    offsets: dict[QueueName, tuple[int | None, int]]
+    #: Queues whose offsets are forgotten: their sources begin where they say.
+    forgotten: list[QueueName]
+    #: Entries of state that are dropped, by operator; empty where state stays.
+    dropped: dict[str, int]
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether records are read a second time."""
+        return any(old is not None and new < old for old, new in self.offsets.values())
+
+
+def plan_reset(
+    home: StateHome,
+    place: Place | None,
+    *,
+    topics: Collection[str] = (),
+    forget: bool = False,
+) -> ResetPlan:
+    """Say what a reset would change.
+
+    Parameters
+    ----------
+    home
+        The job's cluster.
+    place
+        Where it goes on; None: where its sources begin, as at its first start.
+    topics
+        Only queues of these topics; none: all that the job reads.
+    forget
+        Drop all state, and begin event time and counters anew.
+
+    Raises
+    ------
+    StateError
+        The job has committed nothing.
+    ConfigurationError
+        It reads no such topic or queue.
+    OffsetExpiredError
+        A queue does not hold such an offset.
+    """
+    record = home.record()
+    loops = _loop_topics(record)
+    chosen = _chosen_topics(record, loops, topics)
+    names = [queue.name for topic in sorted(chosen) for queue in sorted(_queues_of(home, topic))]
+    offsets = {} if place is None else _offsets_at(home, place, names)
+    if forget:
+        # What the job wrote for itself must not be read into state that begins anew.
+        own = [queue.name for topic in sorted(loops) for queue in sorted(_queues_of(home, topic))]
+        offsets |= _offsets_at(home, "last", own)
+    dropped: dict[str, int] = {}
+    for state in record.states if forget else ():
+        dropped[state.store] = dropped.get(state.store, 0) + state.count
+    return ResetPlan(
+        batch=record.batch,
+        offsets={queue: (record.offsets.get(queue), at) for queue, at in offsets.items()},
+        forgotten=[queue for queue in record.offsets if forget and queue not in offsets],
+        dropped=dropped,
+    )
+
+
+def reset(home: StateHome, plan: ResetPlan, *, forget: bool = False) -> CommitRecord:
+    """Do what a plan says, in one committed step.
+
+    Raises
+    ------
+    StateError
+        A driver of the job runs, or the job has gone on since the plan was made.
+    """
+    owner = str(DriverName.here())
+    lease = Lease(home.client, home.job, commit_topic(home.job), owner)
+    lease.require()
+    try:
+        record = home.transactions.open(owner).record
+        if record.batch != plan.batch:
+            raise StateError(
+                f"job '{home.job}' has gone on from batch {plan.batch} to {record.batch}",
+                hint="look at it again, and reset it once nothing runs",
+            )
+        home.transactions.publish(record)
+        step = StateStep(home, record, record.partitions)
+        if forget:
+            for store in sorted({state.store for state in record.states if state.count}):
+                step.drop(store)
+        return step.commit(_as_planned(record, plan, forget=forget))
+    finally:
+        home.transactions.close()
+        lease.release()
+
+
+def _as_planned(record: CommitRecord, plan: ResetPlan, *, forget: bool) -> CommitRecord:
+    kept = {q: at for q, at in record.offsets.items() if q not in plan.forgotten}
+    changes: dict[str, object] = {
+        "offsets": kept | {queue: new for queue, (_, new) in plan.offsets.items()}
+    }
+    if forget or plan.rewinds:
+        # What is read again would be late by the time that has come already.
+        # What waited for a time of the wall clock is asked at once.
+        due = None if record.due is None else 0
+        changes |= {"watermarks": {}, "progress": {}, "seen": {}, "idle": [], "due": due}
+    if forget:
+        changes |= {"counters": {}, "stores": [], "shapes": {}}
+    return msgspec.structs.replace(record, **changes)
+
+
+def _loop_topics(record: CommitRecord) -> set[str]:
+    """Topics that the job writes for itself."""
+    label = ThroughSource.label
+    notes = record.operators.values()
+    return {topic for note in notes if note.label == label for topic in note.topics}
+
+
+def _chosen_topics(record: CommitRecord, loops: set[str], topics: Collection[str]) -> set[str]:
+    read = {MessageQueue.parse(queue).topic for queue in record.offsets}
+    read |= {topic for note in record.operators.values() for topic in note.topics}
+    if unknown := sorted(set(topics) - read):
+        raise ConfigurationError(
+            f"job '{record.job}' reads no topic {unknown[0]!r}",
+            hint=f"it reads {', '.join(sorted(read)) or 'nothing yet'}",
+        )
+    return set(topics) or read - loops
+
+
+def _queues_of(home: StateHome, topic: str) -> list[MessageQueue]:
+    try:
+        return home.client.queues(topic)
+    except TopicNotFoundError as error:
+        error.hint = "name the topics that are left with --topic"
+        raise
+
+
+def _offsets_at(
+    home: StateHome, place: Place, names: Collection[QueueName]
+) -> dict[QueueName, int]:
+    queues = [MessageQueue.parse(name) for name in names]
+    begins, ends = home.consumer.begin_offsets(queues), home.consumer.end_offsets(queues)
+    if isinstance(place, dict):
+        held = {queue.name: (begins[queue], ends[queue]) for queue in queues}
+        return _checked(home.job, place, held)
+    if place == "first":
+        return {queue.name: at for queue, at in begins.items()}
+    if place == "last":
+        return {queue.name: at for queue, at in ends.items()}
+    found = home.consumer.offsets_for_time(queues, place)
+    return {queue.name: at for queue, at in found.items()}
+
+
+def _checked(
+    job: str, given: Mapping[str, int], held: Mapping[QueueName, tuple[int, int]]
+) -> dict[QueueName, int]:
+    """Find the queues that offsets name: in one word, or as topic and number.
+
+    >>> _checked("j", {"lines:1": 5}, {"lines@broker-a@0": (0, 9), "lines@broker-a@1": (2, 9)})
+    {'lines@broker-a@1': 5}
+    """
+    found: dict[QueueName, int] = {}
+    for name, offset in given.items():
+        matches = [queue for queue in held if name in (queue, _short(queue))]
+        if len(matches) != 1:
+            raise ConfigurationError(
+                f"job '{job}' reads {'several queues' if matches else 'no queue'} '{name}'",
+                hint=f"its queues are {', '.join(sorted(held)) or 'none'}",
+            )
+        (queue,) = matches
+        first, end = held[queue]
+        if not first <= offset <= end:
+            raise OffsetExpiredError(
+                f"queue {queue} holds offsets {first} to {end}: job '{job}' cannot go on at"
+                f" {offset}",
+                hint="choose an offset that it holds; its end is one past its last message",
+            )
+        found[queue] = offset
+    return found
+
+
+def _short(queue: QueueName) -> str:
+    parsed = MessageQueue.parse(queue)
+    return f"{parsed.topic}:{parsed.queue_id}"
