@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 
 from headrace import serdes
 from headrace.cli.app import app
-from headrace.client import Client
+from headrace.client import Admin, Client
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.commit.lease import Lease
 from headrace.streams import StreamBuilder
@@ -273,3 +275,34 @@ def test_abort_of_a_job_that_does_not_run_says_so(job: Job) -> None:
     assert "Nothing was staged." in shown
     assert "Batch 1 is committed and published." in shown
     assert "add --yes" in job.call("abort", job.name, status=1)
+
+
+@pytest.mark.rocketmq
+def test_abort_publishes_what_is_committed(rocketmq: Cluster, tmp_path: Path) -> None:
+    with Client(rocketmq.namesrv) as client:
+        numbers = iter(range(1000))
+
+        def topic(queues: int = 1) -> str:
+            name = f"abort-{time.time_ns()}-{next(numbers)}"
+            Admin(client).create_topic(name, queues=queues)
+            return name
+
+        job = Job(Rig(rocketmq.namesrv, client, tmp_path, topic))
+        job.rig.send(job.lines, WORDS)
+        with job.driver() as driver:
+            transactions = driver._job.transactions
+            transactions.commit(driver.process())
+            assert job.ask("status", job.name)["published"] is False
+            assert "It is not wholly published" in job.call("status", job.name)
+            assert counts(job) == {}
+            # It notices that it is fenced off, and ends, while the command waits for it.
+            ending = threading.Timer(3, transactions.close)
+            ending.start()
+            done = job.ask("abort", job.name, "--yes")
+            ending.join()
+        assert (done["was_running"], done["published"], done["batch"]) == (True, True, 1)
+        assert counts(job) == {"to": 2, "be": 2, "or": 1, "not": 1}
+        told = job.ask("status", job.name)
+        assert (told["published"], told["running"]) == (True, False)
+        job.run(WORDS)
+        assert counts(job) == {"to": 4, "be": 4, "or": 2, "not": 2}
