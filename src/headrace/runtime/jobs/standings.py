@@ -85,15 +85,13 @@ def _read(client: Client, job: str) -> JobStanding | None:
 
 
 def _holder(client: Client, record: CommitRecord) -> str:
-    """Tell whether a driver holds the lease: RocketMQ shows no locks, so it is tried.
-
-    It is not where the commit topic or this machine can tell that none does.
-    """
-    driver = DriverName.parse(record.driver)
-    if record.kind == "close" or (driver is not None and driver.is_dead()):
-        return ""
+    """Tell who holds the lease: RocketMQ shows no locks, so it is tried."""
     lease = Lease(client, record.job, commit_topic(record.job), str(DriverName.here()))
-    if not lease.acquire():
-        return record.driver or _SOMEBODY
-    lease.release()
-    return ""
+    if lease.acquire():
+        lease.release()
+        return ""
+    if record.kind == "close":
+        return _SOMEBODY
+    driver = DriverName.parse(record.driver)
+    # The lock of a driver that was killed lasts a minute longer than itself.
+    return "" if driver is not None and driver.is_dead() else record.driver or _SOMEBODY
