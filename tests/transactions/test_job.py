@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from headrace import JobSettings, JobStatistics, TransactionJob
 from headrace.errors import StateError
+from headrace.runtime.job_plan import JobPlan
 from headrace.settings import Guarantee
+from headrace.spark import worker
+from headrace.spark.launch import pickle_plan
 from headrace.spark.statistics import total
+from headrace.spark.worker import PlanHandle, connection
 from headrace.transactions import TransactionTopology, TransactionTopologyBuilder
 from tests.transactions.components import Count, Words
 
@@ -102,3 +107,25 @@ def test_numbers_of_groups_add_up() -> None:
         restarts=2,
     )
     assert total([one]) == one
+
+
+def test_groups_take_turns_in_a_worker_and_a_new_start_takes_the_place_of_the_old() -> None:
+    def handle(name: str, **settings: Any) -> PlanHandle:
+        builder = TransactionTopologyBuilder(name)
+        builder.set_spout("spout", Words())
+        builder.set_bolt("count", Count()).fields_grouping("spout", "word")
+        (group,) = builder.build().groups
+        plan = JobPlan(group, JobSettings(**settings), "127.0.0.1:1", embedded=True, stores=None)
+        return pickle_plan(plan)
+
+    one, two = handle("one"), handle("two")
+    first, second = connection(one), connection(two)
+    assert second is not first
+    assert connection(one) is first
+    again = connection(handle("one", partitions=3))
+    assert again is not first
+    assert connection(one) not in (first, again)
+    for number in range(10):
+        connection(handle(f"other-{number}"))
+    assert len(worker._connections) == 8
+    assert connection(two) is not second

@@ -216,7 +216,8 @@ class TransactionJob:
         assert settings.namesrv is not None
         with Client(settings.namesrv, ClientSettings(**settings.connection)) as client:
             for group in self.topology.groups:
-                reset(StateHome.of(group.name, client))
+                if reset(StateHome.of(group.name, client)) is not None:
+                    logger.warning("job %s begins anew: its offsets and state are gone", group.name)
 
 
 def settings_of(topology: TransactionTopology, settings: JobSettings) -> JobSettings:

@@ -99,7 +99,8 @@ _ALL: tuple[ConfigKey, ...] = (
     ),
     ConfigKey(
         "transaction.topology.reset",
-        "Each start drops offsets and state, and begins with batch 1.",
+        "Each start drops offsets and state, also that of a driver which `headrace run` puts in the "
+        "place of one that died: for one start, not to stay.",
         _flag,
         default=False,
     ),
