@@ -26,10 +26,10 @@ SPOUTS = 3
 
 @pytest.mark.timeout(240)
 def test_r15_to_r18_on_spark_after_failures_of_each_kind_of_component(
-    embedded: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path
+    cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     trace = Trace(tmp_path)
-    rig = Rig(embedded.namesrv, client, tmp_path / "job", make_topic)
+    rig = Rig(cluster.namesrv, client, tmp_path / "job", make_topic)
     wiring = Wiring().spout("spout", Sentences(trace, LIMIT), SPOUTS, delay_ms=200, batch_size=5)
     wiring.bolt("split", Split(trace), ("spout", "local_or_shuffle"), tasks=2)
     wiring.bolt("count", Count(trace), ("split", "fields", ["word"]), tasks=2)

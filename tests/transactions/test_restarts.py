@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from headrace.runtime.state.files import exported, import_state
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.rescaling import rescale
 from headrace.runtime.state.views import StateView
-from headrace.topology import Topology
+from headrace.topology import BatchGroupId, Topology
 from headrace.transactions import Spout
 from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
@@ -234,6 +235,48 @@ def test_r12_a_state_larger_than_a_message_is_kept_in_pieces(scene: Scene) -> No
             assert sum(state.count for state in driver.record.states) == entries[batch]
             (state,) = scene.state(job, "spout").values()
             assert state[0] == batch
+
+
+class Elsewhere(Count):
+    """Keeps its counts in files of its own, and gives the name of the newest."""
+
+    def reset(self, state: Any) -> None:
+        path = None if state is None else self.trace.folder / state
+        self.counts = Counter(json.loads(path.read_text()) if path else {})
+
+    def commit(self, batch_group_id: BatchGroupId, state: Any) -> str:
+        self.trace.note(self, "commit", batch_group_id.batch_id, state)
+        name = f"state-{self.context.task}-{batch_group_id.batch_id}"
+        (self.trace.folder / name).write_text(json.dumps(state))
+        return name
+
+    def ack_commit(self, batch_group_id: BatchGroupId) -> None:
+        super().ack_commit(batch_group_id)
+        for path in self.trace.folder.glob(f"state-{self.context.task}-*"):
+            if int(path.name.rsplit("-", 1)[1]) < batch_group_id.batch_id:
+                path.unlink()
+
+
+def test_r12_and_r17_a_state_kept_elsewhere_is_found_by_its_key_and_cleaned_up(
+    scene: Scene, trace: Trace
+) -> None:
+    wiring = Wiring().spout("spout", Sentences(trace))
+    wiring.bolt("split", Split(trace), ("spout", "shuffle"))
+    job = wiring.bolt("count", Elsewhere(trace), ("split", "global")).build(scene.name)
+    with scene.driver(job) as first:
+        first.catch_up(3)
+        first.process()
+        with scene.driver(job, life=first.epoch) as second:
+            second.catch_up(1)
+    with scene.driver(job) as driver:
+        driver.catch_up(1)
+    assert scene.state(job, "count") == {0: "state-0-5"}
+    given = [c.state for c in trace.calls("count") if c.name in ("init_state", "roll_back")]
+    assert given == [None, "state-0-3", "state-0-4"]
+    # What was acknowledged let go of all before it.
+    left = sorted(path.name for path in trace.folder.glob("state-0-*"))
+    assert left == ["state-0-4", "state-0-5"]
+    assert json.loads((trace.folder / "state-0-5").read_text()) == dict(words_of(15))
 
 
 class Swallow(Split):
