@@ -45,6 +45,8 @@ _PULL = Ratio("pull_ours", "pull_real")
 _SEND = Ratio("send_async_java_ours", "send_async_java_real")
 _DURABLE = Ratio("durable_ours", "durable_real")
 _DURABLE_BATCH = Ratio("durable_batch_ours", "durable_batch_real")
+_MODES = Ratio("rocketmq_exactly_once", "rocketmq_at_least_once")
+_COPY_MODES = Ratio("rocketmq_copy_exactly_once", "rocketmq_copy_at_least_once")
 
 _COLUMNS = Ratio("word_count_columns", "word_count_1k")
 _WINDOW_COLUMNS = Ratio("window_columns", "window_tumbling")
@@ -62,6 +64,8 @@ RATIOS = [
     _DURABLE,
     _DURABLE_BATCH,
     _PULL,
+    _MODES,
+    _COPY_MODES,
 ]
 
 #: Every measure; None: it is there for a ratio, or to be known.
@@ -90,6 +94,12 @@ TARGETS: dict[str, Target | None] = {
     _STREAMS.name: Target("at least", 300),
     "rocketmq_streams_window": None,
     _STREAMS_WINDOW.name: None,
+    "rocketmq_exactly_once": None,
+    "rocketmq_at_least_once": None,
+    _MODES.name: Target("at least", 0.45),
+    "rocketmq_copy_exactly_once": None,
+    "rocketmq_copy_at_least_once": None,
+    _COPY_MODES.name: Target("at least", 0.45),
     "produce_java_ours": None,
     "produce_java_ours_sync": None,
     "produce_java_real": None,

@@ -20,6 +20,7 @@ from headrace.spark import StreamJob
 
 __all__ = [
     "commits",
+    "counted_words",
     "job_settings",
     "steady_rate",
     "word_count",
@@ -77,7 +78,7 @@ def _measured(measure: str, vocabulary: int, plan: Plan) -> Runs:
             Admin(client).create_topic(f"counts-{run}", queues=QUEUES)
             with StreamJob(topology, settings).start() as job:
                 job.await_caught_up(sizes.patience)
-            counted = _counted(client, f"counts-{run}")
+            counted = counted_words(client, f"counts-{run}")
             assert counted == sizes.words, f"{counted} of {sizes.words} words were counted"
             yield {measure: steady_rate(commits(client, topology), sizes)}
 
@@ -94,7 +95,7 @@ def commits(client: Client, topology: Topology) -> list[CommitRecord]:
     return [record for record in records if record.kind == "commit"]
 
 
-def _counted(client: Client, topic: str) -> int:
+def counted_words(client: Client, topic: str) -> int:
     """Add up the last count of every word: a fast job that counts wrong is worth nothing."""
     consumer = PullConsumer(client)
     latest: dict[bytes, bytes] = {}

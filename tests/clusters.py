@@ -44,11 +44,14 @@ class Cluster:
 
 
 @contextmanager
-def running_rocketmq(folder: Path, *settings: str) -> Iterator[Cluster]:
-    """Start a real RocketMQ on free ports, with ``KEY=VALUE`` settings; stop it in any case."""
+def running_rocketmq(folder: Path, *settings: str, java: str = "") -> Iterator[Cluster]:
+    """Start a real RocketMQ on free ports, with ``KEY=VALUE`` settings; stop it in any case.
+
+    ``java`` are options of the Java process.
+    """
     require_rocketmq()
     try:
-        port = _start(folder, lambda port: ["start", folder, port, *settings])
+        port = _start(folder, lambda port: ["start", folder, port, *settings], java)
         address = f"127.0.0.1:{port}"
         _await_registration(address)
         yield Cluster("rocketmq", address)
@@ -69,7 +72,7 @@ def running_rocketmq_broker(folder: Path, namesrv: str, name: str) -> Iterator[s
         subprocess.run([SCRIPT, "stop", folder, "-9"], check=False, timeout=120)
 
 
-def _start(folder: Path, arguments: Callable[[str], list[str | Path]]) -> int:
+def _start(folder: Path, arguments: Callable[[str], list[str | Path]], java: str = "") -> int:
     """Start servers on free ports, again when somebody else was quicker to take one of them."""
     for attempt in range(_STARTS):
         port = _free_ports()
@@ -77,6 +80,7 @@ def _start(folder: Path, arguments: Callable[[str], list[str | Path]]) -> int:
         with (folder / "start.out").open("w") as output:
             done = subprocess.run(
                 [SCRIPT, *arguments(str(port))],
+                env=os.environ | ({"JAVA_TOOL_OPTIONS": java} if java else {}),
                 check=attempt == _STARTS - 1,
                 timeout=180,
                 stdin=subprocess.DEVNULL,

@@ -14,7 +14,13 @@ def main(namesrv: str, folder: str, mark: str, lease: str = "60 s", batch: str =
     """Do what there is to do, and end in order."""
     name = str(DriverName.here())
     with LocalDriver(
-        namesrv, Path(folder), int(batch), job=pipeline(mark), name=name, lease_expiry=lease
+        namesrv,
+        Path(folder),
+        int(batch),
+        job=pipeline(mark),
+        name=name,
+        journal=True,
+        lease_expiry=lease,
     ) as driver:
         print(f"open {driver.epoch}", flush=True)
         print(f"batches {driver.catch_up()}", flush=True)

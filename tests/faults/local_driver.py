@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +24,7 @@ from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitAnswer, CommitRecord
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Summary
+from headrace.runtime.job_plan import JobConnection
 from headrace.runtime.state.checks import Migrations, settled_record
 from headrace.runtime.state.interface import StoreFactory
 from headrace.settings import JobSettings
@@ -77,6 +78,7 @@ class LocalDriver:
         stores: StoreFactory | None = None,
         life: int = 0,
         name: str = "local",
+        journal: bool = False,
         **more: Any,
     ) -> None:
         given: dict[str, Any] = {"partitions": PARTITIONS} | more
@@ -87,6 +89,9 @@ class LocalDriver:
         #: What the tasks of the last batch reported.
         self.summaries: list[Summary] = []
         self._job = make_connection(job, settings, namesrv, stores)
+        if journal:
+            # The protocol for RocketMQ needs nothing that an embedded broker has not.
+            self._job = JobConnection(replace(self._job.plan, embedded=False))
         queues = prepare_topics(self._job)
         failpoint("job.before_open")
         # Drivers of one name count as one driver that begins anew: none waits for another's lease.

@@ -114,7 +114,7 @@ class Transactions(Protocol):
         """Bring a committed batch to its topics; repeating it is harmless."""
 
     def is_published(self, record: CommitRecord) -> bool:
-        """Tell whether the topics of a committed batch show all of it."""
+        """Tell whether the state topics show all of a committed batch."""
 
     def close(self) -> None:
         """End the epoch in order: this driver tries nothing more."""

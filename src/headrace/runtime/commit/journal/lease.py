@@ -18,7 +18,10 @@ from headrace.runtime.commit.journal.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.client import Client
+    from headrace.protocol.commit_log import CommitLog
     from headrace.runtime.commit.journal.topic import CommitTopic
 
 __all__ = ["DriverLease", "LeaseTimes", "remaining_wait"]
@@ -116,10 +119,14 @@ class DriverLease(Lease):
         self._renewed: float | None = None
 
     def acquire(self) -> bool:
-        """Lock the commit topic, or renew the lock; tell whether it is ours."""
+        """Lock the commit topic, or renew the lock; tell whether it is ours.
+
+        A lease that was not renewed in time is lost, also if the lock is free again: another
+        driver may have had it in between.
+        """
         asked = _now()
         granted = super().acquire()
-        if granted:
+        if granted and (self._renewed is None or asked - self._renewed < self._times.trusted):
             self._renewed = asked
         return granted
 
@@ -142,13 +149,21 @@ class DriverLease(Lease):
                 hint="was this process stopped, or the broker of the commit topic away?",
             )
 
-    def take(self, topic: CommitTopic) -> None:
-        """Wait until the lease is ours, and the driver before this one has surely stopped."""
+    def take(self, topic: CommitTopic, look: Callable[[CommitLog], None]) -> None:
+        """Wait until the lease is ours, and the driver before this one has surely stopped.
+
+        Parameters
+        ----------
+        look
+            Called with the commit log at every look; what it raises ends the wait.
+        """
         granted: float | None = None
+        self._renewed = None
         dead: float | None = None
         said, epoch = "", -1
         while True:
             log = topic.refresh()
+            look(log)
             if log.epoch != epoch:
                 # Whoever has opened meanwhile is the one to wait for.
                 epoch, granted, dead = log.epoch, None, None

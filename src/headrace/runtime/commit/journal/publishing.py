@@ -123,15 +123,19 @@ class Publisher:
             await_shown(self._consumer, states)
         failpoint("journal.publish.done")
 
-    def is_published(self, record: CommitRecord) -> bool:
-        """Tell whether all of a batch is shown in its topics."""
-        wanted = totals(record.parts)
-        return self._tails(record, wanted) == wanted
+    def is_published(self, record: CommitRecord, topics: Collection[str]) -> bool:
+        """Tell whether some topics show all of a batch."""
+        return all(
+            self._tail(record, queue) == count
+            for queue, count in totals(record.parts).items()
+            if MessageQueue.parse(queue).topic in topics
+        )
 
     def close(self) -> None:
         """End the threads."""
         if self._threads is not None:
             self._threads.shutdown()
+            self._threads = None
 
     @property
     def _pool(self) -> ThreadPoolExecutor:

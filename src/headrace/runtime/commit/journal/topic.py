@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from datetime import timedelta
+from functools import cached_property
 
 import msgspec
 
@@ -48,10 +49,12 @@ class CommitTopic:
         #: Appends of this driver that were not answered.
         self._doubts = 0
 
-    @property
+    @cached_property
     def queue(self) -> MessageQueue:
-        """Its one queue."""
-        return self._client.queues(self._topic)[0]
+        """Its one queue; where each of several brokers has one, the one that holds records."""
+        queues = sorted(self._client.queues(self._topic))
+        ends = self._consumer.end_offsets(queues)
+        return next((queue for queue in queues if ends[queue]), queues[0])
 
     def refresh(self) -> CommitLog:
         """Read what was appended since the last look."""

@@ -24,7 +24,7 @@ from headrace.runtime.commit.journal.publishing import Publisher, totals
 from headrace.runtime.commit.journal.ranges import read_ranges
 from headrace.runtime.commit.journal.staging import JournalWriter
 from headrace.runtime.commit.journal.topic import CommitTopic
-from headrace.topology.names import commit_topic, journal_topic
+from headrace.topology.names import commit_topic, journal_topic, state_topic
 
 if TYPE_CHECKING:
     from headrace.protocol.commit_log import CommitLog
@@ -86,15 +86,14 @@ class JournalTransactions:
 
     def open(self, driver: str) -> OpenAnswer:
         """Begin a new epoch, once the driver before this one has surely stopped."""
-        log = self._topic.refresh()
-        if self._last is not None and log.epoch > self._last.epoch:
-            raise self._fenced(log, self._last.epoch)
         if self._lease is None:
             self._driver = driver
             topic = commit_topic(self._job)
             self._lease = DriverLease(self._client, self._job, topic, driver, self._times)
+        log = self._topic.refresh()
+        self._check_not_replaced(log)
         if self._guards.lease:
-            self._lease.take(self._topic)
+            self._lease.take(self._topic, self._check_not_replaced)
         self._lease.keep()
         if log.closed or log.record is None:
             # Who ends in order has published everything.
@@ -154,14 +153,16 @@ class JournalTransactions:
         """Bring a committed batch to its topics, then write the group's offsets."""
         if self._last is not None and self._published < self._last.batch:
             self._publish(self._last)
+        self._check_lease()
         self._consumer.commit(
             {MessageQueue.parse(name): offset for name, offset in record.offsets.items()}
         )
 
     def is_published(self, record: CommitRecord) -> bool:
-        """Tell whether the topics of a committed batch show all of it."""
+        """Tell whether the state topics show all of a committed batch."""
         if record.batch > self._published:
-            if not (self._topic.log.closed or self._publisher.is_published(record)):
+            topics = {state_topic(self._job, state.store) for state in record.states}
+            if not (self._topic.log.closed or self._publisher.is_published(record, topics)):
                 return False
             self._published = record.batch
         return True
@@ -205,6 +206,11 @@ class JournalTransactions:
         doubtful, self._doubtful = self._doubtful, True
         self._publisher.publish(record, doubtful=doubtful)
         self._published = record.batch
+
+    def _check_not_replaced(self, log: CommitLog) -> None:
+        """Make sure that nobody has opened an epoch after ours."""
+        if self._last is not None and log.epoch > self._last.epoch:
+            raise self._fenced(log, self._last.epoch)
 
     def _check_epoch(self, log: CommitLog, epoch: int) -> None:
         ours = log.epoch == epoch and log.driver == self._driver

@@ -1,0 +1,120 @@
+"""Each safeguard for RocketMQ: with it results are there once, without it a check fails."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace.broker import BrokerSettings, EmbeddedBroker
+from tests.clusters import running_rocketmq
+from tests.faults.broker import make_lines
+from tests.faults.journal_scene import Scene
+
+pytestmark = pytest.mark.timeout(180)
+
+_KILLED = -signal.SIGKILL
+_LEASE = 4
+
+
+@pytest.fixture(
+    scope="module",
+    params=["embedded", pytest.param("rocketmq", marks=pytest.mark.rocketmq)],
+)
+def namesrv(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A cluster whose locks expire soon."""
+    if request.param == "embedded":
+        settings = BrokerSettings(lock_expiry=timedelta(seconds=_LEASE))
+        with EmbeddedBroker(tmp_path_factory.mktemp("broker"), settings=settings) as broker:
+            yield broker.address
+        return
+    java = f"-Drocketmq.broker.rebalance.lockMaxLiveTime={_LEASE * 1000}"
+    with running_rocketmq(tmp_path_factory.mktemp("rocketmq"), java=java) as cluster:
+        yield cluster.namesrv
+
+
+@pytest.fixture
+def scene(namesrv: str, tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(namesrv, tmp_path, f"{_LEASE} s")
+    scene.send(make_lines(100))
+    yield scene
+    scene.close()
+
+
+def without(*guards: str) -> dict[str, str]:
+    return {"HEADRACE_UNSAFE": ",".join(guards)}
+
+
+def test_driver_that_sleeps_while_it_publishes_sends_nothing_more(scene: Scene) -> None:
+    sleeper = scene.start("journal.publish.begin=stop:2")
+    successor = scene.run()
+    assert successor.returncode == 0, successor.stderr
+    assert "may still run somewhere" in successor.stderr
+    assert "LeaseLostError" in scene.wake(sleeper)
+    assert (scene.problems(), scene.repeated()) == ([], 0)
+
+
+def test_without_the_lease_it_publishes_beside_its_successor(scene: Scene) -> None:
+    sleeper = scene.start("journal.publish.begin=stop:2", **without("lease"))
+    assert scene.run(**without("lease")).returncode == 0
+    assert "FencedError" in scene.wake(sleeper)
+    assert scene.repeated() > 0
+    # Readers that go by the tags still see each result once; the offsets of the group, which
+    # nobody reads back, are the sleeper's.
+    assert not [found for found in scene.problems() if "offsets of the group" not in found]
+
+
+def late_repetitions_in_the_state_topics(scene: Scene) -> None:
+    """A driver wakes that sends its batch a second time, after later ones."""
+    sleeper = scene.start("journal.publish.begin=stop:2", **without("lease"))
+    assert scene.run(**without("lease")).returncode == 0
+    scene.wake(sleeper)
+    assert scene.repeated() > 0
+    # The next driver has no copies of the state, and restores it from the topics.
+    shutil.rmtree(scene.folder)
+    scene.send(make_lines(40, seed=1, first=100))
+
+
+def test_state_is_restored_without_late_repetitions(scene: Scene) -> None:
+    late_repetitions_in_the_state_topics(scene)
+    done = scene.run()
+    assert done.returncode == 0, done.stderr
+    assert scene.problems() == []
+
+
+def test_without_their_filter_the_restore_fails(scene: Scene) -> None:
+    late_repetitions_in_the_state_topics(scene)
+    done = scene.run(**without("first_copies"))
+    assert "StateMismatchError" in done.stdout + done.stderr
+
+
+def test_next_driver_sends_only_what_is_missing(scene: Scene) -> None:
+    assert scene.run("journal.publish.sent=kill:9").returncode == _KILLED
+    assert scene.run().returncode == 0
+    assert (scene.problems(), scene.repeated()) == ([], 0)
+
+
+def test_without_a_look_at_the_tails_it_sends_all_again(scene: Scene) -> None:
+    assert scene.run("journal.publish.sent=kill:9").returncode == _KILLED
+    assert scene.run(**without("publish_tail")).returncode == 0
+    assert scene.repeated() > 0
+
+
+def test_commit_that_does_not_count_is_not_published(scene: Scene) -> None:
+    sleeper = scene.start("journal.commit.before=stop:2", **without("lease"))
+    assert scene.run(**without("lease")).returncode == 0
+    assert "FencedError" in scene.wake(sleeper)
+    assert (scene.problems(), scene.repeated()) == ([], 0)
+
+
+def test_without_reading_back_it_is_published(scene: Scene) -> None:
+    sleeper = scene.start("journal.commit.before=stop:2", **without("lease", "read_back"))
+    assert scene.run(**without("lease")).returncode == 0
+    scene.wake(sleeper)
+    assert scene.repeated() > 0
