@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from headrace import serdes
 from headrace.cli.app import app
 from headrace.client import Admin, Client
 from headrace.errors import FencedError, HeadraceError
+from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.lease import Lease
+from headrace.runtime.jobs.abort import abort
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic
 from tests.clusters import Cluster
@@ -277,32 +279,52 @@ def test_abort_of_a_job_that_does_not_run_says_so(job: Job) -> None:
     assert "add --yes" in job.call("abort", job.name, status=1)
 
 
-@pytest.mark.rocketmq
-def test_abort_publishes_what_is_committed(rocketmq: Cluster, tmp_path: Path) -> None:
+@pytest.fixture
+def committed(rocketmq: Cluster, tmp_path: Path) -> Iterator[tuple[Job, LocalDriver]]:
+    """A job whose driver has committed a batch, and published nothing of it yet."""
     with Client(rocketmq.namesrv) as client:
-        numbers = iter(range(1000))
 
         def topic(queues: int = 1) -> str:
-            name = f"abort-{time.time_ns()}-{next(numbers)}"
+            name = f"abort-{time.time_ns()}"
             Admin(client).create_topic(name, queues=queues)
             return name
 
         job = Job(Rig(rocketmq.namesrv, client, tmp_path, topic))
         job.rig.send(job.lines, WORDS)
         with job.driver() as driver:
-            transactions = driver._job.transactions
-            transactions.commit(driver.process())
-            assert job.ask("status", job.name)["published"] is False
-            assert "It is not wholly published" in job.call("status", job.name)
+            driver._job.transactions.commit(driver.process())
             assert counts(job) == {}
-            # It notices that it is fenced off, and ends, while the command waits for it.
-            ending = threading.Timer(3, transactions.close)
-            ending.start()
-            done = job.ask("abort", job.name, "--yes")
-            ending.join()
-        assert (done["was_running"], done["published"], done["batch"]) == (True, True, 1)
-        assert counts(job) == {"to": 2, "be": 2, "or": 1, "not": 1}
-        told = job.ask("status", job.name)
-        assert (told["published"], told["running"]) == (True, False)
-        job.run(WORDS)
-        assert counts(job) == {"to": 4, "be": 4, "or": 2, "not": 2}
+            yield job, driver
+
+
+@pytest.mark.rocketmq
+def test_abort_publishes_what_is_committed(committed: tuple[Job, LocalDriver]) -> None:
+    job, driver = committed
+    assert job.ask("status", job.name)["published"] is False
+    assert "It is not wholly published" in job.call("status", job.name)
+    # It notices that it is fenced off, and ends, while the command waits for it.
+    ending = threading.Timer(3, driver._job.transactions.close)
+    ending.start()
+    done = job.ask("abort", job.name, "--yes")
+    ending.join()
+    assert (done["was_running"], done["published"], done["batch"]) == (True, True, 1)
+    assert counts(job) == {"to": 2, "be": 2, "or": 1, "not": 1}
+    told = job.ask("status", job.name)
+    assert (told["published"], told["running"]) == (True, False)
+    job.run(WORDS)
+    assert counts(job) == {"to": 4, "be": 4, "or": 2, "not": 2}
+
+
+@pytest.mark.rocketmq
+def test_abort_outwaits_a_driver_that_does_not_end(
+    committed: tuple[Job, LocalDriver], caplog: pytest.LogCaptureFixture
+) -> None:
+    job, driver = committed
+    done = abort(
+        job.rig.client, job.name, patience=timedelta(seconds=0.5), times=LeaseTimes(expiry=2)
+    )
+    assert done.published
+    assert "its lease is taken from it" in caplog.text
+    assert counts(job) == {"to": 2, "be": 2, "or": 1, "not": 1}
+    with pytest.raises(FencedError):
+        driver._job.transactions.commit(driver.process())

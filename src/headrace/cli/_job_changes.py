@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._cluster import DataDir, NameServer, cluster, settings_from
 from headrace.cli._figures import short_driver, size
 from headrace.cli._security import connecting
 from headrace.cli._terminal import say, terminal
@@ -91,6 +91,7 @@ def abort_job(
     data_dir: DataDir = None,
 ) -> None:
     """End a job from outside: fence off its driver, drop what is staged, finish what is committed."""
+    from headrace.runtime.commit.journal.lease import LeaseTimes
     from headrace.runtime.jobs.abort import abort
     from headrace.runtime.jobs.standings import standing_of_job
 
@@ -100,7 +101,8 @@ def abort_job(
             state = "runs" if standing.holder else "does not run"
             say(f"Job {job} {state}, in epoch {standing.record.epoch}.")
         _ask(f"Abort job {job}?", yes=yes)
-        done = abort(client, job)
+        expiry = settings_from(namesrv, data_dir).lease_expiry
+        done = abort(client, job, times=LeaseTimes.of(expiry))
     if as_json:
         typer.echo(json.dumps(_abort_data(done)))
         return

@@ -52,7 +52,13 @@ class Aborted:
     dropped: list[StagedBatch]
 
 
-def abort(client: Client, job: str, *, patience: timedelta = _PATIENCE) -> Aborted:
+def abort(
+    client: Client,
+    job: str,
+    *,
+    patience: timedelta = _PATIENCE,
+    times: LeaseTimes | None = None,
+) -> Aborted:
     """Fence off whoever runs a job, drop what is staged, and publish what is committed.
 
     Parameters
@@ -63,7 +69,9 @@ def abort(client: Client, job: str, *, patience: timedelta = _PATIENCE) -> Abort
         Its name.
     patience
         On RocketMQ, where a batch is left to publish: how long the driver may take to end before
-        its lease is taken from it.  Then the rest of a lease, a minute, is waited for.
+        its lease is taken from it.  Then a whole lease is waited for.
+    times
+        How long a lease lasts on the brokers of a RocketMQ.
 
     Raises
     ------
@@ -77,7 +85,8 @@ def abort(client: Client, job: str, *, patience: timedelta = _PATIENCE) -> Abort
         if Admin(client).is_headrace():
             record, published = home.transactions.open(owner).record, False
         else:
-            record, published = _settle(client, home, owner, before.driver, patience)
+            taking = _Taking(client, job, owner, before.driver, patience, times or LeaseTimes())
+            record, published = _settle(home, taking)
     finally:
         home.transactions.close()
     return Aborted(
@@ -90,19 +99,57 @@ def abort(client: Client, job: str, *, patience: timedelta = _PATIENCE) -> Abort
     )
 
 
-def _settle(
-    client: Client, home: StateHome, owner: str, driver: str, patience: timedelta
-) -> tuple[CommitRecord, bool]:
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """How the lease of a driver is taken over."""
+
+    client: Client
+    job: str
+    owner: str
+    #: Who holds it.
+    driver: str
+    patience: timedelta
+    times: LeaseTimes
+
+    def take(self) -> None:
+        """Wait until the driver has ended; one that does not end is outwaited."""
+        lease = Lease(self.client, self.job, commit_topic(self.job), self.owner)
+        if _granted(lease, self.patience.total_seconds()):
+            return
+        logger.warning(
+            "job %s: its driver (%s) does not end; its lease is taken from it, and what is left to"
+            " publish is published in %g s, when it has surely stopped",
+            self.job,
+            self.driver,
+            self.times.expiry,
+        )
+        lease.release_for(self.driver)
+        until = time.monotonic() + self.times.expiry
+        while time.monotonic() < until:
+            lease.acquire()
+            time.sleep(_POLL)
+
+
+def _granted(lease: Lease, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not lease.acquire():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+    return True
+
+
+def _settle(home: StateHome, taking: _Taking) -> tuple[CommitRecord, bool]:
     """Fence the driver off by the order of the log, and finish what it has committed."""
-    topic = CommitTopic(client, home.consumer, commit_topic(home.job))
-    record = _fence(topic, owner)
+    topic = CommitTopic(home.client, home.consumer, commit_topic(home.job))
+    record = _fence(topic, taking.owner)
     if home.transactions.is_published(record):
         # The driver before this one can commit nothing more, so it publishes nothing more.
         closed = msgspec.structs.replace(record, kind="close", timestamp=_now())
         topic.append(closed)
         return record, False
-    _take_lease(client, home.job, owner, driver, patience)
-    return home.transactions.open(owner).record, True
+    taking.take()
+    return home.transactions.open(taking.owner).record, True
 
 
 def _fence(topic: CommitTopic, owner: str) -> CommitRecord:
@@ -122,29 +169,6 @@ def _fence(topic: CommitTopic, owner: str) -> CommitRecord:
         f"job '{topic.queue.topic}' is opened again and again by other drivers",
         hint="look who starts it: headrace job history shows the drivers",
     )
-
-
-def _take_lease(client: Client, job: str, owner: str, driver: str, patience: timedelta) -> None:
-    """Wait until the driver has ended; one that does not end is outwaited."""
-    lease = Lease(client, job, commit_topic(job), owner)
-    deadline = time.monotonic() + patience.total_seconds()
-    while not lease.acquire():
-        if time.monotonic() > deadline:
-            expiry = LeaseTimes().expiry
-            logger.warning(
-                "job %s: its driver (%s) does not end; its lease is taken from it, and a batch"
-                " published in %.0f s, when it has surely stopped publishing",
-                job,
-                driver,
-                expiry,
-            )
-            lease.release_for(driver)
-            until = time.monotonic() + expiry
-            while time.monotonic() < until:
-                lease.acquire()
-                time.sleep(_POLL * 10)
-            return
-        time.sleep(_POLL)
 
 
 def _now() -> int:
