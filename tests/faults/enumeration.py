@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Admin, Client, PullConsumer
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_hits
 from headrace.keys import key_from_properties
@@ -52,12 +53,28 @@ class Hit:
         return f"{self.name}:{self.number}"
 
 
-def drive(namesrv: str, folder: Path, names: Names, until: int | None, failpoints: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a driver is told."""
+
+    namesrv: str
+    folder: Path
+    names: Names
+    #: The batch after which it ends; None: the end of the input.
+    until: int | None
+    failpoints: str
+    #: Safeguards that it goes without.
+    unsafe: str
+
+
+def drive(orders: Orders) -> None:
     """Be a driver, up to a batch or to the end of the input."""
-    arm(failpoints)
+    arm(orders.failpoints)
+    os.environ[UNSAFE_VARIABLE] = orders.unsafe
     name = str(DriverName.here())
-    with LocalDriver(namesrv, folder, BATCH_SIZE, job=proof(names), name=name) as driver:
-        driver.catch_up(None if until is None else until - driver.record.batch)
+    job = proof(orders.names)
+    with LocalDriver(orders.namesrv, orders.folder, BATCH_SIZE, job=job, name=name) as driver:
+        driver.catch_up(None if orders.until is None else orders.until - driver.record.batch)
 
 
 class Enumeration:
@@ -111,13 +128,16 @@ class Enumeration:
         ]
         return sorted(hits), committed(self._client, names)
 
-    def survives(self, hit: Hit) -> list[str]:
-        """Run a job in which the process dies that makes a hit; list what is wrong after it."""
+    def survives(self, hit: Hit, unsafe: str = "") -> list[str]:
+        """Run a job in which the process dies that makes a hit; list what is wrong after it.
+
+        ``unsafe`` names safeguards that the drivers go without, so that something is wrong.
+        """
         in_broker = any(hit.name == name for name in read_hits(self._of_broker))
         names, points = self._new_job()
         self._arm(hit, points, in_broker=in_broker)
         with self._restarting() as kills:
-            deaths = self._run(names, points)
+            deaths = self._run(names, points, unsafe)
         problems = [] if deaths + len(kills) == 1 else [f"{deaths} deaths, {len(kills)} of brokers"]
         if committed(self._client, names) != self.committed:
             problems.append("what is published differs from what a run without faults publishes")
@@ -139,12 +159,14 @@ class Enumeration:
         points.mkdir(parents=True)
         return names, points
 
-    def _run(self, names: Names, points: Path) -> int:
+    def _run(self, names: Names, points: Path, unsafe: str = "") -> int:
         """Run the drivers in turn, each until it ends well; how many of them died."""
         deaths = 0
         for folder, until in PHASES:
             for _ in range(_STARTS):
-                code = self._drive(names, self._folder / names.job / folder, until, points)
+                place = self._folder / names.job / folder
+                told = Orders(self._address, place, names, until, f"folder:{points}", unsafe)
+                code = self._drive(told)
                 if code == 0:
                     break
                 assert code == -signal.SIGKILL, f"a driver ended with {code}"
@@ -153,9 +175,8 @@ class Enumeration:
                 raise AssertionError(f"no driver of {names.job} reached batch {until}")
         return deaths
 
-    def _drive(self, names: Names, folder: Path, until: int | None, points: Path) -> int:
-        arguments = (self._address, folder, names, until, f"folder:{points}")
-        process = self._processes.Process(target=drive, args=arguments)
+    def _drive(self, orders: Orders) -> int:
+        process = self._processes.Process(target=drive, args=(orders,))
         process.start()
         process.join(60)
         assert process.exitcode is not None, "a driver hangs"
