@@ -281,7 +281,12 @@ class KillTest:
 
     def await_epoch(self, epoch: int) -> None:
         """Wait until a driver has opened an epoch."""
-        await_true(f"epoch {epoch}", lambda: self.standing()[0] >= epoch)
+
+        def reached() -> bool:
+            assert self.driver.runs(), f"the driver ended:\n{self.driver.said[-4000:]}"
+            return self.standing()[0] >= epoch
+
+        await_true(f"epoch {epoch}", reached)
 
     def await_caught_up(self) -> None:
         """Wait until the job has committed all that is in its source topic."""
