@@ -1,0 +1,87 @@
+"""Random kills and zombies without Spark: a few in the suite, many in `make soak`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace.client import Admin, Client
+from tests.faults.broker import running_broker
+from tests.faults.harness import PATIENT, await_true, seeded
+from tests.faults.local_run import LocalRun
+from tests.faults.proof_checks import Checkers
+from tests.faults.proof_feeder import ProofFeeder, make_topics
+from tests.faults.proof_pipeline import Names, proof
+from tests.faults.strikes import Survived
+
+NAMES = Names("proof")
+MINUTES = float(os.environ.get("MINUTES", "10"))
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[LocalRun, ProofFeeder]]:
+    """A job that runs, and what feeds it."""
+    with (
+        running_broker(folder / "broker") as broker,
+        Client(broker.address, PATIENT) as client,
+    ):
+        make_topics(client, NAMES)
+        run = LocalRun(broker, folder, NAMES, Checkers.of(client, NAMES))
+        feeder = ProofFeeder(broker.address, NAMES)
+        run.start()
+        own = {*proof(NAMES).state_topics.values(), proof(NAMES).commit_topic}
+        await_true("the topics of the job", lambda: own <= set(Admin(client).topics()))
+        feeder.start()
+        try:
+            yield run, feeder
+        finally:
+            run.clean_up()
+
+
+def strike(run: LocalRun, chance: random.Random, strikes: Counter[str]) -> None:
+    """Let something happen at a random moment, and wait until the job goes on."""
+    kind = chance.choice(sorted(run.strikes()))
+    time.sleep(chance.uniform(0.0, 0.3))
+    run.strikes()[kind](chance)
+    strikes[kind] += 1
+    run.await_commits()
+
+
+def survive(folder: Path, enough: Iterator[bool]) -> Survived:
+    """Strike until it is enough, let the job catch up, and look at everything."""
+    chance, begin, survived = seeded(), time.monotonic(), Survived()
+    with running(folder) as (run, feeder):
+        run.await_commits()
+        while not next(enough):
+            strike(run, chance, survived.strikes)
+        sent = feeder.stop()
+        run.await_caught_up(sent)
+        assert run.checkers.finish(sent) == []
+        assert run.checkers.repeats() == 0
+        survived.epochs = max(record.epoch for record in run.checkers.bank.history)
+        survived.batches = max(record.batch for record in run.checkers.bank.history)
+    survived.records = sent.messages
+    survived.looks = run.looks
+    survived.seconds = time.monotonic() - begin
+    print(survived, flush=True)
+    return survived
+
+
+def test_ten_random_strikes_leave_every_result_once(tmp_path: Path) -> None:
+    survived = survive(tmp_path, (number == 10 for number in itertools.count()))
+    assert survived.strikes.total() == 10
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_minutes_of_random_strikes_leave_every_result_once(tmp_path: Path) -> None:
+    end = time.monotonic() + 60 * MINUTES
+    assert survive(tmp_path, (time.monotonic() > end for _ in itertools.count())).strikes
