@@ -247,6 +247,9 @@ class _NoTransactions:
         del record
         return True
 
+    def give_up(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

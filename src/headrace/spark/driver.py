@@ -147,6 +147,7 @@ class JobDriver:
         """Make :meth:`supervise` come to its end."""
         self._stopping.set()
         self._ended.set()
+        self._connection.transactions.give_up()
 
     @property
     def _job(self) -> str:

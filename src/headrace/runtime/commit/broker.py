@@ -114,6 +114,9 @@ class BrokerTransactions:
         del record
         return True
 
+    def give_up(self) -> None:
+        """Do nothing: nobody waits here."""
+
     def close(self) -> None:
         """Do nothing: the broker tells drivers apart by their epochs."""
 

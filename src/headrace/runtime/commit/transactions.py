@@ -116,5 +116,8 @@ class Transactions(Protocol):
     def is_published(self, record: CommitRecord) -> bool:
         """Tell whether the state topics show all of a committed batch."""
 
+    def give_up(self) -> None:
+        """End a wait of :meth:`open` on another thread, which raises then; nothing opens after."""
+
     def close(self) -> None:
         """End the epoch in order: this driver tries nothing more."""

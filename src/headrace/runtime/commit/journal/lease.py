@@ -8,12 +8,13 @@ stopped.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import LeaseLostError
+from headrace.errors import JobFailedError, LeaseLostError
 from headrace.runtime.commit.journal.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 
@@ -149,13 +150,22 @@ class DriverLease(Lease):
                 hint="was this process stopped, or the broker of the commit topic away?",
             )
 
-    def take(self, topic: CommitTopic, look: Callable[[CommitLog], None]) -> None:
+    def take(
+        self, topic: CommitTopic, look: Callable[[CommitLog], None], given_up: threading.Event
+    ) -> None:
         """Wait until the lease is ours, and the driver before this one has surely stopped.
 
         Parameters
         ----------
         look
             Called with the commit log at every look; what it raises ends the wait.
+        given_up
+            Ends the wait without the lease.
+
+        Raises
+        ------
+        JobFailedError
+            It was given up.
         """
         granted: float | None = None
         self._renewed = None
@@ -185,7 +195,11 @@ class DriverLease(Lease):
             if what != said and (wait is None or wait > _UNDER_WAY):
                 self._say(wait, log.driver or "of an older release")
                 said = what
-            time.sleep(_LOOK if wait is None else min(_LOOK, wait))
+            if given_up.wait(_LOOK if wait is None else min(_LOOK, wait)):
+                raise JobFailedError(
+                    f"job '{self._job}' was stopped while it waited for the lease of another"
+                    f" driver ({log.driver or 'of an older release'})"
+                )
 
     def _say(self, wait: float | None, driver: str) -> None:
         if wait is None:

@@ -8,6 +8,7 @@ tell what is published, and a lease keeps two publishers apart.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -83,6 +84,7 @@ class JournalTransactions:
         self._last: CommitRecord | None = None
         self._doubtful = True
         self._published = -1
+        self._given_up = threading.Event()
 
     def open(self, driver: str) -> OpenAnswer:
         """Begin a new epoch, once the driver before this one has surely stopped."""
@@ -93,7 +95,7 @@ class JournalTransactions:
         log = self._topic.refresh()
         self._check_not_replaced(log)
         if self._guards.lease:
-            self._lease.take(self._topic, self._check_not_replaced)
+            self._lease.take(self._topic, self._check_not_replaced, self._given_up)
         self._lease.keep()
         if log.closed or log.record is None:
             # Who ends in order has published everything.
@@ -166,6 +168,10 @@ class JournalTransactions:
                 return False
             self._published = record.batch
         return True
+
+    def give_up(self) -> None:
+        """End a wait of :meth:`open` on another thread, which raises then; nothing opens after."""
+        self._given_up.set()
 
     def close(self) -> None:
         """End the epoch in order, so that the next driver need not wait."""
