@@ -328,3 +328,14 @@ def test_abort_outwaits_a_driver_that_does_not_end(
     assert counts(job) == {"to": 2, "be": 2, "or": 1, "not": 1}
     with pytest.raises(FencedError):
         driver._job.transactions.commit(driver.process())
+
+
+def test_what_a_job_has_published_is_read_as_committed(job: Job) -> None:
+    for _ in range(2):
+        job.run(WORDS)
+    command = ["consume", job.counts, "--committed", "--from-beginning", "--until-end"]
+    done = CliRunner().invoke(app, [*command, "--namesrv", job.rig.namesrv])
+    assert done.exit_code == 0, done.output
+    expected = {"to": (2, 4), "be": (2, 4), "or": (1, 2), "not": (1, 2)}
+    lines = [f"{word}\t{count}" for word, found in expected.items() for count in found]
+    assert sorted(done.stdout.splitlines()) == sorted(lines)
