@@ -108,7 +108,7 @@ MISTAKES: dict[str, tuple[Wrong, str]] = {
     "no-spout": (lambda b: b.set_spout("x", End()), "is a End, which has no next_tuple"),
     "no-replay": (
         lambda b: b.set_spout("x", Forgetful()),
-        "cannot replay what it emitted: it has no init_state.*OffsetSpout.*TopicSpout",
+        "cannot replay what it emitted: it has no init_state.*OffsetSpout.*JournalSpout",
     ),
     "half-stateful": (lambda b: b.set_bolt("x", HalfStateful()), "which has no finish_batch"),
     "sink-as-bolt": (lambda b: b.set_bolt("x", TopicSink("t", serdes.string)), "set_sink"),

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import Client, ClientSettings
+from headrace.client import Admin, Client, ClientSettings
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, StateError
 from headrace.runtime.state.home import StateHome
@@ -93,8 +93,7 @@ class TransactionJob:
             if settings.namesrv is None:
                 address = opened.enter_context(embedded_broker(settings.data_dir))
                 settings = dataclasses.replace(settings, namesrv=address)
-            if self.topology.config["transaction.topology.reset"]:
-                self._reset(settings)
+            self._prepare(settings)
             for group in self.topology.groups:
                 job = StreamJob(group, settings, **self._options)
                 self._jobs[group.name] = opened.enter_context(job.start())
@@ -212,10 +211,17 @@ class TransactionJob:
             self._told.add(name)
             return True
 
-    def _reset(self, settings: JobSettings) -> None:
+    def _prepare(self, settings: JobSettings) -> None:
+        """Make the topics between groups, and let groups begin anew that are to."""
+        resets = self.topology.config["transaction.topology.reset"]
+        if not (resets or self.topology.journal_topics):
+            return
         assert settings.namesrv is not None
         with Client(settings.namesrv, ClientSettings(**settings.connection)) as client:
-            for group in self.topology.groups:
+            admin = Admin(client)
+            for topic in set(self.topology.journal_topics) - set(admin.topics()):
+                admin.create_topic(topic, queues=settings.partitions)
+            for group in self.topology.groups if resets else ():
                 if reset(StateHome.of(group.name, client)) is not None:
                     logger.warning("job %s begins anew: its offsets and state are gone", group.name)
 

@@ -20,6 +20,7 @@ __all__ = [
     "done_topic",
     "journal_topic",
     "shuffle_topic",
+    "spout_topic",
     "state_topic",
 ]
 
@@ -94,6 +95,17 @@ def shuffle_topic(job: str, number: int) -> str:
     'word-count-ROCKETMQ-THROUGH-00004-shuffleTopic'
     """
     return f"{job}-ROCKETMQ-THROUGH-{number:05}-shuffleTopic"
+
+
+def spout_topic(job: str, spout: str) -> str:
+    """Name the topic that takes what a spout emits which cannot replay.
+
+    Examples
+    --------
+    >>> spout_topic("site", "clicks")
+    'site-clicks-spoutTopic'
+    """
+    return f"{job}-{spout}-spoutTopic"
 
 
 def check_job_name(name: str, given: str = "StreamBuilder(name)") -> None:

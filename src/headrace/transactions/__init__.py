@@ -24,6 +24,7 @@ from headrace.transactions.components import (
 )
 from headrace.transactions.config import CONFIG_KEYS, ConfigKey, Configuration
 from headrace.transactions.declaring import BoltDeclarer, SinkDeclarer
+from headrace.transactions.journal import JournalSpout
 from headrace.transactions.kinds import Kind
 from headrace.transactions.topics import TopicSink, TopicSpout
 from headrace.transactions.topology import TransactionTopology
@@ -41,6 +42,7 @@ __all__ = [
     "Configuration",
     "CustomGrouping",
     "FieldsDeclarer",
+    "JournalSpout",
     "KeyValueBolt",
     "Kind",
     "OffsetSpout",

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import TopologyError
-from headrace.topology import check_pickling
+from headrace.serdes import pickle
+from headrace.topology import DEFAULT_STREAM, check_pickling
 from headrace.topology.callers import caller
-from headrace.topology.names import check_job_name, check_operator_name
+from headrace.topology.names import check_job_name, check_operator_name, check_topic, spout_topic
 from headrace.transactions.compiling import compile_group
 from headrace.transactions.components import FieldsDeclarer
 from headrace.transactions.config import Configuration
 from headrace.transactions.declaring import BoltDeclarer, Declared, SinkDeclarer
 from headrace.transactions.graph import Group, check_inputs, groups_of, in_order
+from headrace.transactions.journal import JournalSpout
 from headrace.transactions.kinds import Kind, check_bolt, check_spout, is_stateful, outputs_of
 from headrace.transactions.topics import TopicSink, TopicSpout
 from headrace.transactions.topology import TransactionTopology
@@ -122,6 +124,7 @@ class TransactionTopologyBuilder:
         self.config = Configuration(config)
         self._components: dict[str, Declared] = {}
         self._inputs: dict[str, BoltDeclarer | SinkDeclarer] = {}
+        self._journals: list[str] = []
 
     def __repr__(self) -> str:
         return f"TransactionTopologyBuilder({self.name!r})"
@@ -137,7 +140,8 @@ class TransactionTopologyBuilder:
             Its name in the topology.
         spout
             A :class:`Spout`, which replays from its state; an :class:`OffsetSpout`, whose tuples
-            have offsets; or a :class:`TopicSpout`.
+            have offsets; a :class:`TopicSpout`; or a :class:`JournalSpout` around one that can
+            do neither.
         parallelism
             Number of its tasks, 1 unless given; a topic has the tasks that its queues ask for.
 
@@ -155,6 +159,9 @@ class TransactionTopologyBuilder:
                 " decide how many tasks read it",
                 hint="leave parallelism out",
             )
+        if isinstance(spout, JournalSpout):
+            self._add_journalled(name, spout, parallelism or 1, origin)
+            return
         self._add("spout", name, spout, 1 if parallelism is None else parallelism, origin)
 
     def set_bolt(self, name: str, bolt: BoltLike, parallelism: int = 1) -> BoltDeclarer:
@@ -224,7 +231,13 @@ class TransactionTopologyBuilder:
         for topology in topologies:
             check_pickling(topology.operators)
         return TransactionTopology(
-            self.name, topologies, self.config, _kinds(components), tuple(groups), components
+            self.name,
+            topologies,
+            self.config,
+            _kinds(components),
+            tuple(self._journals),
+            tuple(groups),
+            components,
         )
 
     def _job(self, group: Group) -> str:
@@ -234,6 +247,27 @@ class TransactionTopologyBuilder:
         name = f"{self.name}-{group.spouts[0]}"
         check_job_name(name, f"TransactionTopologyBuilder(name), or of spout '{group.spouts[0]}'")
         return name
+
+    def _add_journalled(
+        self, name: str, spout: JournalSpout, parallelism: int, origin: Origin
+    ) -> None:
+        """Add a spout that writes to a topic, and the topic as the spout that bolts subscribe to."""
+        what = f"spout '{name}'"
+        outputs = outputs_of(what, spout, origin)
+        if list(outputs.streams) != [DEFAULT_STREAM] or outputs.direct_streams:
+            raise TopologyError(
+                f"{what} at {origin} is a JournalSpout that declares the streams"
+                f" {', '.join(outputs.streams) or 'none'}",
+                hint="it emits to the stream 'default' only, with declarer.declare(...)",
+            )
+        topic, fields = spout_topic(self.name, name), outputs.streams[DEFAULT_STREAM]
+        check_topic(topic, f"{what} ({origin})")
+        self._add("spout", name, TopicSpout(topic, pickle, fields=fields), 1, origin)
+        self._add("spout", f"{name}-source", spout, parallelism, origin)
+        self._add("sink", f"{name}-journal", TopicSink(topic, pickle, fields=fields), 1, origin)
+        declarer = self._inputs[f"{name}-journal"] = SinkDeclarer(f"{name}-journal")
+        declarer.shuffle_grouping(f"{name}-source")
+        self._journals.append(topic)
 
     def _add(self, role: Role, name: str, component: Any, parallelism: int, origin: Origin) -> None:
         check_operator_name(self.name, name, f"added at {origin}", stateful=False)

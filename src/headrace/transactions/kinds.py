@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from headrace.errors import TopologyError
 from headrace.transactions.components import FieldsDeclarer, KeyValueBolt, OffsetSpout
+from headrace.transactions.journal import JournalSpout
 from headrace.transactions.topics import TopicSink, TopicSpout
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ def check_spout(what: str, component: object, origin: Origin) -> None:
     """
     if isinstance(component, TopicSpout | OffsetSpout):
         return
+    if isinstance(component, JournalSpout):
+        _check_object(what, component.spout, origin, "a spout")
+        if missing := _missing(component.spout, _SPOUT):
+            raise _incomplete(what, component.spout, origin, missing, "Spout")
+        return
     _check_object(what, component, origin, "a spout")
     if missing := _missing(component, _SPOUT):
         raise _incomplete(what, component, origin, missing, "Spout")
@@ -47,7 +53,8 @@ def check_spout(what: str, component: object, origin: Origin) -> None:
             f"{what} at {origin} is a {_name(component)}, which cannot replay what it emitted:"
             f" it has no {', '.join(missing)}",
             hint="subclass Spout and keep in its state where it stands, or OffsetSpout where"
-            " tuples have offsets; or write what comes to a topic and read that with TopicSpout",
+            " tuples have offsets; or wrap it in JournalSpout, which writes what it emits to a topic"
+            " first",
         )
 
 

@@ -34,6 +34,8 @@ class TransactionTopology:
     config: Configuration
     #: What each component is, by its name.
     kinds: Mapping[str, frozenset[Kind]]
+    #: Topics of its own between spouts that cannot replay and their bolts.
+    journal_topics: tuple[str, ...]
     _groups: tuple[Group, ...]
     _components: Mapping[str, Declared]
 
