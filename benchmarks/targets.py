@@ -87,6 +87,8 @@ TARGETS: dict[str, Target | None] = {
     "state_10k": None,
     _MANY_KEYS.name: Target("at least", 0.5),
     "state_10m_memory": Target("below", 1_000),
+    "bolts_engine": Target("at least", 250_000),
+    "bolts_key_value": None,
     "latency_p50": Target("below", 0.4),
     "latency_p99": Target("below", 1.0),
     "rocketmq_streams_1k": None,
