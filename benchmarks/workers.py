@@ -7,26 +7,26 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["worker_memory"]
+__all__ = ["worker_memory", "workers_of"]
 
 
 def worker_memory() -> float:
     """Give the highest memory that one worker has had, in MB; 0.0 where ``/proc`` tells nothing."""
-    return max(map(_highest, _workers()), default=0.0)
+    return max(map(_highest, workers_of(os.getpid())), default=0.0)
 
 
-def _workers() -> set[int]:
-    """Find the descendants of this process that run Spark's Python workers."""
+def workers_of(process: int, module: str = "pyspark.daemon") -> set[int]:
+    """Find the descendants of a process that run one of Spark's modules."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    pending, found = [os.getpid()], set[int]()
+    pending, found = [process], set[int]()
     while pending:
         mine = children.get(pending.pop(), [])
         pending += mine
-        found.update(process for process in mine if "pyspark.daemon" in _command(process))
+        found.update(process for process in mine if module in _command(process))
     return found
 
 

@@ -95,6 +95,7 @@ def test_a_commit_makes_the_supervisor_forget_restarts(tmp_path: Path) -> None:
 
 def test_pauses_grow_to_a_bound() -> None:
     restarts = Restarts(most=9)
+    assert Restarts(most=None).pause() == 0
     assert [restarts.pause() for _ in range(10)] == [0, 1, 2, 4, 8, 16, 30, 30, 30, None]
 
 
@@ -157,6 +158,24 @@ else:
     said = capsys.readouterr().err
     assert said.startswith("Standby ")
     assert "was killed by SIGKILL: starting another one" in said
+
+
+def test_standby_that_fails_to_take_over_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+if count == 1:
+    say("driving"); say("committed")
+    while not os.path.exists(os.path.join(folder, "ready")): time.sleep(0.01)
+    die()
+if count == 2:
+    note("ready")
+    hear()
+    sys.exit(1)
+"""
+    assert supervise(tmp_path, text, standby=True) == 0
+    assert starts(tmp_path) == 3
+    assert "ended with status 1: starting another one in 1 s." in capsys.readouterr().err
 
 
 def test_driver_that_was_taken_over_elsewhere_becomes_a_standby(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import psutil
@@ -82,3 +83,25 @@ def test_driver_stops_in_order_when_its_supervisor_is_killed(tmp_path: Path) -> 
         supervised(run)
         run.await_batches(2)
         finish(run, feeder)
+
+
+@pytest.mark.timeout(600)
+def test_standby_takes_over_and_another_one_stands_by(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
+        feeder = Feeder(broker.address)
+        feeder.start()
+        supervisor = supervised(run, "--standby")
+        await_true("a standby", lambda: "Standing by" in supervisor.said)
+        run.await_batches(2)
+        driver, standby = drivers_of(supervisor)
+        begin = time.monotonic()
+        driver.kill()
+        run.await_epoch(2)
+        print(f"epoch after {time.monotonic() - begin:.2f} s", flush=True)
+        run.await_batches(1)
+        print(f"commit after {time.monotonic() - begin:.2f} s", flush=True)
+        assert standby in drivers_of(supervisor)
+        await_true("another standby", lambda: len(drivers_of(supervisor)) == 2)
+        assert driver not in drivers_of(supervisor)
+        finish(run, feeder)
+        assert supervisor.said.count("its standby takes over.") == 1

@@ -15,7 +15,7 @@ import typer
 
 from headrace._setting import describe_default, parse_duration
 from headrace.cli._terminal import say
-from headrace.cli.supervision import Channel, Supervisor, telling_of
+from headrace.cli.supervision import Channel, Supervisor, stand_by, telling_of
 from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
 from headrace.settings import JobSettings
 
@@ -62,7 +62,12 @@ def run(
             help="Run the driver in a process of its own, and replace it when it dies.",
         ),
     ] = True,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Keep a second driver warm, which takes over in seconds."),
+    ] = False,
     channel: Annotated[int | None, typer.Option(hidden=True)] = None,
+    again: Annotated[bool, typer.Option("--again", hidden=True)] = False,
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Short for --guarantee at_least_once.")
     ] = False,
@@ -78,6 +83,7 @@ def run(
     batch_timeout: Annotated[str | None, _option("batch_timeout")] = None,
     rollback_retries: Annotated[int | None, _option("rollback_retries")] = None,
     poison: Annotated[str | None, _option("poison")] = None,
+    lease_expiry: Annotated[str | None, _option("lease_expiry")] = None,
     start: Annotated[str | None, _option("start")] = None,
     on_expired_offset: Annotated[str | None, _option("on_expired_offset")] = None,
     allow_state_loss: Annotated[bool | None, _option("allow_state_loss")] = None,
@@ -86,7 +92,6 @@ def run(
     connect_timeout: Annotated[str | None, _option("connect_timeout")] = None,
     request_timeout: Annotated[str | None, _option("request_timeout")] = None,
     retry_timeout: Annotated[str | None, _option("retry_timeout")] = None,
-    lease_expiry: Annotated[str | None, _option("lease_expiry")] = None,
     access_key: Annotated[str | None, _option("access_key")] = None,
     secret_key: Annotated[str | None, _option("secret_key")] = None,
     security_token: Annotated[str | None, _option("security_token")] = None,
@@ -103,15 +108,26 @@ def run(
         given["guarantee"] = "at_least_once"
     settings = JobSettings.from_env(**given)
     limit = None if timeout is None else _duration("--timeout", timeout)
+    if standby and (until_caught_up or not supervise):
+        other = "--until-caught-up" if until_caught_up else "--no-supervise"
+        message = f"--standby and {other} exclude each other."
+        raise ConfigurationError(message, hint="A standby is for jobs that run on and on.")
     if supervise and channel is None:
         arguments = context.find_root().obj or sys.argv[1:]
         command = [sys.executable, "-m", "headrace", *arguments]
-        raise typer.Exit(Supervisor(command, settings.data_dir).run())
+        raise typer.Exit(Supervisor(command, settings.data_dir, standby=standby).run())
     program = load_program(file)
     if until_caught_up:
         _check_has_end(program)
     supervisor = None if channel is None else Channel(channel)
     with _stopped_by_signals(), _job(program, settings, supervisor) as job:
+        if supervisor is not None and standby:
+            try:
+                again |= stand_by(job, supervisor)
+            except KeyboardInterrupt:
+                return
+        if again:
+            _go_on(job)
         _follow(
             job,
             program.topology.name,
@@ -119,6 +135,14 @@ def run(
             until_caught_up=until_caught_up,
             limit=limit,
         )
+
+
+def _go_on(job: StreamJob | TransactionJob) -> None:
+    """Let a start that follows a crash go on, also where the first one was to begin anew."""
+    from headrace.spark import TransactionJob
+
+    if isinstance(job, TransactionJob):
+        job.resets = False
 
 
 def _check_has_end(program: Program) -> None:

@@ -190,6 +190,14 @@ class JobConnection:
         plan = self.plan
         return StateHome(plan.job, self.client, self.transactions, tagged=not plan.embedded)
 
+    def get_ready(self) -> None:
+        """Do what the first batch would wait for: connect, and look up where the topics are."""
+        plan = self.plan
+        topics = {*self.source_topics(), *plan.sink_topics, *plan.state_topics.values()}
+        for topic in topics | {plan.topology.commit_topic}:
+            self.client.queues(topic)
+        self.transactions.plan([], {}, 0, 0)
+
     def close(self) -> None:
         """Close the connection."""
         self.client.close()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Self
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
 from headrace.runtime.commit.lease import Lease
+from headrace.runtime.commit.succession import free_from_the_dead
+from headrace.runtime.state.claims import claimed
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.local import restoring
 from headrace.runtime.state.views import StateView
@@ -17,7 +19,7 @@ from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
 from headrace.spark.driver import JobDriver
 from headrace.spark.job_topics import JobTopics
-from headrace.spark.launch import make_connection, pickle_plan, prepare_topics
+from headrace.spark.launch import Prepared, make_connection, pickle_plan, prepare_topics
 from headrace.spark.session import get_session
 from headrace.spark.statistics import JobStatistics, Meter
 
@@ -78,6 +80,7 @@ class StreamJob:
         self._stores = stores
         self.settings = settings or JobSettings()
         self._meter = Meter()
+        self._prepared: Prepared | None = None
         self._connection: JobConnection | None = None
         self._supervisor: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -98,31 +101,12 @@ class StreamJob:
             raise JobFailedError(
                 f"job '{self.topology.name}' was started before", hint="make a new StreamJob"
             )
-        with ExitStack() as opened:
-            namesrv = self.settings.namesrv or opened.enter_context(
-                embedded_broker(self.settings.data_dir)
-            )
-            connection = make_connection(self.topology, self.settings, namesrv, self._stores)
-            opened.callback(connection.close)
-            queues = prepare_topics(connection)
-            self._topics = JobTopics(connection, queues)
-            get_session(self.settings)
-            handle = pickle_plan(connection.plan)
-            driver = JobDriver(connection, handle, queues, self._migrations, self._committed)
-            opened.callback(connection.transactions.close)
-            driver.open()
-            lease = Lease(
-                connection.client,
-                connection.plan.job,
-                connection.plan.topology.commit_topic,
-                driver.name,
-            )
-            lease.keep()
-            opened.callback(lease.release)
-            sinks = BatchSinks(connection, handle, driver.batch)
-            self._batches = opened.enter_context(sinks)
-            self._opened = opened.pop_all()
-        self._connection, self._driver = connection, driver
+        try:
+            driver = self._begin()
+        except BaseException:
+            self._prepared = None
+            self._opened.close()
+            raise
         self._supervisor = threading.Thread(
             target=self._supervise,
             args=(driver,),
@@ -132,6 +116,49 @@ class StreamJob:
         self._supervisor.start()
         return self
 
+    def prepare(self) -> list[Prepared]:
+        """Do what a start needs before it opens an epoch: connect, check topics, start Spark.
+
+        :meth:`start` does it where it was not done; another driver may run the job until then.
+
+        Raises
+        ------
+        HeadraceError
+            As of :meth:`start`.
+        """
+        if self._prepared is None:
+            with ExitStack() as opened:
+                namesrv = self.settings.namesrv or opened.enter_context(
+                    embedded_broker(self.settings.data_dir)
+                )
+                connection = make_connection(self.topology, self.settings, namesrv, self._stores)
+                opened.callback(connection.close)
+                queues = prepare_topics(connection)
+                get_session(self.settings)
+                self._prepared = Prepared(connection, pickle_plan(connection.plan), queues)
+                self._opened.push(opened.pop_all())
+        return [self._prepared]
+
+    def _begin(self) -> JobDriver:
+        (prepared,) = self.prepare()
+        connection, plan = prepared.connection, prepared.connection.plan
+        self._topics = JobTopics(connection, prepared.queues)
+        driver = JobDriver(
+            connection, prepared.handle, prepared.queues, self._migrations, self._committed
+        )
+        self._opened.callback(connection.transactions.close)
+        driver.open()
+        lease = Lease(connection.client, plan.job, plan.topology.commit_topic, driver.name)
+        if plan.embedded:
+            free_from_the_dead(connection.client, lease, plan.topology.commit_topic)
+        lease.keep()
+        self._opened.callback(lease.release)
+        self._opened.enter_context(claimed(plan.state_root))
+        sinks = BatchSinks(connection, prepared.handle, driver.batch)
+        self._batches = self._opened.enter_context(sinks)
+        self._connection, self._driver = connection, driver
+        return driver
+
     def stop(self) -> None:
         """Stop the job and wait for its end; a batch that is not committed is dropped."""
         if self._driver is not None:
@@ -139,7 +166,7 @@ class StreamJob:
         if self._supervisor is not None:
             self._supervisor.join()
             self._supervisor = None
-        self._connection = None
+        self._connection = self._prepared = None
         self._opened.close()
 
     def await_caught_up(self, timeout: timedelta | None = None) -> None:

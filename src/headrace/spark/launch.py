@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -28,7 +28,18 @@ if TYPE_CHECKING:
     from headrace.settings import JobSettings
     from headrace.topology import Topology
 
-__all__ = ["make_connection", "pickle_plan", "prepare_topics"]
+__all__ = ["Prepared", "make_connection", "pickle_plan", "prepare_topics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a job needs to start, but an epoch."""
+
+    connection: JobConnection
+    handle: PlanHandle
+    #: Writable queues of the topics that it writes.
+    queues: dict[str, list[str]]
+
 
 _COMPACTION = {"cleanup.policy": "COMPACTION"}
 

@@ -12,7 +12,7 @@ from pyspark.sql.functions import col
 from headrace.errors import HeadraceError, JavaEndedError, JobFailedError, TaskFailedError
 from headrace.spark.dead_session import session_is_ours
 from headrace.spark.rows import ROW_SCHEMA
-from headrace.spark.source import JobSource, Launch
+from headrace.spark.source import JobSource
 from headrace.spark.stages import stage_function
 
 if TYPE_CHECKING:
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["failure_of", "run_query"]
+    from headrace.spark.source import Launch
+    from headrace.spark.worker import PlanHandle
+
+__all__ = ["failure_of", "job_frame", "run_query"]
 
 _LOOK_SECONDS = 0.2
 
@@ -42,7 +46,7 @@ def run_query(
 
     ``wait`` takes the seconds to wait, at most, and tells whether the query must end.
     """
-    frame = _plan(session, launch, stages, partitions)
+    frame = job_frame(session, JobSource, launch.handle, stages, partitions, launch=launch)
     query = (
         frame.writeStream.foreachBatch(on_batch)
         .option("checkpointLocation", checkpoint)
@@ -58,21 +62,24 @@ def run_query(
         _stop(query)
 
 
-def _plan(session: SparkSession, launch: Launch, stages: int, partitions: int) -> DataFrame:
-    class LaunchedSource(JobSource):
-        # A class of its own, so that Spark ships it by value with this launch in it; under a name
-        # of its own, as several jobs may start in one session at the same time.
-        @classmethod
-        def name(cls) -> str:
-            return format_name
-
-    format_name = f"{JobSource.name()}-{launch.handle.digest}"
-    LaunchedSource.launch = launch
-    session.dataSource.register(LaunchedSource)
-    frame = session.readStream.format(LaunchedSource.name()).load()
+def job_frame(
+    session: SparkSession,
+    source: type[DataSource],
+    handle: PlanHandle,
+    stages: int,
+    partitions: int,
+    **fields: object,
+) -> DataFrame:
+    """Plan a query of a job's shape over a source; ``fields`` are what the source is given."""
+    # A class of its own, so that Spark ships it by value with the fields in it; under a name of its
+    # own, as several jobs may start in one session at the same time.
+    name = f"{source.name()}-{handle.digest}"
+    launched = type("LaunchedSource", (source,), {**fields, "name": classmethod(lambda _: name)})
+    session.dataSource.register(launched)
+    frame = session.readStream.format(name).load()
     for stage in range(1, stages):
         frame = frame.repartitionById(partitions, col("partition")).mapInArrow(
-            stage_function(launch.handle, stage), ROW_SCHEMA
+            stage_function(handle, stage), ROW_SCHEMA
         )
     return frame
 

@@ -7,6 +7,7 @@ import logging
 import time
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import Admin, Client, ClientSettings
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.runtime.state.checks import Migrations
     from headrace.runtime.state.interface import StoreFactory
     from headrace.runtime.state.views import StateView
+    from headrace.spark.launch import Prepared
     from headrace.transactions import TransactionTopology
 
 __all__ = ["TransactionJob", "settings_of"]
@@ -69,6 +71,8 @@ class TransactionJob:
         self.topology = topology
         self.settings = settings_of(topology, settings or JobSettings())
         self._options: dict[str, Any] = {"migrate": migrate, "stores": stores}
+        #: Whether a start obeys ``transaction.topology.reset``; one that goes on does not.
+        self.resets = True
         self._jobs: dict[str, StreamJob] = {}
         self._opened = ExitStack()
         self._told: set[str] = set()
@@ -88,17 +92,40 @@ class TransactionJob:
         """
         for key, reason in self.topology.config.ignored.items():
             logger.warning("configuration key %s changes nothing: %s", key, reason)
-        with ExitStack() as opened:
-            settings = self.settings
-            if settings.namesrv is None:
-                address = opened.enter_context(embedded_broker(settings.data_dir))
-                settings = dataclasses.replace(settings, namesrv=address)
-            self._prepare(settings)
-            for group in self.topology.groups:
-                job = StreamJob(group, settings, **self._options)
-                self._jobs[group.name] = opened.enter_context(job.start())
-            self._opened = opened.pop_all()
+        try:
+            if self.topology.config["transaction.topology.reset"] and self.resets:
+                self._reset()
+            self.prepare()
+            for job in self._jobs.values():
+                job.start()
+        except BaseException:
+            self._opened.close()
+            raise
         return self
+
+    def prepare(self) -> list[Prepared]:
+        """Do what a start needs before any group opens an epoch; see :meth:`StreamJob.prepare`.
+
+        Raises
+        ------
+        HeadraceError
+            One of the groups cannot start.
+        """
+        if not self._jobs:
+            self._make_topics()
+        for group in self.topology.groups:
+            if group.name not in self._jobs:
+                job = StreamJob(group, self._connected, **self._options)
+                self._jobs[group.name] = self._opened.enter_context(job)
+        return [prepared for job in self._jobs.values() for prepared in job.prepare()]
+
+    @cached_property
+    def _connected(self) -> JobSettings:
+        """The settings, with the address of the cluster."""
+        if self.settings.namesrv is not None:
+            return self.settings
+        address = self._opened.enter_context(embedded_broker(self.settings.data_dir))
+        return dataclasses.replace(self.settings, namesrv=address)
 
     def stop(self) -> None:
         """Stop every group and wait for their ends."""
@@ -211,19 +238,26 @@ class TransactionJob:
             self._told.add(name)
             return True
 
-    def _prepare(self, settings: JobSettings) -> None:
-        """Make the topics between groups, and let groups begin anew that are to."""
-        resets = self.topology.config["transaction.topology.reset"]
-        if not (resets or self.topology.journal_topics):
-            return
-        assert settings.namesrv is not None
-        with Client(settings.namesrv, ClientSettings(**settings.connection)) as client:
-            admin = Admin(client)
-            for topic in set(self.topology.journal_topics) - set(admin.topics()):
-                admin.create_topic(topic, queues=settings.partitions)
-            for group in self.topology.groups if resets else ():
+    def _make_topics(self) -> None:
+        """Make the topics between groups."""
+        if self.topology.journal_topics:
+            settings = self._connected
+            with self._client() as client:
+                admin = Admin(client)
+                for topic in set(self.topology.journal_topics) - set(admin.topics()):
+                    admin.create_topic(topic, queues=settings.partitions)
+
+    def _reset(self) -> None:
+        """Let the groups begin anew."""
+        with self._client() as client:
+            for group in self.topology.groups:
                 if reset(StateHome.of(group.name, client)) is not None:
                     logger.warning("job %s begins anew: its offsets and state are gone", group.name)
+
+    def _client(self) -> Client:
+        settings = self._connected
+        assert settings.namesrv is not None
+        return Client(settings.namesrv, ClientSettings(**settings.connection))
 
 
 def settings_of(topology: TransactionTopology, settings: JobSettings) -> JobSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.cli.supervision.channel import Channel
-from headrace.cli.supervision.roles import telling_of
+from headrace.cli.supervision.roles import stand_by, telling_of
 from headrace.cli.supervision.supervisor import Supervisor
 
-__all__ = ["Channel", "Supervisor", "telling_of"]
+__all__ = ["Channel", "Supervisor", "stand_by", "telling_of"]

@@ -32,6 +32,8 @@ class Word(StrEnum):
     COMMITTED = "committed"
     #: A driver ends because another one, elsewhere, has taken the job over.
     FENCED = "fenced"
+    #: Supervisor: it runs no driver, so the lease must tell when there is none.
+    ALONE = "alone"
     #: Supervisor: take over now, the driver is dead.
     GO = "go"
 
@@ -51,7 +53,10 @@ class Channel:
         self._socket.set_inheritable(False)
         #: Set when the job is to be taken over.
         self.go = threading.Event()
+        #: Set while the supervisor runs no driver that it could see dying.
+        self.alone = threading.Event()
         self._broker = threading.Event()
+        self._events = {Word.GO: self.go, Word.ALONE: self.alone, Word.BROKER: self._broker}
         threading.Thread(target=self._listen, name="headrace-channel", daemon=True).start()
 
     def tell(self, word: Word) -> None:
@@ -67,7 +72,7 @@ class Channel:
     def _listen(self) -> None:
         with contextlib.suppress(OSError), self._socket.makefile() as lines:
             for line in lines:
-                {Word.GO: self.go, Word.BROKER: self._broker}[Word(line.strip())].set()
+                self._events[Word(line.strip())].set()
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(_STOP_PATIENCE)
         os._exit(1)

@@ -30,14 +30,16 @@ class Child:
     ----------
     command
         What runs the job; it is given ``--channel`` besides.
+    again
+        Whether it goes on with what another one began.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], *, again: bool = False) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(
-                [*command, "--channel", str(number)],
+                [*command, *(["--again"] if again else []), "--channel", str(number)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[number],
                 process_group=0,
@@ -46,6 +48,8 @@ class Child:
         self.socket = ours
         #: What it has said.
         self.said: set[Word] = set()
+        #: What it was told.
+        self.told: set[Word] = set()
         self._rest = b""
 
     @property
@@ -68,6 +72,7 @@ class Child:
 
     def tell(self, word: Word) -> None:
         """Tell it something; one that is gone hears nothing."""
+        self.told.add(word)
         with contextlib.suppress(OSError):
             self.socket.sendall(f"{word}\n".encode())
 

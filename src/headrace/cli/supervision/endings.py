@@ -54,7 +54,7 @@ class Restarts:
     Parameters
     ----------
     most
-        Restarts in a row without progress.
+        Restarts in a row without progress; None: no bound.
 
     Examples
     --------
@@ -66,18 +66,18 @@ class Restarts:
     0.0
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int | None) -> None:
         self.most = most
         self.in_a_row = 0
 
     def pause(self) -> float | None:
         """Count a restart and give the seconds to wait before it; None: no more of them."""
         self.in_a_row += 1
-        if self.in_a_row > self.most:
+        if self.most is not None and self.in_a_row > self.most:
             return None
         if self.in_a_row == 1:
             return 0.0
-        return min(_FIRST_PAUSE * 2.0 ** (self.in_a_row - 2), _LONGEST_PAUSE)
+        return min(_FIRST_PAUSE * 2.0 ** min(self.in_a_row - 2, 10), _LONGEST_PAUSE)
 
     def progressed(self) -> None:
         """Forget the restarts: the last one did good."""

@@ -7,13 +7,25 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from headrace.cli._terminal import say
 from headrace.cli.supervision.channel import Channel, Word
 from headrace.errors import FencedError, HeadraceError
 
 if TYPE_CHECKING:
     from headrace.spark import StreamJob, TransactionJob
 
-__all__ = ["telling_of"]
+__all__ = ["stand_by", "telling_of"]
+
+
+def stand_by(job: StreamJob | TransactionJob, supervisor: Channel) -> bool:
+    """Be warm until the job has no driver; tell whether it had one."""
+    from headrace.spark.standby import Standby
+
+    def ready() -> None:
+        supervisor.tell(Word.READY)
+        say(f"Standing by for {job.topology.name}.")
+
+    return Standby(job).wait(supervisor.go, alone=supervisor.alone, ready=ready)
 
 
 @contextlib.contextmanager

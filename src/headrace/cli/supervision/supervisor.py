@@ -61,9 +61,9 @@ class Supervisor:
         self._children: list[Child] = []
         self._driver: Child | None = None
         self._restarts = Restarts(most_restarts)
-        self._standby_restarts = Restarts(most_restarts)
+        self._standby_restarts = Restarts(None)
         self._start_at: float | None = time.monotonic()
-        self._stopped = False
+        self._began = self._stopped = False
         self._status: int | None = None
         self._opened = ExitStack()
         self._others: set[int] = set()
@@ -92,11 +92,19 @@ class Supervisor:
             return
         self._start_at = None
         if self._status is None:
-            child = Child(self._command)
+            child = Child(self._command, again=self._began)
+            self._began = True
             self._children.append(child)
             selector.register(child.socket, selectors.EVENT_READ, child)
-            if self._driver is None and not self._standby:
-                self._driver = child
+            if self._driver is None:
+                self._make_driver(child)
+
+    def _make_driver(self, child: Child) -> None:
+        """Let a process drive; with ``standby``, as soon as no other machine does."""
+        if self._standby:
+            child.tell(Word.ALONE)
+        else:
+            self._driver = child
 
     def _hear(self, child: Child, selector: selectors.BaseSelector) -> None:
         words = child.hear()
@@ -142,6 +150,8 @@ class Supervisor:
         elif drove and self._standby and Word.FENCED in child.said:
             say(f"Driver {child.pid} ended: another one, elsewhere, runs the job now.")
             self._clear_up(child)
+            for other in self._children:
+                other.tell(Word.ALONE)
             self._plan_standby(0.0)
         elif drove or not self._children:
             self._replace(child, status)
@@ -150,7 +160,10 @@ class Supervisor:
 
     def _replace(self, child: Child, status: int) -> None:
         """Let another driver go on, after the end of the one that ran the job or was to."""
-        if ending(status) is not Ending.CRASHED:
+        how = ending(status)
+        # A standby that failed to take over is no proof that the job cannot run.
+        took_over = Word.GO not in child.told or Word.DRIVING in child.said
+        if how is Ending.DONE or (how is Ending.FAILED and took_over):
             self._finish(status)
             return
         self._clear_up(child)
@@ -169,12 +182,9 @@ class Supervisor:
 
     def _replace_standby(self, child: Child, status: int) -> None:
         self._clear_up(child)
-        pause = self._standby_restarts.pause()
-        what = f"Standby {child.pid} {told(status)}"
-        if pause is None:
-            say(f"{what}: the driver goes on without one.")
-            return
-        say(f"{what}: starting another one.")
+        pause = self._standby_restarts.pause() or 0.0
+        wait = f" in {pause:g} s" if pause else ""
+        say(f"Standby {child.pid} {told(status)}: starting another one{wait}.")
         self._start_at = time.monotonic() + pause
 
     def _clear_up(self, child: Child) -> None:

@@ -1,0 +1,186 @@
+"""A warm second driver: all that a start needs is there, but the epoch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.errors import HeadraceError
+from headrace.runtime.commit.lease import Lease
+from headrace.runtime.commit.succession import free_from_the_dead
+from headrace.runtime.state.claims import claimed
+from headrace.runtime.state.following import StateFollower
+from headrace.runtime.state.home import StateHome
+from headrace.spark.session import get_session
+from headrace.spark.warming import warm_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.spark.launch import Prepared
+
+__all__ = ["Standby"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+#: Spark ends workers that were idle for a minute.
+_WARM_SECONDS = 25.0
+#: The first batches let Java compile what a query needs; later ones keep workers.
+_FIRST_BATCHES, _LATER_BATCHES = 4, 2
+
+
+class Preparable(Protocol):
+    """A job, of either kind."""
+
+    def prepare(self) -> list[Prepared]:
+        """Do what a start needs before it opens an epoch."""
+
+
+class Standby:
+    """Keeps a job ready to start.
+
+    Spark runs; its workers have imported the program and are connected; the copies of the state
+    follow the state topics, unless a driver on this machine keeps them.
+
+    Parameters
+    ----------
+    job
+        The job, which was not started yet.
+    warm
+        Makes one group of it warm, by some batches of nothing.
+    doubt
+        How long a lease that came free is doubted, in seconds: a broker that restarts forgets who
+        has it, and the driver asks for it again.
+    """
+
+    def __init__(
+        self,
+        job: Preparable,
+        *,
+        warm: Callable[[Prepared, int, threading.Event], None] | None = None,
+        doubt: float = 5.0,
+    ) -> None:
+        self._job = job
+        self._warm = warm or _warm
+        self._doubt = doubt
+
+    def wait(
+        self,
+        go: threading.Event,
+        *,
+        alone: threading.Event,
+        ready: Callable[[], None],
+    ) -> bool:
+        """Stay warm until it is time to start the job; tell whether there was a driver before.
+
+        Parameters
+        ----------
+        go
+            Set when the driver is known to be dead.
+        alone
+            Set while nobody will set ``go``: then it is time when the driver's lease ends.
+        ready
+            Called once, when everything is warm.
+
+        Raises
+        ------
+        HeadraceError
+            The job could not start, or cannot be kept warm.
+        """
+        prepared = self._job.prepare()
+        # One process drives all groups of a topology: one lease tells.
+        lease = _lease(prepared[0])
+        plan = prepared[0].connection.plan
+        if plan.embedded:
+            free_from_the_dead(prepared[0].connection.client, lease, plan.topology.commit_topic)
+        if alone.is_set() and lease.acquire():
+            lease.release()
+            return False
+        warming = ThreadPoolExecutor(1, thread_name_prefix="headrace-warming")
+        warm = warming.submit(self._keep_warm, prepared, go, ready)
+        with warming, ExitStack() as opened:
+            # An error, too, ends the thread before the pool waits for it.
+            opened.callback(go.set)
+            followers = [_following(one, opened) for one in prepared]
+            while not go.wait(_LOOK_SECONDS):
+                if warm.done():
+                    warm.result()
+                for follow in followers:
+                    follow()
+                if alone.is_set() and _is_free(lease, prepared[0], self._doubt):
+                    go.set()
+        return True
+
+    def _keep_warm(
+        self, prepared: list[Prepared], go: threading.Event, ready: Callable[[], None]
+    ) -> None:
+        batches = _FIRST_BATCHES
+        while not go.is_set():
+            for one in prepared:
+                self._warm(one, batches, go)
+            if batches == _FIRST_BATCHES and not go.is_set():
+                ready()
+            batches = _LATER_BATCHES
+            go.wait(_WARM_SECONDS)
+
+
+def _warm(prepared: Prepared, batches: int, over: threading.Event) -> None:
+    plan = prepared.connection.plan
+    warm_up(
+        get_session(plan.settings),
+        prepared.handle,
+        stages=len(plan.stages.stages),
+        partitions=plan.settings.partitions,
+        batches=batches,
+        over=over,
+    )
+
+
+def _following(prepared: Prepared, opened: ExitStack) -> Callable[[], None]:
+    """Give what brings the copies up to date, where nobody else does so."""
+    connection, plan = prepared.connection, prepared.connection.plan
+    if plan.stores is not None or not opened.enter_context(claimed(plan.state_root)):
+        return lambda: None
+    home = StateHome.of(plan.job, connection.client)
+    follower = StateFollower(home, list(plan.state_topics), plan.state_root)
+
+    def follow() -> None:
+        try:
+            follower.follow()
+        except HeadraceError as error:
+            # Tasks open their copies anew, and raise what stays wrong.
+            logger.debug("the copies of job %s do not follow: %s", plan.job, error)
+
+    return follow
+
+
+def _lease(prepared: Prepared) -> Lease:
+    plan = prepared.connection.plan
+    owner = f"standby@{socket.gethostname()}:{os.getpid()}"
+    return Lease(prepared.connection.client, plan.job, plan.topology.commit_topic, owner)
+
+
+def _is_free(lease: Lease, prepared: Prepared, doubt: float) -> bool:
+    """Tell whether the driver's lease has ended, and nobody commits any more."""
+    try:
+        if not lease.acquire():
+            return False
+        before = _standing(prepared)
+        time.sleep(doubt)
+        lease.release()
+        return _standing(prepared) == before
+    except HeadraceError as error:
+        logger.debug("the lease cannot be looked at: %s", error)
+        return False
+
+
+def _standing(prepared: Prepared) -> tuple[int, int]:
+    record = prepared.connection.transactions.plan([], {}, 0, 0).record
+    return (0, 0) if record is None else (record.epoch, record.batch)
