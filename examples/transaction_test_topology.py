@@ -12,6 +12,7 @@ that number alone follows how often every word was counted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 from collections import Counter
 from datetime import timedelta
@@ -163,12 +164,13 @@ def run_here(fuse: Path | None) -> str:
         return check(driver.state("spout").get(0), driver.state("count").all().values())
 
 
-def run_on_spark(fuse: Path | None, folder: Path) -> str:
+def run_on_spark(fuse: Path | None, folder: Path, namesrv: str | None, master: str) -> str:
     """Run on Spark until three batches are committed, then look at the last commit."""
     from headrace import TransactionJob
 
-    with embedded_broker(folder) as address:
-        settings = JobSettings(namesrv=address, data_dir=folder, partitions=2, master="local[2,4]")
+    with contextlib.ExitStack() as opened:
+        address = namesrv or opened.enter_context(embedded_broker(folder))
+        settings = JobSettings(namesrv=address, data_dir=folder, partitions=2, master=master)
         with TransactionJob(build(fuse=fuse), settings).start() as job:
             while job.statistics().batch < 3:
                 job.await_termination(timeout=timedelta(milliseconds=100))
@@ -197,13 +199,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Counts words of sentences, exactly once.")
     parser.add_argument("--on", choices=["driver", "spark"], default="driver")
     parser.add_argument("--fail", action="store_true", help="Let batch 1 fail once.")
+    parser.add_argument("--namesrv", help="On Spark: a broker that stays; default: one of its own.")
+    parser.add_argument("--master", default="local[2,4]", help="On Spark: where it runs.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-example-") as name:
         fuse = Path(name, "fuse") if options.fail else None
         if fuse is not None:
             fuse.touch()
         if options.on == "spark":
-            print(run_on_spark(fuse, Path(name)))
+            print(run_on_spark(fuse, Path(name), options.namesrv, options.master))
         else:
             print(run_here(fuse))
 
