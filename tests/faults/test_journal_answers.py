@@ -1,0 +1,54 @@
+"""Requests of the publisher and of the commit that are lost, or whose answers are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.broker import EmbeddedBroker
+from headrace.errors import RequestTimeoutError
+from headrace.runtime.commit.journal import publishing, topic
+from headrace.runtime.commit.journal.publishing import Publisher
+from headrace.runtime.commit.journal.topic import CommitTopic
+from tests.faults.broker import make_lines
+from tests.faults.journal_scene import Scene
+from tests.faults.local_driver import LocalDriver
+from tests.faults.word_pipeline import pipeline
+
+
+def unreliable(method: Callable[..., Any], every: int) -> Callable[..., Any]:
+    """Lose a request, then an answer, in turn, once in so many calls."""
+    calls = itertools.count(1)
+
+    def call(*given: Any) -> Any:
+        number = next(calls)
+        if number % (2 * every) == 0:
+            raise RequestTimeoutError("the request was lost")
+        found = method(*given)
+        if number % every == 0:
+            raise RequestTimeoutError("the answer was lost")
+        return found
+
+    return call
+
+
+def test_lost_requests_and_answers_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is under way for long here.
+    monkeypatch.setattr(publishing, "_UNDER_WAY", 0.01)
+    monkeypatch.setattr(topic, "_UNDER_WAY", 0.01)
+    monkeypatch.setattr(Publisher, "_send_once", unreliable(Publisher._send_once, 3))
+    monkeypatch.setattr(CommitTopic, "_append_once", unreliable(CommitTopic._append_once, 2))
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        scene = Scene(broker.address, tmp_path)
+        scene.send(make_lines(100))
+        job = pipeline(scene.mark)
+        with LocalDriver(broker.address, scene.folder, job=job, journal=True) as driver:
+            assert driver.catch_up() == 5
+        assert (scene.problems(), scene.repeated()) == ([], 0)
+        scene.close()
