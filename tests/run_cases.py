@@ -2,6 +2,7 @@
 
 ``python tests/run_cases.py compaction FILE``
 ``python tests/run_cases.py streams FILE [--on driver|spark]``
+``python tests/run_cases.py transactions FILE [--on local|spark]``
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ RUNNERS = {
     "streams": {
         "driver": ("tests.streams.cases.executions", "run_on_driver"),
         "spark": ("tests.streams.cases.spark", "run_on_spark"),
+    },
+    "transactions": {
+        "local": ("tests.transactions.cases.executions", "run_on_local"),
+        "spark": ("tests.transactions.cases.executions", "run_on_spark"),
     },
 }
 #: Those that run all cases of a file together: a job on Spark takes long to start.

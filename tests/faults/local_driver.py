@@ -171,6 +171,10 @@ class LocalDriver:
         for key in [key for key in worker._connections if key[1] == self._handle.digest]:
             worker._connections.pop(key).close()
 
+    def abandon(self) -> None:
+        """Let go of the epoch after a failure: tasks keep their connections, as in workers."""
+        self._job.close()
+
     def __enter__(self) -> Self:
         return self
 

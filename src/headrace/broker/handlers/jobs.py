@@ -112,9 +112,10 @@ async def _replicated(core: Core, position: int) -> None:
 
 async def _sweep(core: Core, record: CommitRecord) -> None:
     """Drop what was staged for batches that are done and by epochs that are over."""
+    fences = core.settings.guards.epoch
 
     def needed(key: StageKey) -> bool:
-        return key.epoch >= record.epoch and key.batch > record.batch
+        return (key.epoch >= record.epoch or not fences) and key.batch > record.batch
 
     await core.in_thread(core.store.drop_staged, record.job, needed)
 

@@ -1,0 +1,124 @@
+"""Builds that are wrong in one way each: the negative controls, which some case must catch.
+
+The file's controls speak of Spark's checkpoint; each is restated here for what takes its place,
+the commit topic and the local state.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.runtime.bolts.tasks import StatefulTasks
+from headrace.runtime.state import local as copies
+from tests.faults import local_driver
+from tests.transactions.cases.workloads import BATCH
+
+__all__ = ["CONTROLS", "Control", "break_build"]
+
+
+@dataclass(frozen=True)
+class Control:
+    """What is wrong, for one control of the file."""
+
+    #: Says what it is here.
+    what: str
+    #: Safeguards of the broker that are off (``HEADRACE_UNSAFE``).
+    unsafe: str = ""
+    #: Name of the change to the driver, below.
+    broken: str = ""
+    #: Name of the flaw of the workload's own code.
+    flaw: str = ""
+
+
+CONTROLS: Mapping[str, Control] = {
+    "NC1": Control("the broker takes commits of older epochs", unsafe="epoch"),
+    "NC2": Control("and those that do not follow the last commit", unsafe="epoch,predecessor"),
+    "NC3": Control("a start reads from an older place than the commit", broken="older offsets"),
+    "NC4": Control("ack_commit comes before the commit", broken="early ack"),
+    "NC5": Control("a committed change is not applied to local state", broken="lost change"),
+    "NC6": Control("a driver that was replaced tidies local state up", broken="tidy zombie"),
+    "NC7": Control("a bolt ignores roll_back(None)", flaw="forgetful"),
+    "NC8": Control("changes are applied that no commit names", broken="early change"),
+}
+
+
+def break_build(name: str) -> None:
+    """Break this process in the way that is named; nothing for no name."""
+    if name:
+        _BREAKS[name]()
+
+
+def _older_offsets() -> None:
+    driver: Any = local_driver
+    settled = driver.settled_record
+
+    def older(*given: Any) -> Any:
+        record = settled(*given)
+        offsets = {queue: max(0, offset - BATCH) for queue, offset in record.offsets.items()}
+        return msgspec.structs.replace(record, offsets=offsets)
+
+    driver.settled_record = older
+
+
+def _early_ack() -> None:
+    finish = StatefulTasks.finish
+
+    def finish_and_acknowledge(self: Any, task: int, instance: Any, **more: Any) -> None:
+        finish(self, task, instance, **more)
+        place = instance.place
+        instance.call("ack_commit", place.batch(place.numbers.batch))
+
+    StatefulTasks.finish = finish_and_acknowledge  # type: ignore[method-assign]
+
+
+def _lost_change() -> None:
+    def mark_only(database: Any, keys: Any, values: Any, mark: Any) -> None:
+        del keys, values
+        _write(database, [], [], mark)
+
+    _write = copies._write
+    copies._write = mark_only
+
+
+def _tidy_zombie() -> None:
+    commit = local_driver.LocalDriver.commit
+
+    def commit_or_tidy(self: Any, end: Any) -> Any:
+        try:
+            return commit(self, end)
+        except Exception:
+            shutil.rmtree(self._job.plan.state_root)
+            raise
+
+    local_driver.LocalDriver.commit = commit_or_tidy  # type: ignore[method-assign]
+
+
+def _early_change() -> None:
+    open_copy = copies.LocalCopies.open
+
+    def open_ahead(self: Any, store: str, partition: int, summary: Any, lineage: Any) -> Any:
+        copy = open_copy(self, store, partition, summary, lineage)
+        database = copy._database
+        for path in (self._folder(store, partition) / "changes").glob("*.arrow"):
+            if database is not None and int(path.stem.split("-")[1]) > summary.batch:
+                table = pa.ipc.open_file(path.read_bytes()).read_all()
+                keys, values = (table.column(name).to_pylist() for name in ("key", "value"))
+                copies._write(database, keys, values, None)
+        return copy
+
+    copies.LocalCopies.open = open_ahead  # type: ignore[method-assign]
+
+
+_BREAKS: Mapping[str, Callable[[], None]] = {
+    "older offsets": _older_offsets,
+    "early ack": _early_ack,
+    "lost change": _lost_change,
+    "tidy zombie": _tidy_zombie,
+    "early change": _early_change,
+}

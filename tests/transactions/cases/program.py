@@ -1,0 +1,14 @@
+"""The workload that the environment names, as a program for ``headrace run``."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tests.transactions.cases.workloads import WORKLOADS
+
+WORKLOAD, CONFIG = "HEADRACE_CASE_WORKLOAD", "HEADRACE_CASE_CONFIG"
+
+topology = WORKLOADS[os.environ.get(WORKLOAD, "set")].build(
+    json.loads(os.environ.get(CONFIG, "{}"))
+)

@@ -1,0 +1,58 @@
+"""The cases of transactions, and the negative controls, without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.transactions.cases.broken import CONTROLS
+from tests.transactions.cases.case import read_case
+from tests.transactions.cases.executions import problems_of, runs_of
+
+FILE = Path(__file__).parents[1] / "cases" / "transactions.json"
+CONTENT = json.loads(FILE.read_text())
+CASES = {raw["id"]: read_case(raw) for raw in CONTENT["cases"]}
+
+#: Those whose fault is to a process that only Spark has, or to several groups.
+ON_SPARK_ONLY = {"TX04", "TX10", "TX11", "TX23"}
+
+RUNS = [
+    pytest.param(name, workload, variant, id=f"{name}-{workload}-{variant}".strip("-"))
+    for name, case in CASES.items()
+    if name not in ON_SPARK_ONLY
+    for workload, variant in runs_of(case)
+]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("name", "workload", "variant"), RUNS)
+def test_case(name: str, workload: str, variant: str) -> None:
+    problems = problems_of(CASES[name], workload, variant)
+    assert not problems, "\n".join(problems)
+
+
+def _fails(control: dict[str, Any], name: str) -> bool:
+    """Tell whether a case catches a control, in some workload and variant."""
+    for workload, variant in runs_of(CASES[name]):
+        try:
+            if problems_of(CASES[name], workload, variant, control=CONTROLS[control["id"]]):
+                return True
+        except AssertionError:
+            return True
+    return False
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("control", "name"),
+    [
+        pytest.param(control, name, id=f"{control['id']}-{name}")
+        for control in CONTENT["negative_controls"]
+        for name in control["must_fail"]
+    ],
+)
+def test_broken_build_is_caught(control: dict[str, Any], name: str) -> None:
+    assert _fails(control, name), f"{name} passes although {CONTROLS[control['id']].what}"
