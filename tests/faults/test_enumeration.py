@@ -107,14 +107,6 @@ def test_a_death_on_rocketmq_changes_nothing(on_rocketmq: Enumeration, name: str
     assert on_rocketmq.survives(middle(on_rocketmq, name)) == []
 
 
-@pytest.mark.rocketmq
-def test_without_a_look_at_the_tails_a_death_doubles_results(on_rocketmq: Enumeration) -> None:
-    hit = middle(on_rocketmq, "journal.publish.sent")
-    found = on_rocketmq.survives(hit, unsafe="publish_tail")
-    assert any("repeated" in problem for problem in found), found
-    assert any("what is published differs" in problem for problem in found), found
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_no_death_changes_anything(enumeration: Enumeration) -> None:

@@ -12,15 +12,13 @@ from tests.faults.enumeration_on_spark import enumeration_on_spark
 
 pytestmark = pytest.mark.spark
 
-#: One place of each kind of process, and those that hurt most.
+#: Places of the planner, of workers and of the broker, those that hurt most.
 SOME = (
     "plan.planned",
     "task.staged",
     "state.apply.written",
     "state.replay.block",
     "store.unit.synced",
-    "broker.jobs.committed",
-    "job.after_commit",
 )
 
 
