@@ -9,123 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
+from tests.proof.model.commit_log import Judged, Record, judge
 from tests.proof.model.embedded import Item, Items, Mark
-
-Mutation = Literal[
-    "",
-    "void commit of an older epoch taken for valid",
-    "a late repetition of an older batch counts again",
-    "published before the commit record was read back",
-    "every staged attempt is published",
-    "last batch of the driver before is not published",
-    "next batch planned before the last one is published",
-    "order of publishing not kept",
-    "no tags in the committed reader",
-    "tail of the target queue not read at the start",
-    "tail of the target queue not read after a doubtful send",
-    "successor does not wait for the lease",
-    "lease not asked before a send",
-    "closed before the last batch is published",
-    "compaction lets a void record replace a valid one",
-    "a repeated record has the key of the first",
-    "epoch read again after the decision not to wait",
-]
-
-
-class Record(NamedTuple):
-    """A record of the commit topic."""
-
-    kind: str
-    epoch: int
-    driver: int
-    mark: Mark = (0, 0, 0)
-    begin: int = 0
-    end: int = 0
-    #: State as the task saw it, with its own changes.
-    state: Items = ()
-    #: How many appends of its driver have had no answer so far.
-    doubts: int = 0
-
-    @property
-    def batch(self) -> int:
-        return self.mark[1]
-
-    @property
-    def content(self) -> Record:
-        return self._replace(doubts=0)
-
-
-class Message(NamedTuple):
-    """A message of the target queue with its tag: batch and sequence."""
-
-    batch: int
-    sequence: int
-    item: Item
-    epoch: int
-    #: Whether its sender held that it had the lease.
-    leased: bool = True
-    #: It came after its sender had given it up, or lost the lease: a pause in mid-send.
-    late: bool = False
-
-    @property
-    def tag(self) -> tuple[int, int]:
-        return self.batch, self.sequence
-
-
-class Driver(NamedTuple):
-    """A driver: where it is, and what it goes by."""
-
-    name: int
-    at: str = "starts"
-    epoch: int = 0
-    batch: int = 0
-    begin: int = 0
-    end: int = 0
-    attempt: int = 0
-    #: What the last commit has to publish, and how many of them are known to be there.
-    output: Items = ()
-    known: int = 0
-    #: Whether it holds that it has the lease, by its own clock.
-    lease: bool = False
-    #: Appends to the commit topic that had no answer.
-    doubts: int = 0
-    sent: Record | Message | None = None
-
-
-class World(NamedTuple):
-    """All there is."""
-
-    drivers: tuple[Driver, ...]
-    faults: int
-    takeovers: int
-    failures: int
-    delays: int
-    compactions: int
-    #: Who holds the lock on the commit topic, 0: nobody; in the broker's memory.
-    lock: int = 0
-    log: tuple[Record, ...] = ()
-    #: What the log says by its order when nothing of it is compacted, kept aside to compare.
-    epoch: int = 0
-    commits: tuple[Record, ...] = ()
-    outputs: tuple[Items, ...] = ()
-    staged: frozenset[tuple[Mark, Items]] = frozenset()
-    queue: tuple[Message, ...] = ()
-    net: frozenset[Record | Message] = frozenset()
-
-
-class Judged(NamedTuple):
-    """What somebody who reads the log holds to be valid."""
-
-    epoch: int = 0
-    driver: int = 0
-    closed: bool = False
-    commits: tuple[Record, ...] = ()
-
-    @property
-    def last(self) -> Record:
-        return self.commits[-1] if self.commits else Record("commit", 0, 0)
+from tests.proof.model.rocketmq_world import (
+    Driver,
+    Message,
+    Mutation,
+    World,
+    committed_items,
+    gone,
+    put,
+    send,
+    told_items,
+)
 
 
 @dataclass(frozen=True)
@@ -163,14 +60,15 @@ class RocketMQModel:
             return found
         if len(after.commits) > len(before.commits):
             last = after.commits[-1]
-            if last.state != (expected := _expected(after)):
-                return f"the state of batch {last.batch} is {last.state}, not {expected}"
+            if last.state != (wanted := committed_items(after)):
+                return f"the state of batch {last.batch} is {last.state}, not {wanted}"
         if after.log != before.log:
-            last, held = self._judge(after.log).last, Judged(commits=after.commits).last
-            if last.content != held.content:
+            judged = self._judge(after.log)
+            if not judged.says_the_same(after.commits):
+                held = after.commits[-1].batch if after.commits else 0
                 return (
-                    f"by the log the last commit is batch {last.batch} of epoch {last.epoch}, but"
-                    f" batch {held.batch} was committed"
+                    f"by the log the last commit is batch {judged.last.batch} of epoch"
+                    f" {judged.last.epoch}, but batch {held} was committed"
                 )
         return None
 
@@ -184,9 +82,9 @@ class RocketMQModel:
         same = [message for message in world.queue if message.tag == new.tag]
         if len(same) > 1 and not any(message.late for message in same):
             return f"message {new.tag} is there twice, and no send of it was held up"
-        seen, expected = self._seen(world), _expected(world)
-        if seen != expected[: len(seen)]:
-            return f"the committed reader got {_told(seen)}, committed is {_told(expected)}"
+        seen, wanted = self._seen(world), committed_items(world)
+        if seen != wanted[: len(seen)]:
+            return f"the committed reader got {told_items(seen)}, committed is {told_items(wanted)}"
         return None
 
     def _seen(self, world: World) -> Items:
@@ -202,28 +100,7 @@ class RocketMQModel:
         return tuple(seen)
 
     def _judge(self, log: tuple[Record, ...]) -> Judged:
-        """Read the log in order: who has the job, and which commits count."""
-        judged = Judged()
-        any_epoch = self.mutation == "void commit of an older epoch taken for valid"
-        any_batch = self.mutation == "a late repetition of an older batch counts again"
-        for record in log:
-            if record.kind == "open":
-                # After compaction the first records may be of a later epoch.
-                if record.epoch > judged.epoch:
-                    judged = judged._replace(epoch=record.epoch, driver=record.driver, closed=False)
-            elif record.kind == "close":
-                closed = judged.closed or record.epoch == judged.epoch
-                judged = judged._replace(closed=closed)
-            elif (any_epoch or record.epoch >= judged.epoch) and (
-                any_batch or record.batch > judged.last.batch
-            ):
-                # Who commits has read that its open is valid.  That open may stand behind: it
-                # was repeated, and compaction has kept its last copy.
-                commits = (*judged.commits, record)
-                if record.epoch > judged.epoch:
-                    judged = Judged(record.epoch, record.driver)
-                judged = judged._replace(commits=commits)
-        return judged
+        return judge(log, self.mutation)
 
     # What may happen.
 
@@ -234,12 +111,12 @@ class RocketMQModel:
             if world.faults:
                 yield (
                     f"driver {driver.name} dies",
-                    _gone(world, driver)._replace(faults=world.faults - 1),
+                    gone(world, driver)._replace(faults=world.faults - 1),
                 )
             if driver.lease and world.faults and driver.at != "starts":
                 yield (
                     f"driver {driver.name} sleeps until its lease has run out",
-                    _put(world, driver._replace(lease=False))._replace(
+                    put(world, driver._replace(lease=False))._replace(
                         lock=0 if world.lock == driver.name else world.lock,
                         faults=world.faults - 1,
                     ),
@@ -264,12 +141,16 @@ class RocketMQModel:
 
     def _appended(self, world: World, record: Record) -> World:
         """Append a record, and note aside what the rule of the log says of it."""
+        record = record._replace(offset=world.next)
+        world = world._replace(next=world.next + 1)
         log = (*world.log, record)
-        if record.kind == "open" and record.epoch == world.epoch + 1:
-            return world._replace(log=log, epoch=record.epoch)
+        if record.kind == "open":
+            if (record.epoch, record.batch) == (world.epoch + 1, len(world.commits)):
+                return world._replace(log=log, epoch=record.epoch, owner=record.driver)
+            return world._replace(log=log)
         if (
             record.kind == "commit"
-            and record.epoch == world.epoch
+            and (record.epoch, record.driver) == (world.epoch, world.owner)
             and record.batch == len(world.commits) + 1
         ):
             items = next(items for mark, items in world.staged if mark == record.mark)
@@ -315,18 +196,17 @@ class RocketMQModel:
         if holder in (0, driver.name) or holder not in living:
             locked = driver._replace(at="waits", lease=True)
             why = "" if holder in (0, driver.name) else f", as driver {holder} is dead"
-            yield f"{told} gets the lock{why}", _put(world, locked)._replace(lock=driver.name)
+            yield f"{told} gets the lock{why}", put(world, locked)._replace(lock=driver.name)
 
     def _waits(self, world: World, driver: Driver, told: str) -> Iterator[tuple[str, World]]:
         judged = self._judge(world.log)
         others = {other.name for other in world.drivers if other.name != driver.name}
-        # An open in between must make this one void: it was not this driver's predecessor.
         ready = driver._replace(at="opens", epoch=judged.epoch + 1)
         if not others or judged.closed or self.mutation == "successor does not wait for the lease":
-            yield f"{told} need not wait", _put(world, ready)
+            yield f"{told} need not wait", put(world, ready)
             return
         if not driver.lease:
-            yield f"{told} lost the lock and ends", _gone(world, driver)
+            yield f"{told} lost the lock and ends", gone(world, driver)
             return
         # Meanwhile nobody else could renew, so nobody else holds that it has the lease.
         drivers = tuple(
@@ -336,12 +216,17 @@ class RocketMQModel:
         yield f"{told} holds the lock for a full expiry", world._replace(drivers=drivers)
 
     def _opens(self, world: World, driver: Driver, told: str) -> Iterator[tuple[str, World]]:
+        judged = self._judge(world.log)
+        # An open in between must make this one void: it was not this driver's predecessor.
         epoch = driver.epoch
         if self.mutation == "epoch read again after the decision not to wait":
-            epoch = self._judge(world.log).epoch + 1
-        record = Record("open", epoch, driver.name, doubts=driver.doubts)
+            epoch = judged.epoch + 1
+        last = judged.last
+        record = Record(
+            "open", epoch, driver.name, last.mark, last.begin, last.end, last.state, driver.doubts
+        )
         opening = driver._replace(at="reads", epoch=record.epoch, sent=record)
-        yield f"{told} sends open of epoch {record.epoch}", _sent(world, opening, record)
+        yield f"{told} sends open of epoch {record.epoch}", send(world, opening, record)
 
     def _reads(self, world: World, driver: Driver, told: str) -> Iterator[tuple[str, World]]:
         """Read the log up to the own record, an open or a commit."""
@@ -360,12 +245,15 @@ class RocketMQModel:
             if mine:
                 yield (
                     f"{told} reads that batch {driver.batch} is committed",
-                    _put(world, self._committed(world, driver)),
+                    put(world, self._committed(world, driver)),
                 )
-        if not mine:
+        if not mine and record.kind == "open" and judged.epoch < record.epoch:
+            again = driver._replace(at="opens", doubts=driver.doubts + 1)
+            yield f"{told} reads that a commit came before its open", put(world, again)
+        elif not mine:
             yield (
                 f"{told} reads that epoch {judged.epoch} has the job, and ends",
-                _gone(world, driver),
+                gone(world, driver),
             )
 
     def _doubted(
@@ -377,7 +265,7 @@ class RocketMQModel:
         doubting = driver._replace(doubts=again.doubts, sent=again)
         yield (
             f"{told} hears nothing, does not find it in the log and sends {record.kind} again",
-            _sent(world, doubting, again)._replace(delays=world.delays - 1),
+            send(world, doubting, again)._replace(delays=world.delays - 1),
         )
 
     def _opened(
@@ -388,7 +276,7 @@ class RocketMQModel:
             output = self._output(world, last.mark)
             at = "looks" if "at the start" not in self.mutation else "publishes"
             opened = opened._replace(output=output, known=0, at=at)
-        yield f"{told} reads that epoch {driver.epoch} is its own", _put(world, opened)
+        yield f"{told} reads that epoch {driver.epoch} is its own", put(world, opened)
 
     def _output(self, world: World, mark: Mark) -> Items:
         """Read what a commit names from the journal."""
@@ -402,15 +290,15 @@ class RocketMQModel:
             planned = driver._replace(at="processes", batch=driver.batch + 1, end=end)
             yield (
                 f"{told} plans batch {planned.batch}: records {driver.begin} to {end - 1}",
-                _put(world, planned),
+                put(world, planned),
             )
         if world.faults:
-            yield f"{told} closes its epoch and ends", _gone(self._closed(world, driver), driver)
+            yield f"{told} closes its epoch and ends", gone(self._closed(world, driver), driver)
 
     def _closed(self, world: World, driver: Driver) -> World:
         record = Record("close", driver.epoch, driver.name)
         free = 0 if world.lock == driver.name else world.lock
-        return world._replace(log=(*world.log, record), lock=free, faults=world.faults - 1)
+        return self._appended(world, record)._replace(lock=free, faults=world.faults - 1)
 
     def _processes(self, world: World, driver: Driver, told: str) -> Iterator[tuple[str, World]]:
         mark = (driver.epoch, driver.batch, driver.attempt + 1)
@@ -423,13 +311,11 @@ class RocketMQModel:
         waiting = driver._replace(at="reads", attempt=0, sent=record)
         if self.mutation == "published before the commit record was read back":
             waiting = self._committed(staged, waiting)
-        yield f"{what}, and its commit is sent", _sent(staged, waiting, record)
+        yield f"{what}, and its commit is sent", send(staged, waiting, record)
         if world.failures:
             yield (
                 f"{what}, and dies before it reports",
-                _put(staged, driver._replace(attempt=mark[2]))._replace(
-                    failures=world.failures - 1
-                ),
+                put(staged, driver._replace(attempt=mark[2]))._replace(failures=world.failures - 1),
             )
 
     def _restored(self, world: World, batch: int) -> Items:
@@ -451,18 +337,18 @@ class RocketMQModel:
         if not missing:
             yield (
                 f"{told} has published batch {driver.batch}",
-                _put(world, driver._replace(at="plans", output=(), known=0)),
+                put(world, driver._replace(at="plans", output=(), known=0)),
             )
             return
         if not driver.lease and self.mutation != "lease not asked before a send":
-            yield f"{told} finds that its lease has run out, and ends", _gone(world, driver)
+            yield f"{told} finds that its lease has run out, and ends", gone(world, driver)
             return
         sequence = missing[0]
         message = Message(
             driver.batch, sequence, driver.output[sequence], driver.epoch, driver.lease
         )
         sending = driver._replace(at="sends", sent=message)
-        yield f"{told} sends message {message.tag}", _sent(world, sending, message)
+        yield f"{told} sends message {message.tag}", send(world, sending, message)
         if self.mutation.startswith("closed before") and world.faults:
             yield f"{told} closes its epoch", self._closed(world, driver)
 
@@ -480,14 +366,14 @@ class RocketMQModel:
             known = driver.known | 1 << message.sequence
             yield (
                 f"{told} hears that message {message.tag} is there",
-                _put(world, driver._replace(at="publishes", known=known, sent=None)),
+                put(world, driver._replace(at="publishes", known=known, sent=None)),
             )
         if world.delays:
             careless = "after a doubtful send" in self.mutation
             doubtful = driver._replace(at="publishes" if careless else "looks", sent=None)
             yield (
                 f"{told} hears nothing of message {message.tag}",
-                _put(world, doubtful)._replace(delays=world.delays - 1),
+                put(world, doubtful)._replace(delays=world.delays - 1),
             )
 
     def _looks(self, world: World, driver: Driver, told: str) -> Iterator[tuple[str, World]]:
@@ -499,28 +385,5 @@ class RocketMQModel:
         there = known.bit_count()
         yield (
             f"{told} reads the queue: {there} of {len(driver.output)} messages are there",
-            _put(world, driver._replace(at="publishes", known=known)),
+            put(world, driver._replace(at="publishes", known=known)),
         )
-
-
-def _sent(world: World, driver: Driver, what: Record | Message) -> World:
-    return _put(world, driver)._replace(net=world.net | {what})
-
-
-def _put(world: World, driver: Driver) -> World:
-    drivers = tuple(driver if other.name == driver.name else other for other in world.drivers)
-    return world._replace(drivers=drivers)
-
-
-def _gone(world: World, driver: Driver) -> World:
-    """End a driver; where it was the only one, another is started in its place."""
-    rest = tuple(other for other in world.drivers if other.name != driver.name)
-    return world._replace(drivers=rest or (Driver(3 - driver.name),))
-
-
-def _expected(world: World) -> Items:
-    return tuple(item for items in world.outputs for item in items)
-
-
-def _told(items: Items) -> str:
-    return "[" + ", ".join(f"{item} by {mark}" for item, mark in items) + "]"

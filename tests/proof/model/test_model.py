@@ -20,12 +20,14 @@ from tests.proof.model.scopes import (
 Scope = dict[str, int]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("scope", EMBEDDED, ids=str)
 def test_nothing_is_wrong_on_the_embedded_broker(scope: Scope) -> None:
     outcome = explored("embedded", "", scope)
     assert outcome.wrong is None, outcome.story()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("scope", ROCKETMQ, ids=str)
 def test_nothing_is_wrong_on_rocketmq(scope: Scope) -> None:
     outcome = explored("rocketmq", "", scope)

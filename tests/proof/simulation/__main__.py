@@ -10,6 +10,7 @@ from tests.proof.simulation.simulation import simulate
 
 parser = argparse.ArgumentParser(prog="python -m tests.proof.simulation", description=__doc__)
 parser.add_argument("--seed", type=int, required=True)
-seed = parser.parse_args().seed
+parser.add_argument("--rocketmq", action="store_true", help="on a simulated RocketMQ")
+given = parser.parse_args()
 with tempfile.TemporaryDirectory() as folder:
-    print(simulate(seed, Path(folder) / "job"))
+    print(simulate(given.seed, Path(folder) / "job", embedded=not given.rocketmq))

@@ -14,12 +14,15 @@ from functools import partial
 import msgspec
 
 from headrace.broker.jobs import JobBook, JobState, check_parts
+from headrace.broker.locks import QueueLocks
 from headrace.broker.settings import Guards
 from headrace.errors import BrokerError, TopicNotFoundError
-from headrace.protocol.bodies import dumps
+from headrace.protocol.batches import batch_to_records
+from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.columns import record_starts
 from headrace.protocol.frames import Command
+from headrace.protocol.groups import LockRequest, LockResult
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import KEYS, encode_properties
 from headrace.protocol.records import Records, encode_records
@@ -39,6 +42,8 @@ from headrace.protocol.transactions import (
 from tests.proof.simulation.world import BEGIN, World
 
 BROKER, ADDRESS, HOST = "broker-a", "10.0.0.1:9876", ("10.0.0.1", 9876)
+
+LOCK_EXPIRY = 6.0
 
 StageKey = tuple[str, int, int, int, int, int]
 Answer = Callable[[Command], None]
@@ -82,6 +87,9 @@ class SimulatedBroker:
         self._staged: dict[StageKey, dict[int, bytes]] = {}
         self._position = 0
         self._sent: dict[int, list[str]] = {}
+        #: Called after each send, with its topic.
+        self.on_send: Callable[[str], None] = lambda _: None
+        self._locks = QueueLocks(LOCK_EXPIRY)
         self._handlers: dict[int, Handler] = {
             int(code): getattr(self, name) for code, name in _HANDLERS.items()
         }
@@ -117,6 +125,8 @@ class SimulatedBroker:
 
     def restart(self) -> None:
         """Come back with what is on disk: messages and staged parts."""
+        # Locks are in the broker's memory.
+        self._locks = QueueLocks(LOCK_EXPIRY)
         topics = [topic for topic, _ in self._book.items()]
         self._book = JobBook(self._guards)
         for topic in topics:
@@ -192,6 +202,34 @@ class SimulatedBroker:
 
     def _max_offset(self, command: Command, answer: Answer) -> None:
         answer(command.reply(0, None, {"offset": str(len(self._queue(command).records))}))
+
+    # Writing, and locks
+
+    def _send_message(self, command: Command, answer: Answer) -> None:
+        topic, queue_id = command.ext["b"], int(command.ext["e"])
+        properties, born = command.ext.get("i", "").encode(), int(command.ext["g"])
+        if command.code == RequestCode.SEND_BATCH_MESSAGE:
+            records = batch_to_records(command.payload, topic, queue_id, born)
+        else:
+            records = encode_records(topic, queue_id, [bytes(command.payload)], [properties], born)
+        first = self.append(topic, queue_id, records)
+        self.on_send(topic)
+        ext = {"msgId": "", "queueId": str(queue_id), "queueOffset": str(first)}
+        answer(command.reply(0, None, ext))
+
+    def _lock(self, command: Command, answer: Answer) -> None:
+        asked = loads(command.payload, LockRequest)
+        wanted = [(queue.topic, queue.queue_id) for queue in asked.mq_set]
+        now = self._world.now
+        granted = self._locks.acquire(asked.consumer_group, asked.client_id, wanted, now=now)
+        result = LockResult(granted=[QueueRef(topic, BROKER, number) for topic, number in granted])
+        answer(command.reply(body=dumps(result)))
+
+    def _unlock(self, command: Command, answer: Answer) -> None:
+        asked = loads(command.payload, LockRequest)
+        wanted = [(queue.topic, queue.queue_id) for queue in asked.mq_set]
+        self._locks.release(asked.consumer_group, asked.client_id, wanted)
+        answer(command.reply())
 
     # Jobs
 
@@ -283,6 +321,10 @@ _HANDLERS = {
     RequestCode.PULL_MESSAGE: "_pull",
     RequestCode.GET_MIN_OFFSET: "_min_offset",
     RequestCode.GET_MAX_OFFSET: "_max_offset",
+    RequestCode.SEND_MESSAGE_V2: "_send_message",
+    RequestCode.SEND_BATCH_MESSAGE: "_send_message",
+    RequestCode.LOCK_BATCH_MQ: "_lock",
+    RequestCode.UNLOCK_BATCH_MQ: "_unlock",
     RequestCode.OPEN_JOB: "_open",
     RequestCode.STAGE: "_stage",
     RequestCode.COMMIT_BATCH: "_commit",

@@ -39,33 +39,42 @@ class Checks:
         for message in self._new(IDS):
             line = message.body.decode()
             self.ids[line] += 1
-            _require(self.ids[line] == 1, f"record {line} is visible twice")
+            require(self.ids[line] == 1, f"record {line} is visible twice")
         for message in self._new(COUNTS):
             key, count = key_from_properties(message.properties), int(message.body)
             self._counts[key] += 1
-            _require(
+            require(
                 count == self._counts[key], f"count {count} of {key} comes as {self._counts[key]}."
             )
         for message in self._new(topology.state_topics["count"]):
             self._note_state(message)
         self._check_agreement()
 
+    def finish(self, *, calm: bool) -> None:
+        """Check that what arrived late has changed nothing."""
+        del calm
+        self.look()
+
+    def is_published(self) -> bool:
+        """Tell whether all that is committed is in its topics: a commit brings it there."""
+        return True
+
     def _check_record(self, record: CommitRecord) -> None:
         last = self.commits[-1] if self.commits else None
         batch = 0 if last is None else last.batch
         if record.kind == "open":
-            _require(record.epoch == self._epoch + 1, f"epoch {record.epoch} opens out of order")
-            _require(record.batch == batch, f"epoch {record.epoch} opens on batch {record.batch}")
+            require(record.epoch == self._epoch + 1, f"epoch {record.epoch} opens out of order")
+            require(record.batch == batch, f"epoch {record.epoch} opens on batch {record.batch}")
             self._epoch = record.epoch
             return
-        _require(
+        require(
             record.epoch == self._epoch,
             f"epoch {record.epoch} commits, though epoch {self._epoch} is open",
         )
-        _require(record.batch == batch + 1, f"batch {record.batch} comes after batch {batch}")
+        require(record.batch == batch + 1, f"batch {record.batch} comes after batch {batch}")
         before = {} if last is None else last.offsets
         for queue, offset in record.offsets.items():
-            _require(offset >= before.get(queue, 0), f"the offset of {queue} goes back")
+            require(offset >= before.get(queue, 0), f"the offset of {queue} goes back")
         self.commits.append(record)
 
     def _note_state(self, message: StoredMessage) -> None:
@@ -82,16 +91,16 @@ class Checks:
             if topic == LINES:
                 lines = self._broker.lines(int(number), offset)
                 wanted.update(line for line in lines if line[0] != DROPPED)
-        _require(
+        require(
             self.ids == wanted,
             f"visible are {sorted(self.ids)}, committed offsets stand for {sorted(wanted)}",
         )
         keys = Counter(line[0] for line in wanted)
-        _require(self._counts == keys, f"counts are {dict(self._counts)}, not {dict(keys)}")
-        _require(self._state == keys, f"the state topic holds {self._state}, not {dict(keys)}")
+        require(self._counts == keys, f"counts are {dict(self._counts)}, not {dict(keys)}")
+        require(self._state == keys, f"the state topic holds {self._state}, not {dict(keys)}")
         states = [] if record is None else record.states
         total = sum(state.count for state in states)
-        _require(total == len(keys), f"the commit says {total} keys of state, not {len(keys)}")
+        require(total == len(keys), f"the commit says {total} keys of state, not {len(keys)}")
 
     def _new(self, topic: str) -> list[StoredMessage]:
         found: list[StoredMessage] = []
@@ -102,6 +111,6 @@ class Checks:
         return found
 
 
-def _require(condition: object, what: str) -> None:
+def require(condition: object, what: str) -> None:
     if not condition:
         raise ViolationError(what)

@@ -265,4 +265,9 @@ def _run_stage(run: StageFunction, share: pa.RecordBatch) -> list[pa.RecordBatch
 
 def client_settings() -> dict[str, Any]:
     """Say how long clients wait and go on trying."""
-    return {"request_timeout": "500 ms", "retry_timeout": "5 s", "connect_timeout": "1 s"}
+    return {
+        "request_timeout": "500 ms",
+        "retry_timeout": "5 s",
+        "connect_timeout": "1 s",
+        "lease_expiry": "6 s",
+    }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from headrace.broker.settings import Guards
+from headrace.broker.settings import UNSAFE_VARIABLE, Guards
 from headrace.client import _connection
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime.state import local
@@ -28,6 +29,8 @@ class Mutant:
     #: The first seed that is tried, not far from the first that finds it.
     since: int = 0
     guards: Guards = Guards()  # noqa: RUF009 - frozen
+    #: Safeguards of transactions on RocketMQ that are left out.
+    unsafe: str = ""
     #: Place and what is there instead.
     changes: tuple[tuple[object, str, object], ...] = ()
 
@@ -35,6 +38,7 @@ class Mutant:
     def applied(self) -> Iterator[None]:
         """Break it for a while."""
         with ExitStack() as stack:
+            stack.enter_context(patch.dict(os.environ, {UNSAFE_VARIABLE: self.unsafe}))
             for place, name, instead in self.changes:
                 stack.enter_context(patch.object(place, name, instead))
             yield
@@ -119,4 +123,14 @@ MUTANTS = (
         120,
         changes=((_connection, "_LARGEST_OPAQUE", 1),),
     ),
+)
+
+JOURNAL_MUTANTS = (
+    Mutant(
+        "published before the commit was read back",
+        "PredecessorMismatchError",
+        unsafe="read_back",
+    ),
+    Mutant("the tail of target queues is not read", "there twice", unsafe="publish_tail"),
+    Mutant("nobody asks for the lease", "there twice", 40, unsafe="lease"),
 )

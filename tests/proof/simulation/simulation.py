@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
@@ -11,19 +12,23 @@ from unittest.mock import patch
 from headrace.errors import HeadraceError
 from headrace.runtime.state import local
 from headrace.settings import JobSettings
+from headrace.topology.names import journal_topic
 from tests.proof.simulation.broker import BROKER, SimulatedBroker
 from tests.proof.simulation.checks import Checks, ViolationError
 from tests.proof.simulation.disk import SimulatedBatch, SimulatedDisk
 from tests.proof.simulation.driver import SimulatedDriver, client_settings
 from tests.proof.simulation.job import COUNTS, IDS, KEYS, LINES, QUEUES, topology
+from tests.proof.simulation.journal_checks import JournalChecks
 from tests.proof.simulation.mutants import Mutant
 from tests.proof.simulation.network import Network
+from tests.proof.simulation.threads import threads_of
 from tests.proof.simulation.world import Killed, Process, StuckError, World
 
-_MACHINES = 4
+_MACHINES = 24
 _EXECUTORS = 2
 _MOST_STEPS = 400
 _UNDER_WAY = 5.0
+_MOST_WAITS = 100
 
 
 @dataclass(frozen=True)
@@ -35,12 +40,17 @@ class Story:
     log: list[str] = field(repr=False)
     batches: int = 0
     strikes: int = 0
+    embedded: bool = True
 
     def __str__(self) -> str:
         told = "\n".join(self.log[-60:])
-        return (
-            f"{told}\n  => {self.wrong}\nagain: python -m tests.proof.simulation --seed {self.seed}"
-        )
+        again = f"python -m tests.proof.simulation --seed {self.seed}"
+        where = "" if self.embedded else " --rocketmq"
+        return f"{told}\n  => {self.wrong}\nagain: {again}{where}"
+
+
+class _DoneError(BaseException):
+    """All is done; whoever waits need not go on."""
 
 
 class Simulation:
@@ -56,14 +66,24 @@ class Simulation:
         What is broken on purpose.
     """
 
-    def __init__(self, seed: int, folder: Path, mutant: Mutant | None = None) -> None:
+    def __init__(
+        self, seed: int, folder: Path, mutant: Mutant | None = None, *, embedded: bool = True
+    ) -> None:
+        self._embedded = embedded
+        self._stack: list[SimulatedDriver] = []
         self._mutant = mutant or Mutant()
         self.world = World(seed)
         self._chance = self.world.chance
-        self.broker = SimulatedBroker(self.world, self._mutant.guards)
+        self.broker = SimulatedBroker(self.world, self._mutant.guards, embedded=embedded)
         self.network = Network(self.world, self.broker.handle, trouble=self._chance.choice(_RATES))
-        self.checks = Checks(self.broker)
+        #: Whether every request arrives at once: then nothing may be there twice for anybody.
+        self._calm = self.network.trouble == 0
+        self.checks: Checks | JournalChecks = (
+            Checks(self.broker) if embedded else JournalChecks(self.broker)
+        )
+        self.world.on_sleep = self._step_another
         self.broker.on_commit = lambda _: self.checks.look()
+        self.broker.on_send = self._sent_to
         self.disk = SimulatedDisk()
         self._folder = folder
         self._partitions = self._chance.choice((1, 2))
@@ -77,6 +97,8 @@ class Simulation:
         self._machines = [folder / f"machine-{number}" for number in range(_MACHINES)]
         self._drivers: list[tuple[SimulatedDriver, Generator[str, None, None]]] = []
         self._started = 0
+        self._steps = 0
+        self._waits = 0
         self._sleeps = 0
         self._sent = 0
 
@@ -89,19 +111,12 @@ class Simulation:
             Something was lost, doubled, made up, or never came.
         """
         self._prepare()
-        for number in range(_MOST_STEPS):
-            if number == _MOST_STEPS // 2:
-                # From here on nothing strikes: now the job must come to its end.
-                self.network.trouble = 0
-                self.world.strikes.clear()
-            if self._sent == self._records and self._is_done():
-                break
-            self._step()
-        else:
-            raise ViolationError(f"not all is committed after {_MOST_STEPS} steps")
+        with suppress(_DoneError):
+            while not self._is_done():
+                self._step()
         # What is still under way arrives, and must change nothing.
         self.world.pass_time(_UNDER_WAY)
-        self.checks.look()
+        self.checks.finish(calm=self._calm)
 
     def end(self) -> None:
         """Kill what still runs."""
@@ -114,6 +129,7 @@ class Simulation:
         for topic in (LINES, IDS, COUNTS):
             self.broker.create(topic, QUEUES)
         self.broker.create(topology.commit_topic, 1)
+        self.broker.create(journal_topic(topology.name), self._partitions)
         self.broker.create(f"%RETRY%{topology.name}", 1)
         for topic in topology.state_topics.values():
             self.broker.create(topic, self._partitions)
@@ -131,7 +147,10 @@ class Simulation:
             self._sent += 1
 
     def _is_done(self) -> bool:
-        if not self.checks.commits:
+        """Tell whether all records are sent, committed and published."""
+        if self._sent < self._records or not self.checks.commits:
+            return False
+        if not self.checks.is_published():
             return False
         offsets = self.checks.commits[-1].offsets
         return all(
@@ -141,12 +160,20 @@ class Simulation:
 
     def _step(self) -> None:
         """Let one driver do one step; see to it that there is one."""
+        self._steps += 1
+        if self._steps == _MOST_STEPS // 2:
+            # From here on nothing strikes: now the job must come to its end.
+            self.network.trouble = 0
+            self.world.strikes.clear()
+        if self._steps > _MOST_STEPS:
+            raise ViolationError(f"not all is committed after {_MOST_STEPS} steps")
         if self._sent < self._records and self._chance.random() < 0.3:
             self._send(1)
-        awake = [one for one in self._drivers if not one[0].process.asleep]
+        awake = self._awake()
         if not awake:
             awake = [self._start_driver()]
         driver, steps = self._chance.choice(awake)
+        self._stack.append(driver)
         try:
             with self.world.inside(driver.process):
                 next(steps)
@@ -159,8 +186,32 @@ class Simulation:
             raise ViolationError(
                 f"{driver.name} failed: {type(error).__name__}: {error}"
             ) from error
+        finally:
+            self._stack.remove(driver)
         driver.kill()
         self._drivers.remove((driver, steps))
+
+    def _awake(self) -> list[tuple[SimulatedDriver, Generator[str, None, None]]]:
+        """Give the drivers that can do a step now."""
+        return [
+            one for one in self._drivers if not one[0].process.asleep and one[0] not in self._stack
+        ]
+
+    def _step_another(self) -> None:
+        """Let another driver do a step while one waits; end the run when all is done."""
+        if self._stack and self._awake():
+            if self._is_done():
+                raise _DoneError
+            self._step()
+        elif len(self._stack) > 1:
+            # The one below waits as well, holds the lock, and cannot go on before this one ends.
+            self._waits += 1
+            if self._waits % _MOST_WAITS == 0:
+                self._kill_driver(self._stack[-1].process)
+
+    def _sent_to(self, topic: str) -> None:
+        if topic in (topology.commit_topic, IDS, COUNTS, *topology.state_topics.values()):
+            self.checks.look()
 
     def _start_driver(self) -> tuple[SimulatedDriver, Generator[str, None, None]]:
         self._started += 1
@@ -174,7 +225,7 @@ class Simulation:
             free[:_EXECUTORS],
             self._settings,
             self.disk,
-            embedded=True,
+            embedded=self._embedded,
         )
         driver.queues = {
             topic: [f"{topic}@{BROKER}@{number}" for number in range(len(queues))]
@@ -231,15 +282,18 @@ class Simulation:
 _RATES = (0, 10, 30, 60, 120)
 
 
-def simulate(seed: int, folder: Path, mutant: Mutant | None = None) -> Story:
+def simulate(
+    seed: int, folder: Path, mutant: Mutant | None = None, *, embedded: bool = True
+) -> Story:
     """Run a seed, and tell what became of it."""
     shutil.rmtree(folder, ignore_errors=True)
-    simulation = Simulation(seed, folder, mutant)
+    simulation = Simulation(seed, folder, mutant, embedded=embedded)
     world, wrong = simulation.world, None
     with (
         world.running(seed),
         patch.object(local, "open_database", simulation.disk.open),
         patch.object(local, "WriteBatch", SimulatedBatch),
+        threads_of(world),
         (mutant or Mutant()).applied(),
     ):
         try:
@@ -251,4 +305,4 @@ def simulate(seed: int, folder: Path, mutant: Mutant | None = None) -> Story:
         finally:
             strikes = sum("kill" in line or "asleep" in line for line in world.log)
             simulation.end()
-    return Story(seed, wrong, world.log, len(simulation.checks.commits), strikes)
+    return Story(seed, wrong, world.log, len(simulation.checks.commits), strikes, embedded)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof.simulation.mutants import MUTANTS, Mutant
+from tests.proof.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant
 from tests.proof.simulation.simulation import simulate
 
 SEEDS, SHARES = 1000, 8
 EACH = SEEDS // SHARES
+ROCKETMQ_SEEDS = 320
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -29,6 +30,30 @@ def test_every_record_counts_once_whatever_happens(share: int, tmp_path: Path) -
     # A simulation in which nothing happens proves nothing.
     assert struck > EACH // 4
     assert batches > 2 * EACH
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_record_counts_once_on_rocketmq(share: int, tmp_path: Path) -> None:
+    struck = batches = 0
+    each = ROCKETMQ_SEEDS // SHARES
+    for seed in range(share * each, (share + 1) * each):
+        story = simulate(seed, tmp_path / "job", embedded=False)
+        assert story.wrong is None, str(story)
+        struck += story.strikes
+        batches += story.batches
+    assert struck > each // 4
+    assert batches > 2 * each
+
+
+@pytest.mark.parametrize("mutant", JOURNAL_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_build_is_found_on_rocketmq(mutant: Mutant, tmp_path: Path) -> None:
+    for seed in range(mutant.since, SEEDS):
+        story = simulate(seed, tmp_path / "job", mutant, embedded=False)
+        if story.wrong is not None:
+            assert mutant.breaks in story.wrong, str(story)
+            print(f"seed {seed}:\n{story}")
+            return
+    pytest.fail(f"{mutant.name}: nothing was found")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -45,17 +70,22 @@ def test_a_broken_build_is_found(mutant: Mutant, tmp_path: Path) -> None:
 def test_a_seed_has_one_story(tmp_path: Path) -> None:
     stories = [simulate(seed, tmp_path / "job").log for seed in (5, 6, 5, 6)]
     assert stories[:2] == stories[2:]
+    again = [simulate(5, tmp_path / "job", embedded=False).log for _ in range(2)]
+    assert again[0] == again[1]
 
 
 def test_a_story_names_its_seed(tmp_path: Path) -> None:
-    assert "python -m tests.proof.simulation --seed 7" in str(simulate(7, tmp_path / "job"))
+    command = "python -m tests.proof.simulation --seed 7"
+    assert str(simulate(7, tmp_path / "job")).endswith(command)
+    assert str(simulate(7, tmp_path / "job", embedded=False)).endswith(f"{command} --rocketmq")
 
 
 @pytest.mark.soak
-def test_every_record_counts_once_over_more_seeds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("embedded", [True, False])
+def test_every_record_counts_once_over_more_seeds(embedded: bool, tmp_path: Path) -> None:
     strikes: Counter[int] = Counter()
     for seed in range(SEEDS, 20 * SEEDS):
-        story = simulate(seed, tmp_path / "job")
+        story = simulate(seed, tmp_path / "job", embedded=embedded)
         assert story.wrong is None, str(story)
         strikes[story.strikes] += 1
     print(f"{sum(strikes.values())} seeds by strikes: {dict(sorted(strikes.items()))}")

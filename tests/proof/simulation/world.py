@@ -74,6 +74,8 @@ class Process:
                 chosen(self)
             self.world.step()
             events += 1
+            if self.dead:
+                raise Killed
         if strike is not None:
             strike(self)
         return task.result()
@@ -125,6 +127,8 @@ class World:
         #: What strikes at which call, counted over all processes, and after how many events.
         self.strikes: dict[int, tuple[Callable[[Process], None], int]] = {}
         self.calls = 0
+        #: Lets others go on while a driver waits.
+        self.on_sleep: Callable[[], None] = lambda: None
         self.log: list[str] = []
         self._events: list[_Event] = []
         self._number = 0
@@ -196,7 +200,11 @@ class World:
     def _sleep(self, seconds: float) -> None:
         if self.current is not None and self.current.dead:
             raise Killed
+        process = self.current
+        self.on_sleep()
         self.pass_time(seconds)
+        if process is not None and process.dead:
+            raise Killed
 
     @contextmanager
     def running(self, seed: int) -> Iterator[None]:
@@ -210,6 +218,7 @@ class World:
                 "time": lambda: BEGIN + self.now,
                 "time_ns": lambda: int((BEGIN + self.now) * 1e9),
                 "monotonic": lambda: self.now,
+                "clock_gettime": lambda _: self.now,
                 "sleep": self._sleep,
             }
             for name, clock in clocks.items():

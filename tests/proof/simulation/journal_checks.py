@@ -1,0 +1,122 @@
+"""What must hold on RocketMQ: nothing uncommitted is ever sent, readers of tags see all once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import msgspec
+import pyarrow as pa
+
+from headrace import serdes
+from headrace.keys import decode_keys, key_from_properties
+from headrace.protocol.messages import StoredMessage, decode_messages
+from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.state.store import decode_entries
+from tests.proof.simulation.broker import SimulatedBroker
+from tests.proof.simulation.checks import require
+from tests.proof.simulation.job import COUNTS, DROPPED, IDS, LINES, topology
+
+_STATE = topology.state_topics["count"]
+
+
+class JournalChecks:
+    """Looks at a broker's topics as a reader does who knows tags and the rule of the log."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._broker = broker
+        self._seen: dict[tuple[str, int], int] = {}
+        self._highest: dict[tuple[str, int], tuple[int, int]] = defaultdict(lambda: (0, -1))
+        self.ids: Counter[str] = Counter()
+        self._counts: dict[str, int] = defaultdict(int)
+        self._state: dict[str, int] = {}
+        #: Epoch, who opened it, and the commits that count.
+        self._epoch, self._driver = 0, ""
+        self.commits: list[CommitRecord] = []
+        #: Messages that are there twice: their sender was held up.
+        self.late = 0
+
+    def look(self) -> None:
+        """Check what has come since the last look."""
+        for _, message in self._new(topology.commit_topic):
+            self._judge(msgspec.json.decode(message.body, type=CommitRecord))
+        for topic, take in ((IDS, self._id), (COUNTS, self._count), (_STATE, self._note)):
+            for number, message in self._new(topic):
+                if self._is_first(topic, number, message):
+                    take(message)
+
+    def finish(self, *, calm: bool) -> None:
+        """Check that everything is there; nothing twice, where no request was held up."""
+        self.look()
+        require(not calm or not self.late, f"{self.late} messages are there twice")
+        wanted = self._wanted()
+        require(self.ids == wanted, f"visible are {sorted(self.ids)}, not {sorted(wanted)}")
+        keys = Counter(line[0] for line in wanted)
+        require(self._counts == keys, f"counts are {dict(self._counts)}, not {dict(keys)}")
+        require(self._state == keys, f"the state topic holds {self._state}, not {dict(keys)}")
+
+    def is_published(self) -> bool:
+        """Tell whether all that is committed is in its topics."""
+        wanted = self._wanted()
+        keys = Counter(line[0] for line in wanted)
+        return self.ids == wanted and self._counts == keys and self._state == keys
+
+    def _judge(self, record: CommitRecord) -> None:
+        """Follow the rule of the log, written once more."""
+        batch = self.commits[-1].batch if self.commits else 0
+        if record.kind == "open":
+            if record.epoch == self._epoch + 1 and record.batch == batch:
+                self._epoch, self._driver = record.epoch, record.driver
+        elif (
+            record.kind == "commit"
+            and (record.epoch, record.driver) == (self._epoch, self._driver)
+            and record.batch == batch + 1
+        ):
+            before = self.commits[-1].offsets if self.commits else {}
+            for queue, offset in record.offsets.items():
+                require(offset >= before.get(queue, 0), f"the offset of {queue} goes back")
+            self.commits.append(record)
+
+    def _is_first(self, topic: str, number: int, message: StoredMessage) -> bool:
+        job, batch, sequence = message.properties["TX"].rsplit(":", 2)
+        place = int(batch), int(sequence)
+        require(job == topology.name, f"a message of {topic} has the tag of {job}")
+        require(
+            place[0] <= len(self.commits),
+            f"message {place} of {topic} is sent, batch {len(self.commits)} is committed",
+        )
+        if place <= self._highest[topic, number]:
+            self.late += 1
+            return False
+        self._highest[topic, number] = place
+        return True
+
+    def _id(self, message: StoredMessage) -> None:
+        line = message.body.decode()
+        self.ids[line] += 1
+        require(self.ids[line] == 1, f"record {line} is visible twice")
+
+    def _count(self, message: StoredMessage) -> None:
+        key, count = key_from_properties(message.properties), int(message.body)
+        self._counts[key] += 1
+        require(count == self._counts[key], f"count {count} of {key} comes as {self._counts[key]}.")
+
+    def _note(self, message: StoredMessage) -> None:
+        keys, values = decode_entries(pa.array([message.body], pa.binary()))
+        self._state[decode_keys(keys)[0]] = serdes.int.deserialize(values[0])
+
+    def _wanted(self) -> Counter[str]:
+        wanted: Counter[str] = Counter()
+        for queue, offset in (self.commits[-1].offsets if self.commits else {}).items():
+            topic, _, number = queue.split("@")
+            if topic == LINES:
+                lines = self._broker.lines(int(number), offset)
+                wanted.update(line for line in lines if line[0] != DROPPED)
+        return wanted
+
+    def _new(self, topic: str) -> list[tuple[int, StoredMessage]]:
+        found: list[tuple[int, StoredMessage]] = []
+        for number, queue in enumerate(self._broker.topics[topic]):
+            begin = self._seen.get((topic, number), 0)
+            found += [(number, m) for m in decode_messages(b"".join(queue.records[begin:]))]
+            self._seen[topic, number] = len(queue.records)
+        return found
