@@ -54,8 +54,12 @@ def rig(embedded: Cluster, tmp_path: Path) -> Iterator[Rig]:
         yield Rig(embedded.namesrv, client, tmp_path, make)
 
 
+#: Two queries start at once, each with processes of its own.
+PATIENCE = 150.0
+
+
 def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT.total_seconds()
+    deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.05)
@@ -65,7 +69,7 @@ def bodies(rig: Rig, topic: str) -> Counter[bytes]:
     return Counter(body for _, body in rig.read(topic))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_group_rolls_back_alone(rig: Rig, tmp_path: Path) -> None:
     """R33: while b fails again and again, a goes on, and b loses and repeats nothing."""
     fuse = tmp_path / "fuse"
@@ -107,7 +111,7 @@ def counting(name: str, lines: str, counts: str, **config: object) -> Transactio
     return builder.build()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_topology_that_is_reset_begins_anew(rig: Rig) -> None:
     """R31: with the flag, offsets and state are dropped; without it, they are kept."""
     lines, counts = rig.topic(), rig.topic()
@@ -127,7 +131,7 @@ def test_a_topology_that_is_reset_begins_anew(rig: Rig) -> None:
     assert batches[2] > batches[1]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["exactly_once", "at_least_once"])
 def test_numbers_by_offset_come_once_in_both_modes(rig: Rig, mode: str) -> None:
     """R5 and R38: the same program; without faults no mode repeats anything."""
