@@ -225,8 +225,7 @@ class JobDriver:
         A failure is kept for the supervisor, which stops the query: raised here, it would come
         back as text inside two of Spark's own errors.
         """
-        # A query of an older epoch may outlive the patience for its end.
-        if self._batch_failure is not None or epoch != self._epoch:
+        if self._is_over(epoch):
             return
         try:
             self._began = time.monotonic()
@@ -236,17 +235,21 @@ class JobDriver:
             if blocks:
                 self._commit(epoch, blocks)
         except HeadraceError as error:
-            self._batch_failure = error
-            self._ended.set()
+            if not self._is_over(epoch):
+                self._batch_failure = error
+                self._ended.set()
         except Exception:
             # What a query says while it is being ended is known already, and pages long.
-            if not self._is_ending():
+            if not self._is_over(epoch):
                 raise
         finally:
-            self._began = None
+            if epoch == self._epoch:
+                self._began = None
 
-    def _is_ending(self) -> bool:
-        return self._ended.is_set() or self._batch_failure is not None
+    def _is_over(self, epoch: int) -> bool:
+        """Tell whether the query of an epoch ends: it may outlive the patience for that."""
+        ending = self._ended.is_set() or self._batch_failure is not None
+        return ending or epoch != self._epoch
 
     def _commit(self, epoch: int, blocks: list[Block]) -> None:
         assert self.record is not None
