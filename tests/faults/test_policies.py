@@ -99,7 +99,10 @@ def test_operator_with_a_policy_of_its_own_keeps_it(rig: Rig) -> None:
     assert (bodies(rig, own), bodies(rig, dead)) == (Counter([POISON]), Counter(["3"]))
 
 
-def test_function_may_ask_for_a_roll_back_and_nothing_of_the_batch_is_left(rig: Rig) -> None:
+@pytest.mark.parametrize("place", ["source", "function", "sink"])
+def test_user_code_may_ask_for_a_roll_back_and_nothing_of_the_batch_is_left(
+    rig: Rig, place: str
+) -> None:
     numbers, copies = rig.topic(queues=1), rig.topic()
     rig.send(numbers, NUMBERS)
     asked = rig.folder / "asked"
@@ -112,7 +115,14 @@ def test_function_may_ask_for_a_roll_back_and_nothing_of_the_batch_is_left(rig: 
                 raise RollbackError("the server is away")
         return number
 
-    job = copying(f"ask-{numbers}", numbers, copies, ask)
+    def at(here: str, number: str) -> str:
+        return ask(number) if place == here else number
+
+    builder = StreamBuilder(f"ask-{numbers}")
+    builder.source(numbers, lambda body: at("source", body.decode())).map_values(
+        lambda number: at("function", number)
+    ).sink(copies, lambda number: at("sink", number).encode())
+    job = builder.build()
     for _ in range(2):
         # A record that asks for it is no bad record, whatever the policy for those is.
         with (

@@ -73,6 +73,49 @@ def committed(rig: Rig, topic: str) -> Counter[bytes]:
 EVERY_LINE_ONCE = Counter(line.encode() for line in LINES)
 
 
+def failing_sink(name: str, lines: str, seen: str, failures: Path) -> Topology:
+    """Copy lines; the sink fails at line 30, as long as the file has a letter left."""
+
+    def write(line: str) -> bytes:
+        if line == "line 30" and (left := failures.read_text()):
+            failures.write_text(left[1:])
+            raise RollbackError("the sink is away")
+        return line.encode()
+
+    builder = StreamBuilder(name)
+    builder.source(lines, serdes.string).sink(seen, write)
+    return builder.build()
+
+
+def test_sink_that_fails_twice_writes_one_copy(rig: Rig) -> None:
+    lines, seen = rig.topic(queues=1), rig.topic()
+    failures = rig.folder / "failures"
+    failures.write_text("xx")
+    rig.send(lines, LINES)
+    job = StreamJob(failing_sink(f"twice-{lines}", lines, seen, failures), rig.settings())
+    with job.start():
+        job.await_caught_up(LIMIT)
+        assert job.statistics().restarts == 2
+    assert committed(rig, seen) == EVERY_LINE_ONCE
+
+
+def test_sink_that_fails_for_good_stops_the_job_and_offsets_stay(rig: Rig) -> None:
+    lines, seen = rig.topic(queues=1), rig.topic()
+    failures = rig.folder / "failures"
+    failures.write_text("x" * 1000)
+    rig.send(lines, LINES)
+    topology = failing_sink(f"gone-{lines}", lines, seen, failures)
+    settings = rig.settings(rollback_retries=2, max_records_per_batch=20)
+    with StreamJob(topology, settings).start() as job:
+        with pytest.raises(RollbackError, match="2 roll-backs to batch 1 did not help"):
+            job.await_termination(LIMIT)
+        assert (job.statistics().batch, job.statistics().restarts) == (1, 2)
+    assert committed(rig, seen) == Counter(line.encode() for line in LINES[:20])
+    failures.write_text("")
+    rig.run(topology)
+    assert committed(rig, seen) == EVERY_LINE_ONCE
+
+
 @pytest.mark.parametrize("deaf", [False, True], ids=["sleep", "deaf"])
 def test_hung_operator_is_broken_off_and_the_batch_done_again(
     rig: Rig, caplog: pytest.LogCaptureFixture, *, deaf: bool
@@ -125,46 +168,3 @@ def test_idle_source_never_triggers_the_watchdog(rig: Rig) -> None:
         job.await_caught_up(LIMIT)
         assert not job.await_termination(timedelta(seconds=8))
         assert job.statistics().restarts == 0
-
-
-def failing_sink(name: str, lines: str, seen: str, failures: Path) -> Topology:
-    """Copy lines; the sink fails at line 30, as long as the file has a letter left."""
-
-    def write(line: str) -> bytes:
-        if line == "line 30" and (left := failures.read_text()):
-            failures.write_text(left[1:])
-            raise RollbackError("the sink is away")
-        return line.encode()
-
-    builder = StreamBuilder(name)
-    builder.source(lines, serdes.string).sink(seen, write)
-    return builder.build()
-
-
-def test_sink_that_fails_twice_writes_one_copy(rig: Rig) -> None:
-    lines, seen = rig.topic(queues=1), rig.topic()
-    failures = rig.folder / "failures"
-    failures.write_text("xx")
-    rig.send(lines, LINES)
-    job = StreamJob(failing_sink(f"twice-{lines}", lines, seen, failures), rig.settings())
-    with job.start():
-        job.await_caught_up(LIMIT)
-        assert job.statistics().restarts == 2
-    assert committed(rig, seen) == EVERY_LINE_ONCE
-
-
-def test_sink_that_fails_for_good_stops_the_job_and_offsets_stay(rig: Rig) -> None:
-    lines, seen = rig.topic(queues=1), rig.topic()
-    failures = rig.folder / "failures"
-    failures.write_text("x" * 1000)
-    rig.send(lines, LINES)
-    topology = failing_sink(f"gone-{lines}", lines, seen, failures)
-    settings = rig.settings(rollback_retries=2, max_records_per_batch=20)
-    with StreamJob(topology, settings).start() as job:
-        with pytest.raises(RollbackError, match="2 roll-backs to batch 1 did not help"):
-            job.await_termination(LIMIT)
-        assert (job.statistics().batch, job.statistics().restarts) == (1, 2)
-    assert committed(rig, seen) == Counter(line.encode() for line in LINES[:20])
-    failures.write_text("")
-    rig.run(topology)
-    assert committed(rig, seen) == EVERY_LINE_ONCE

@@ -18,6 +18,7 @@ from headrace.runtime.batches.tags import BATCH
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.event_time.timestamps import checked_times
 from headrace.runtime.user_code.errors import Original
+from headrace.runtime.user_code.failures import may_pass
 from headrace.topology.operators.through import THROUGH_PROPERTIES, WATERMARK
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ class SourceReader:
         try:
             keys, values = deserializer.deserialize_many(columns.body, columns.property)
             times = self._times(values, columns)
-        except Exception:  # noqa: BLE001 - deserializers and selectors raise what they like
+        except Exception as error:
+            if may_pass(error):
+                raise
             # Some message is bad: find out which, one by one.
             return self._read_singly(topic, columns)
         return Chunk(keys, values, times, columns.position, self._headers(columns))
@@ -118,6 +121,8 @@ class SourceReader:
                 records.append(record)
                 good.append(index)
             except Exception as error:
+                if may_pass(error):
+                    raise
                 if self.source.on_error == "fail":
                     raise self._unreadable(topic, columns, index, error) from error
                 original = original_at(topic, columns, index)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from headrace.errors import HeadraceError, UserCodeError
+from headrace.runtime.user_code.failures import may_pass
 from headrace.user_lines import user_line
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class UserFunction:
 
     def take_out(self, error: Exception, mark: int) -> None:
         """Raise what a record failed with, or follow the policy to go on without the record."""
-        if not self._skips or (isinstance(error, HeadraceError) and error.retriable):
+        if not self._skips or may_pass(error):
             raise self.failure(error, mark) from error
         self._locator.divert(self._operator, mark, error, user_line(error, self._function))
 

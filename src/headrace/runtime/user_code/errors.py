@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.protocol.properties import decode_properties, encode_properties
 from headrace.runtime.commit.transactions import QueueMessages
 from headrace.runtime.user_code.calls import without_bad
+from headrace.runtime.user_code.failures import may_pass
 from headrace.topology.errors import DEAD_LETTER_PREFIX
 from headrace.user_lines import user_line
 
@@ -166,7 +167,9 @@ def salvaged(
     for index in range(len(chunk)):
         try:
             write(chunk.take(np.array([index], np.intp)))
-        except Exception as error:  # noqa: BLE001 - serializers raise what they like
+        except Exception as error:
+            if may_pass(error):
+                raise
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             locator.divert(operator, int(chunk.marks[index]), cause, user_line(cause))
             bad.append(index)

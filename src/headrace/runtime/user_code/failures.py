@@ -6,12 +6,17 @@ import pickle
 
 from headrace.errors import HeadraceError, JobFailedError
 
-__all__ = ["describe_failure", "raise_failure"]
+__all__ = ["describe_failure", "may_pass", "raise_failure"]
 
 
 def describe_failure(error: HeadraceError) -> bytes:
     """Encode an error; only our own processes of one job exchange these."""
     return pickle.dumps(error.with_traceback(None))
+
+
+def may_pass(error: Exception) -> bool:
+    """Tell whether another try may succeed: then no record is to blame, whatever its policy."""
+    return isinstance(error, HeadraceError) and error.retriable
 
 
 def raise_failure(payload: bytes) -> None:

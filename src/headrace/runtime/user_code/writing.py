@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, SerializationError
+from headrace.runtime.user_code.failures import may_pass
 
 if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator
@@ -21,11 +22,13 @@ def writing(operator: Operator, what: str) -> Iterator[None]:
     Raises
     ------
     SerializationError
-        In place of whatever a serde raises inside the context.
+        In place of whatever a serde raises inside the context, unless it may pass by itself.
     """
     try:
         yield
     except Exception as error:
+        if may_pass(error):
+            raise
         reason = error.message if isinstance(error, HeadraceError) else error
         advice = error.hint if isinstance(error, HeadraceError) and error.hint else None
         raise SerializationError(
