@@ -45,6 +45,9 @@ _PULL = Ratio("pull_ours", "pull_real")
 _SEND = Ratio("send_async_java_ours", "send_async_java_real")
 _DURABLE = Ratio("durable_ours", "durable_real")
 _DURABLE_BATCH = Ratio("durable_batch_ours", "durable_batch_real")
+_EXACTLY_ONCE = Ratio("mode_exactly_once", "mode_at_most_once")
+_AT_LEAST_ONCE = Ratio("mode_at_least_once", "mode_at_most_once")
+_ACKER = Ratio("mode_at_least_once", "mode_acker")
 _MODES = Ratio("rocketmq_exactly_once", "rocketmq_at_least_once")
 _COPY_MODES = Ratio("rocketmq_copy_exactly_once", "rocketmq_copy_at_least_once")
 
@@ -64,6 +67,9 @@ RATIOS = [
     _DURABLE,
     _DURABLE_BATCH,
     _PULL,
+    _EXACTLY_ONCE,
+    _AT_LEAST_ONCE,
+    _ACKER,
     _MODES,
     _COPY_MODES,
 ]
@@ -89,6 +95,13 @@ TARGETS: dict[str, Target | None] = {
     "state_10m_memory": Target("below", 1_000),
     "bolts_engine": Target("at least", 250_000),
     "bolts_key_value": None,
+    "mode_at_most_once": None,
+    "mode_at_least_once": None,
+    "mode_exactly_once": None,
+    "mode_acker": None,
+    _EXACTLY_ONCE.name: Target("at least", 0.7),
+    _AT_LEAST_ONCE.name: Target("at least", 0.9),
+    _ACKER.name: None,
     "latency_p50": Target("below", 0.4),
     "latency_p99": Target("below", 1.0),
     "rocketmq_streams_1k": None,

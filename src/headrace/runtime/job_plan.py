@@ -73,6 +73,21 @@ class JobPlan:
 
         return made
 
+    def make_transactions(self, job: JobConnection) -> Transactions:
+        """Make what opens, stages, commits and publishes, for the kind of cluster that it is."""
+        direct = sender(job.client) if self.settings.guarantee == "at_least_once" else None
+        if not self.embedded:
+            times = LeaseTimes.of(self.settings.lease_expiry)
+            return JournalTransactions(job.client, job.consumer, self.job, direct, times)
+        commit_topic = self.topology.commit_topic
+        return BrokerTransactions(
+            Jobs(job.client, commit_topic),
+            self.job,
+            commit_topic,
+            direct,
+            max_bytes=self.settings.max_bytes_per_batch,
+        )
+
     def connect(self) -> JobConnection:
         """Connect this process to the job's cluster."""
         return JobConnection(self)
@@ -170,19 +185,7 @@ class JobConnection:
     @cached_property
     def transactions(self) -> Transactions:
         """Open, stage, commit, publish on this cluster."""
-        plan = self.plan
-        direct = sender(self.client) if plan.settings.guarantee == "at_least_once" else None
-        if not plan.embedded:
-            times = LeaseTimes.of(plan.settings.lease_expiry)
-            return JournalTransactions(self.client, self.consumer, plan.job, direct, times)
-        commit_topic = plan.topology.commit_topic
-        return BrokerTransactions(
-            Jobs(self.client, commit_topic),
-            plan.job,
-            commit_topic,
-            direct,
-            max_bytes=plan.settings.max_bytes_per_batch,
-        )
+        return self.plan.make_transactions(self)
 
     @cached_property
     def state_home(self) -> StateHome:
