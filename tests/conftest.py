@@ -16,6 +16,9 @@ from tests.java.process import running_java
 
 _numbers = itertools.count(1)
 _SPARK = Path(__file__).parent / "spark"
+#: Folders of tests that start whole jobs; a busy machine needs seconds for every process of them.
+_SLOW = [_SPARK, *(Path(__file__).parent / name for name in ("faults", "transactions", "cli"))]
+_PATIENCE = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,6 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         home = "spark" if _SPARK in item.path.parents else str(item.path)
         item.add_marker(pytest.mark.xdist_group(home))
+        if any(folder in item.path.parents for folder in _SLOW):
+            # Last, so that a limit of a test's own wins.
+            item.add_marker(pytest.mark.timeout(_PATIENCE))
     items.sort(key=lambda item: _SPARK not in item.path.parents)
 
 

@@ -234,7 +234,7 @@ def drive(cluster: Cluster, lines: str, notes: Path, failpoints: str = "") -> in
         [*command, "--until-caught-up", *options, *limits],
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=240,
         check=False,
     ).returncode
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clusters import Cluster
 from tests.transactions.cases.broken import CONTROLS
 from tests.transactions.cases.case import read_case
-from tests.transactions.cases.executions import problems_of, runs_of
+from tests.transactions.cases.executions import problems_of, problems_on_rocketmq, runs_of
 
 FILE = Path(__file__).parents[1] / "cases" / "transactions.json"
 CONTENT = json.loads(FILE.read_text())
@@ -31,6 +33,26 @@ RUNS = [
 @pytest.mark.parametrize(("name", "workload", "variant"), RUNS)
 def test_case(name: str, workload: str, variant: str) -> None:
     problems = problems_of(CASES[name], workload, variant)
+    assert not problems, "\n".join(problems)
+
+
+def _first_of_each() -> Iterator[Any]:
+    """Give every run; the suite does one of each case, and the long tests the others."""
+    seen: set[str] = set()
+    for run in RUNS:
+        name = run.values[0]
+        marks = [pytest.mark.soak] if name in seen else []
+        seen.add(str(name))
+        yield pytest.param(*run.values, id=run.id, marks=marks)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.rocketmq
+@pytest.mark.parametrize(("name", "workload", "variant"), list(_first_of_each()))
+def test_case_on_rocketmq(
+    rocketmq: Cluster, tmp_path: Path, name: str, workload: str, variant: str
+) -> None:
+    problems = problems_on_rocketmq(CASES[name], workload, variant, rocketmq, tmp_path)
     assert not problems, "\n".join(problems)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.client import Client, PullConsumer
+from headrace.client import Admin, Client, PullConsumer
 from headrace.errors import TopicNotFoundError
 from headrace.protocol.commit_log import CommitLog, Verdict
 from headrace.protocol.transactions import CommitRecord
@@ -55,7 +55,9 @@ class Evidence:
         ]
 
 
-def collect(address: str, topology: Topology, workload: Workload, folder: Path) -> Evidence:
+def collect(
+    address: str, topology: Topology, workload: Workload, source: str, sink: str, folder: Path
+) -> Evidence:
     """Read everything back."""
     with Client(address) as client:
         history = read_history(client, topology)
@@ -63,8 +65,8 @@ def collect(address: str, topology: Topology, workload: Workload, folder: Path) 
         return Evidence(
             workload=workload,
             history=history,
-            inputs=_inputs(client, workload.source),
-            results=committed_results(client, workload.sink),
+            inputs=_inputs(client, source),
+            results=committed_results(client, sink),
             states={each.batch: _states(client, topology, each) for each in commits},
             calls=list(traces(folder)),
         )
@@ -127,10 +129,11 @@ def _states(client: Client, topology: Topology, record: CommitRecord) -> dict[st
     queues = {
         topic: [queue.name for queue in sorted(client.queues(topic))] for topic in topics.values()
     }
-    reader = StateTopicReader(PullConsumer(client), topics, queues)
+    tags_of = None if Admin(client).is_headrace() else topology.name
+    reader = StateTopicReader(PullConsumer(client), topics, queues, tags_of)
     stores = {store: MemoryStore() for store in topics}
     for state in record.states:
-        for block in reader.read(state.store, state.partition, 0, state.end_offset):
+        for block in reader.read(state.store, state.partition, 0, state.end_offset, record.batch):
             for key, value in zip(block.keys, block.values, strict=True):
                 if value is None:
                     stores[state.store].delete(key)

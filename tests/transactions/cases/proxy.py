@@ -10,8 +10,8 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,15 +44,22 @@ class Proxy:
     Parameters
     ----------
     target
-        Address of the broker (embedded), or of the name server.
+        Address of the broker, or of the name server.
+    behind
+        Proxies of the brokers that a name server tells of.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, behind: Sequence[Proxy] = ()) -> None:
         self._target = target
         host, _, port = target.rpartition(":")
         self._place = (host, int(port))
         self._listener = _same_width(len(port))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        #: What clients are given: the way in, where that is another proxy.
+        self.entrance = self.address
+        self._rewritten = {target: self.address} | {
+            proxy._target: proxy.address for proxy in behind
+        }
         self._plan: _Plan | None = None
         self._held: list[bytes] = []
         #: Matching requests that clients sent.
@@ -162,17 +169,38 @@ class Proxy:
         return plan.trick
 
     def _answers(self, broker: socket.socket, client: socket.socket) -> None:
-        ours, theirs = self.address.encode(), self._target.encode()
         with suppress(OSError):
             for frame in _frames(broker):
-                client.sendall(frame.replace(theirs, ours))
+                client.sendall(_rewritten(frame, self._rewritten))
         _end(client, broker)
 
 
+def _rewritten(frame: bytes, addresses: Mapping[str, str]) -> bytes:
+    for theirs, ours in addresses.items():
+        frame = frame.replace(theirs.encode(), ours.encode())
+    return frame
+
+
 @contextmanager
-def running_proxy(target: str) -> Iterator[Proxy]:
-    """A proxy for the time of a test."""
-    proxy = Proxy(target)
+def running_proxy(target: str, broker: str = "") -> Iterator[Proxy]:
+    """A proxy for the time of a test.
+
+    Parameters
+    ----------
+    target
+        Address that clients would be given.
+    broker
+        Address of the broker, where ``target`` is a name server of its own.
+    """
+    with ExitStack() as opened:
+        proxy = opened.enter_context(_serving(Proxy(broker or target)))
+        if broker:
+            proxy.entrance = opened.enter_context(_serving(Proxy(target, [proxy]))).address
+        yield proxy
+
+
+@contextmanager
+def _serving(proxy: Proxy) -> Iterator[Proxy]:
     server = threading.Thread(target=proxy.serve, daemon=True)
     server.start()
     try:

@@ -128,10 +128,12 @@ class Rig:
     settings: dict[str, str] = field(default_factory=dict)
     #: Makes the drivers wrong in one way: see :mod:`broken`.
     broken: str = ""
+    #: Ends the names of job and topics, so that many runs share a cluster.
+    suffix: str = ""
     #: What is wrong with the workload's own code.
     flaw: str = ""
-    #: Whether the cluster is a stock RocketMQ.
-    on_rocketmq: bool = False
+    #: Of a stock RocketMQ, the address of its broker; of an embedded broker, "".
+    broker: str = ""
     #: Ids that must not be in the results.
     without: set[int] = field(default_factory=set)
     _processes: list[Process] = field(default_factory=list)
@@ -142,9 +144,9 @@ class Rig:
         self._opened = ExitStack()
         self._client = self._opened.enter_context(Client(self.address))
         admin = Admin(self._client)
-        if self.workload.source:
-            admin.create_topic(self.workload.source, queues=1)
-            admin.create_topic(self.workload.sink, queues=QUEUES)
+        if self.source:
+            admin.create_topic(self.source, queues=1)
+            admin.create_topic(self.sink, queues=QUEUES)
             admin.create_topic(self.dead_letters, queues=1)
         return self
 
@@ -154,21 +156,36 @@ class Rig:
         self._opened.close()
 
     @property
+    def on_rocketmq(self) -> bool:
+        """Whether the cluster is a stock RocketMQ."""
+        return bool(self.broker)
+
+    @property
     def dead_letters(self) -> str:
         """Topic for the tuples that no bolt can handle."""
-        return f"{self.workload.name}-dead"
+        return f"{self.workload.name}-dead{self.suffix}"
+
+    @property
+    def source(self) -> str:
+        """The topic that the workload reads; "" for none."""
+        return self.workload.source and self.workload.source + self.suffix
+
+    @property
+    def sink(self) -> str:
+        """The topic that the workload writes; "" for none."""
+        return self.workload.sink and self.workload.sink + self.suffix
 
     @property
     def topology(self) -> Topology:
         """What the workload's only group runs."""
-        (group,) = self.workload.build(self.config).build().groups
+        (group,) = self.workload.build(self.config, self.suffix).build().groups
         return group
 
     def send(self, batches: int) -> None:
         """Send messages that fill so many batches."""
-        if not self.workload.source:
+        if not self.source:
             return
-        (queue,) = self._client.queues(self.workload.source, for_="write")
+        (queue,) = self._client.queues(self.source, for_="write")
         first, self._sent = self._sent, self._sent + batches * BATCH
         rows = map(self.workload.message, range(first, self._sent))
         bodies = pa.array([msgspec.json.encode(row) for row in rows], pa.binary())
@@ -189,6 +206,7 @@ class Rig:
             ENVIRONMENT_VARIABLE: failpoints,
             VARIABLE: str(self.folder),
             FLAW: self.flaw,
+            program.SUFFIX: self.suffix,
             program.WORKLOAD: self.workload.name,
             program.CONFIG: msgspec.json.encode(self.config).decode(),
             local.BROKEN: self.broken,
@@ -221,7 +239,7 @@ class Rig:
 
     def finish(self, **settings: str) -> None:
         """Run a driver until it has caught up; a spout never has, so until it has done enough."""
-        last = 0 if self.workload.source else self._batches
+        last = 0 if self.source else self._batches
         self.start(last=last, **settings).await_done()
 
     def finish_batch(self, batch: int, **settings: str) -> None:
@@ -246,7 +264,9 @@ class Rig:
 
     def evidence(self) -> Evidence:
         """Read everything back."""
-        found = collect(self.address, self.topology, self.workload, self.folder)
+        found = collect(
+            self.address, self.topology, self.workload, self.source, self.sink, self.folder
+        )
         return dataclasses.replace(found, without=frozenset(self.without))
 
 

@@ -51,10 +51,11 @@ class Workload:
     """One workload."""
 
     name: str
-    #: Topics that it reads and writes; "" for none.
+    #: Topics that it reads and writes, without the suffix of the run; "" for none.
     source: str
     sink: str
-    build: Callable[[Mapping[str, Any]], TransactionTopologyBuilder]
+    #: Makes the topology, from its configuration and the suffix of its name and topics.
+    build: Callable[[Mapping[str, Any], str], TransactionTopologyBuilder]
     #: Makes the messages, by their numbers.
     message: Callable[[int], Row]
     #: Tells what is wrong with the states of all tasks, after the messages that were read.
@@ -103,13 +104,13 @@ class Count(StatefulBolt):
         return here(f"count.commit.{self.task}", batch_group_id.batch_id, state)
 
 
-def ids(config: Mapping[str, Any]) -> TransactionTopologyBuilder:
+def ids(config: Mapping[str, Any], suffix: str) -> TransactionTopologyBuilder:
     """Every id to the topic of results."""
-    topology = TransactionTopologyBuilder("set", config=config)
-    topology.set_spout("ids", TopicSpout("ids", serdes.json, fields=("row",)))
+    topology = TransactionTopologyBuilder(f"set{suffix}", config=config)
+    topology.set_spout("ids", TopicSpout(f"ids{suffix}", serdes.json, fields=("row",)))
     topology.set_bolt("split", Split(), parallelism=2).local_or_shuffle_grouping("ids")
     topology.set_bolt("count", Count(), parallelism=2).fields_grouping("split", "id")
-    topology.set_sink("out", TopicSink("set-out", serdes.json)).shuffle_grouping("count")
+    topology.set_sink("out", TopicSink(f"set-out{suffix}", serdes.json)).shuffle_grouping("count")
     return topology
 
 
@@ -167,15 +168,15 @@ class Transfers(Bolt):
         self.collector.emit([row["to"], row], stream="credit")
 
 
-def bank(config: Mapping[str, Any]) -> TransactionTopologyBuilder:
+def bank(config: Mapping[str, Any], suffix: str) -> TransactionTopologyBuilder:
     """Transfers between accounts, each of them in two books."""
-    topology = TransactionTopologyBuilder("bank", config=config)
-    topology.set_spout("transfers", TopicSpout("transfers", serdes.json, fields=("row",)))
+    topology = TransactionTopologyBuilder(f"bank{suffix}", config=config)
+    topology.set_spout("transfers", TopicSpout(f"transfers{suffix}", serdes.json, fields=("row",)))
     topology.set_bolt("split", Transfers(), parallelism=2).shuffle_grouping("transfers")
     for side, sign in (("debit", -1), ("credit", 1)):
         book = topology.set_bolt(side, Book(side, sign), parallelism=2)
         book.fields_grouping("split", "account", stream=side)
-    sink = topology.set_sink("out", TopicSink("bank-out", serdes.json))
+    sink = topology.set_sink("out", TopicSink(f"bank-out{suffix}", serdes.json))
     sink.shuffle_grouping("debit").shuffle_grouping("credit")
     return topology
 
@@ -242,13 +243,13 @@ class Differences(StatefulBolt):
         return here(f"seq.commit.{self.task}", batch_group_id.batch_id, state)
 
 
-def numbered(config: Mapping[str, Any]) -> TransactionTopologyBuilder:
+def numbered(config: Mapping[str, Any], suffix: str) -> TransactionTopologyBuilder:
     """Numbers per key, each held against the one before it."""
-    topology = TransactionTopologyBuilder("seq", config=config)
-    topology.set_spout("numbers", TopicSpout("numbers", serdes.json, fields=("row",)))
+    topology = TransactionTopologyBuilder(f"seq{suffix}", config=config)
+    topology.set_spout("numbers", TopicSpout(f"numbers{suffix}", serdes.json, fields=("row",)))
     topology.set_bolt("keys", Keys(), parallelism=2).local_or_shuffle_grouping("numbers")
     topology.set_bolt("seq", Differences(), parallelism=2).fields_grouping("keys", "key")
-    topology.set_sink("out", TopicSink("seq-out", serdes.json)).shuffle_grouping("seq")
+    topology.set_sink("out", TopicSink(f"seq-out{suffix}", serdes.json)).shuffle_grouping("seq")
     return topology
 
 
@@ -322,9 +323,9 @@ class WordCount(StatefulBolt):
         return here(f"count.commit.{self.task}", batch_group_id.batch_id, state)
 
 
-def sentences(config: Mapping[str, Any]) -> TransactionTopologyBuilder:
+def sentences(config: Mapping[str, Any], suffix: str) -> TransactionTopologyBuilder:
     """The word count of the design document."""
-    topology = TransactionTopologyBuilder("example", config=config)
+    topology = TransactionTopologyBuilder(f"example{suffix}", config=config)
     topology.set_spout("spout", Sentences(), parallelism=1)
     topology.set_bolt("split", SplitSentence(), parallelism=2).local_or_shuffle_grouping("spout")
     topology.set_bolt("count", WordCount(), parallelism=2).fields_grouping("split", "word")
