@@ -68,7 +68,7 @@ def send_singly(client: Client, topic: str, *bodies: bytes) -> None:
         Producer(client).send(Message(topic=topic, body=body))
 
 
-def until(condition: Callable[[], bool], what: object = "", seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], what: object = "", seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what() if callable(what) else what
