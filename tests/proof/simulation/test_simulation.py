@@ -14,6 +14,9 @@ import pytest
 from tests.proof.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant
 from tests.proof.simulation.simulation import simulate
 
+#: The suite runs these in a process of their own (tests/proof/test_simulation_alone.py).
+pytestmark = pytest.mark.soak
+
 SEEDS, SHARES = 1000, 8
 EACH = SEEDS // SHARES
 ROCKETMQ_SEEDS = 320
