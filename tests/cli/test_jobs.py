@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,6 @@ from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
 
 WORDS = ["to be", "or not", "to be"]
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 class Job:

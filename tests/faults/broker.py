@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,6 +15,7 @@ import pyarrow as pa
 from headrace.broker import spawn_broker
 from headrace.client import Admin, Client, Producer
 from headrace.failpoints import ENVIRONMENT_VARIABLE
+from tests.faults.local_driver import LocalDriver
 from tests.faults.word_pipeline import EACH, LATEST, LINES
 
 QUEUES = 4
@@ -105,6 +107,19 @@ def running_broker(
         yield broker
     finally:
         broker.kill()
+
+
+def commit_under_a_dying_broker(driver: LocalDriver, broker: Broker) -> None:
+    """Commit a batch while a failpoint kills the broker, start that again, and catch up."""
+    end = driver.process()
+    committing = threading.Thread(target=driver.commit, args=(end,))
+    committing.start()
+    try:
+        assert broker.wait() == -9
+        broker.restart()
+    finally:
+        committing.join(60)
+    driver.catch_up()
 
 
 def send(address: str, lines: Sequence[str], mark: str = "") -> None:

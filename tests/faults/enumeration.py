@@ -26,7 +26,7 @@ from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_h
 from headrace.keys import key_from_properties
 from headrace.protocol.commit_log import CommitLog
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from tests.faults.broker import Broker, running_broker
 from tests.faults.local_driver import LocalDriver
 from tests.faults.proof_checks import Checkers, Follower

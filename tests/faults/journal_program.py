@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from tests.faults.local_driver import LocalDriver
 from tests.faults.word_pipeline import pipeline
 

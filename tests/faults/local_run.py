@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from headrace.errors import FencedError, HeadraceError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from tests.faults.broker import Broker
 from tests.faults.harness import await_true
 from tests.faults.local_driver import LocalDriver

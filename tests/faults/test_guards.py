@@ -17,7 +17,13 @@ from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.errors import BrokerError, FencedError, PredecessorMismatchError
 from headrace.failpoints import ENVIRONMENT_VARIABLE
 from headrace.runtime.commit.transactions import BatchEnd
-from tests.faults.broker import Broker, make_lines, running_broker, send
+from tests.faults.broker import (
+    Broker,
+    commit_under_a_dying_broker,
+    make_lines,
+    running_broker,
+    send,
+)
 from tests.faults.local_driver import LocalDriver
 from tests.faults.verification import problems, read_results
 
@@ -163,16 +169,8 @@ def die_in_the_middle_of_a_commit(scene: Scene) -> None:
     scene.send(make_lines(60))
     driver = scene.driver()
     driver.commit(driver.process())
-    end = driver.process()
     # Its opens and its first commit are units, too: the failpoint counts them.
-    committing = threading.Thread(target=driver.commit, args=(end,))
-    committing.start()
-    try:
-        assert scene.broker.wait() == -9
-        scene.broker.restart()
-    finally:
-        committing.join(60)
-    driver.catch_up()
+    commit_under_a_dying_broker(driver, scene.broker)
 
 
 MIDDLE_OF_SECOND_COMMIT = "store.unit.middle=kill:3"

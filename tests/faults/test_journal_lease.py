@@ -15,7 +15,7 @@ from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, PullConsumer
 from headrace.errors import FencedError, HeadraceError, JobFailedError, LeaseLostError
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.transactions import JournalTransactions
 from headrace.runtime.commit.transactions import BatchEnd

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from headrace import serdes
-from headrace.client import Admin, Client
+from headrace.client import Admin
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
-from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.runtime.test_state_stores import ReplayedStore
 from tests.spark.pipelines import Rig
 
 LINES = [f"word-{number * number % 37} word-{number % 11}" for number in range(60)]
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def job_of(lines: str, counts: str) -> Topology:

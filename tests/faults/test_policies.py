@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import serdes
-from headrace.client import Client, Producer
+from headrace.client import Producer
 from headrace.errors import BatchTimeoutError, RollbackError, UserCodeError
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
@@ -33,11 +33,6 @@ POISON = "17"
 @pytest.fixture
 def cluster(embedded: Cluster) -> Cluster:
     return embedded
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def copying(name: str, source: str, sink: str, function: Callable[[str], str]) -> Topology:

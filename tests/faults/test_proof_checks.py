@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Client
 from headrace.errors import FencedError
 from headrace.failpoints import ENVIRONMENT_VARIABLE
-from tests.faults.broker import Broker, running_broker
+from tests.faults.broker import Broker, commit_under_a_dying_broker, running_broker
 from tests.faults.local_driver import LocalDriver
 from tests.faults.proof_checks import Checkers
 from tests.faults.proof_feeder import ProofFeeder, make_topics
@@ -131,15 +130,7 @@ def die_in_the_middle_of_a_commit(scene: Scene) -> None:
     """The broker dies when half of a batch is in its log."""
     driver = scene.driver()
     driver.commit(driver.process())
-    end = driver.process()
-    committing = threading.Thread(target=driver.commit, args=(end,))
-    committing.start()
-    try:
-        assert scene.broker.wait() == -9
-        scene.broker.restart()
-    finally:
-        committing.join(60)
-    driver.catch_up()
+    commit_under_a_dying_broker(driver, scene.broker)
 
 
 # The opening of the job and its first commit are units, too.

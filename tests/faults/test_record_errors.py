@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from headrace import serdes
-from headrace.client import Client, Message, Producer, PullConsumer
+from headrace.client import Message, Producer, PullConsumer
 from headrace.spark.statistics import Meter
 from headrace.streams import StreamBuilder
-from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def joined(left: Any, right: Any) -> dict[str, Any]:

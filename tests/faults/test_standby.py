@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import HeadraceError, JobFailedError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.claims import claimed
 from headrace.runtime.state.following import StateFollower

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner
 
 from headrace import serdes, tumbling
 from headrace.cli.app import app
-from headrace.client import Client
 from headrace.errors import StateError
 from headrace.runtime.standing import OperatorStatistics, standing_of
 from headrace.runtime.state.files import exported, import_state
@@ -23,17 +19,11 @@ from headrace.runtime.state.rescaling import rescale
 from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
-from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
 
 SECOND = timedelta(seconds=1)
 BASE = 1_700_000_000_000
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def job_of(rig: Rig, orders: str, clicks: str) -> Topology:

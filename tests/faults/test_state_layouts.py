@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ from headrace import (
     value_state,
     window_state,
 )
-from headrace.client import Client
 from headrace.columns import count
 from headrace.columns import sum as sum_of
 from headrace.errors import StateError
@@ -40,7 +38,6 @@ from headrace.runtime.state.views import StateView
 from headrace.serdes import Deserializer, Keyed
 from headrace.streams import GlobalTable, KeyedStream, Stream, StreamBuilder, Table
 from headrace.topology import Context, Fired, Topology
-from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
 
@@ -189,11 +186,6 @@ OPERATORS: dict[str, dict[str, Build]] = {
     "KeyedProcess": {"process": processed},
 }
 KINDS = {kind: build for builds in OPERATORS.values() for kind, build in builds.items()}
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 class ByName(Deserializer[str, Value]):

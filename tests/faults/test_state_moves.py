@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import serdes
-from headrace.client import Client
 from headrace.errors import PartitionCountError, StateError
 from headrace.runtime import StateMigration
 from headrace.runtime.commit.lease import Lease
@@ -18,16 +16,10 @@ from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.rescaling import rescale
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic
-from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
 
 LINES = [f"word-{number * number % 37} word-{number % 11}" for number in range(60)]
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def counting(job: str, lines: str, counts: str, *, name: str = "words") -> Topology:

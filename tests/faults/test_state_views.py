@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,16 @@ from typer.testing import CliRunner
 
 from headrace import serdes
 from headrace.cli.app import app
-from headrace.client import Client
 from headrace.errors import StateError
 from headrace.runtime.state.files import exported, import_state
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Accumulator, Topology
-from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
 
 WORDS = ["apple", "apple pie", "apricot", "bee", "beer"]
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 class Mean(Accumulator[int, float]):

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,16 @@ from typer.testing import CliRunner
 
 from headrace import serdes
 from headrace.cli.app import app
-from headrace.client import Admin, Client, Producer, PullConsumer
+from headrace.client import Admin, Producer, PullConsumer
 from headrace.protocol.properties import encode_properties
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
 from headrace.topology.operators.through import WATERMARK
 from headrace.topology.windows import tumbling
-from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
 
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def windows(

@@ -13,6 +13,9 @@ from pyspark.sql import SparkSession
 from headrace.settings import JobSettings
 from headrace.spark import register
 from headrace.spark.session import get_session
+from tests.spark.pipelines import rig
+
+__all__ = ["rig"]
 
 # Workers import what tests add to the engine's tables; they get their path when Spark starts.
 os.environ["PYTHONPATH"] = os.pathsep.join(

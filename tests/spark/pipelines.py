@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from headrace import serdes
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
@@ -19,6 +20,7 @@ from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import KeyBy, Topology
 from headrace.topology.operators.core import Sink, Source
+from tests.clusters import Cluster
 from tests.runtime.tumbling import TumblingCount
 
 LIMIT = timedelta(seconds=60)
@@ -124,3 +126,9 @@ class Rig:
             job.await_caught_up(LIMIT)
         finally:
             job.stop()
+
+
+@pytest.fixture
+def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
+    """A test's own, on the kind of cluster that it asks for; a folder's conftest imports it."""
+    return Rig(cluster.namesrv, client, tmp_path, make_topic)

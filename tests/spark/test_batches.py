@@ -32,11 +32,6 @@ pytestmark = pytest.mark.spark
 LINES = [f"line {number}" for number in range(400)]
 
 
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
-
-
 def await_true(condition: Callable[[], bool]) -> None:
     limit = time.monotonic() + LIMIT.total_seconds()
     while not condition():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace import serdes
-from headrace.client import Client, Message, Producer, PullConsumer
+from headrace.client import Message, Producer, PullConsumer
 from headrace.errors import (
     ConnectionFailedError,
     DeserializationError,
@@ -32,11 +31,6 @@ from tests.spark.pipelines import LIMIT, Rig, tumbling_counts, word_count
 pytestmark = pytest.mark.spark
 
 TEXT = ["to be or not to be", "that is the question", "To be is to do", "do be do be do"] * 25
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def words(lines: list[str]) -> Counter[str]:

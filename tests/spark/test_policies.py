@@ -5,14 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace import serdes
-from headrace.client import Client
 from headrace.errors import BatchTimeoutError, RollbackError
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
@@ -28,11 +26,6 @@ LINES = [f"line {number}" for number in range(40)]
 @pytest.fixture
 def cluster(embedded: Cluster) -> Cluster:
     return embedded
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def first_time(flag: Path) -> bool:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import TopologyTestDriver, serdes, tumbling
-from headrace.client import Admin, Client
+from headrace.client import Admin
 from headrace.spark import StreamJob, assert_same_on_spark
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
-from tests.clusters import Cluster
 from tests.runtime import test_through as in_driver
 from tests.runtime.windowing import Event
 from tests.spark.pipelines import LIMIT, Rig
@@ -23,11 +20,6 @@ from tests.spark.pipelines import LIMIT, Rig
 pytestmark = pytest.mark.spark
 
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-def rig(cluster: Cluster, client: Client, make_topic: Callable[..., str], tmp_path: Path) -> Rig:
-    return Rig(cluster.namesrv, client, tmp_path, make_topic)
 
 
 def sums(events: str, results: str) -> Topology:

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.errors import BatchTimeoutError, HeadraceError, JobFailedError
 from headrace.failpoints import failpoint
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.hangs import hanging_line, read_traces
 from headrace.runtime.sources.starts import starting_offsets
 from headrace.runtime.state.checks import settled_record

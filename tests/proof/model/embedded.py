@@ -135,8 +135,8 @@ class EmbeddedModel:
             return f"readers see the records {records}: one is lost, doubled or out of order"
         if after.output != after.last.state:
             return (
-                f"readers see {_told(after.output)}, the committed state holds"
-                f" {_told(after.last.state)}"
+                f"readers see {told_items(after.output)}, the committed state holds"
+                f" {told_items(after.last.state)}"
             )
         if len(records) != after.last.end:
             return f"readers see {len(records)} records, offset {after.last.end} is committed"
@@ -344,5 +344,5 @@ def _gone(world: World, driver: Driver) -> World:
     return world._replace(drivers=rest or (Driver(3 - driver.name),))
 
 
-def _told(items: Items) -> str:
+def told_items(items: Items) -> str:
     return "[" + ", ".join(f"{item} by {mark}" for item, mark in items) + "]"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.proof.model.commit_log import Judged, Record, judge
-from tests.proof.model.embedded import Item, Items, Mark
+from tests.proof.model.embedded import Item, Items, Mark, told_items
 from tests.proof.model.rocketmq_world import (
     Driver,
     Message,
@@ -21,7 +21,6 @@ from tests.proof.model.rocketmq_world import (
     gone,
     put,
     send,
-    told_items,
 )
 
 

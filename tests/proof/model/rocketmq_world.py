@@ -106,7 +106,3 @@ def gone(world: World, driver: Driver) -> World:
 
 def committed_items(world: World) -> Items:
     return tuple(item for items in world.outputs for item in items)
-
-
-def told_items(items: Items) -> str:
-    return "[" + ", ".join(f"{item} by {mark}" for item, mark in items) + "]"

@@ -84,18 +84,8 @@ def fencing(evidence: Evidence) -> Iterator[str]:
 
 def callback_order(evidence: Evidence) -> Iterator[str]:
     """I9: each task's callbacks come in the order of R18."""
-    calls = [
-        automaton.Call(
-            call.name,
-            call.batch,
-            task=(call.component, call.task),
-            instance=f"{call.process}-{call.instance}",
-            time=call.time,
-        )
-        for call in evidence.calls
-    ]
     last = evidence.commits[-1].batch if evidence.commits else 0
-    yield from (f"I9: {problem}" for problem in automaton.judge(calls, last))
+    yield from (f"I9: {problem}" for problem in automaton.judge(evidence.calls, last))
 
 
 #: By the names that the file gives them; I8 is the time limit of the run.

@@ -17,7 +17,8 @@ from headrace.runtime import MemoryStore
 from headrace.runtime.bolts.states import TaskStates
 from headrace.runtime.state.topic import StateTopicReader
 from headrace.topology import Operator, Spout, StatefulBoltNode, Topology
-from tests.transactions.cases.hooks import Call, traces
+from tests.transactions.automaton import Call
+from tests.transactions.cases.hooks import traces
 from tests.transactions.cases.workloads import Workload
 
 __all__ = ["Evidence", "collect", "committed_results", "read_history"]

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.transactions import COMMIT_FAIL
+from tests.transactions.automaton import Call
 
 __all__ = [
     "FLAW",
     "VARIABLE",
-    "Call",
     "Fault",
     "FaultError",
     "arm",
@@ -174,8 +174,15 @@ def _note(component: Any, name: str, given: tuple[Any, ...]) -> None:
         return
     number, *where = component.__dict__["_task"]
     batch = getattr(given[0], "batch_id", None) if given else None
-    state = repr(given[0]) if name in ("init_state", "roll_back") else None
-    line = json.dumps([time.time_ns(), os.getpid(), number, *where, name, batch, state])
+    line = json.dumps(
+        {
+            "name": name,
+            "batch": batch,
+            "task": where,
+            "instance": f"{os.getpid()}-{number}",
+            "time": time.time_ns(),
+        }
+    )
     file = os.open(Path(folder) / "trace", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(file, line.encode() + b"\n")
@@ -183,22 +190,9 @@ def _note(component: Any, name: str, given: tuple[Any, ...]) -> None:
         os.close(file)
 
 
-@dataclass(frozen=True)
-class Call:
-    """One callback of one task."""
-
-    time: int
-    process: int
-    instance: int
-    component: str
-    task: int
-    name: str
-    batch: int | None
-    state: str | None
-
-
 def traces(folder: Path) -> Iterator[Call]:
     """Give the callbacks of all tasks, in the order in which they began."""
     path = folder / "trace"
     for line in path.read_text().splitlines() if path.exists() else ():
-        yield Call(*json.loads(line))
+        told = json.loads(line)
+        yield Call(**{**told, "task": tuple(told["task"])})

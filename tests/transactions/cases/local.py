@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from headrace.errors import FencedError, HeadraceError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.supervision import RetryPolicy, Standing, after_failure
 from headrace.settings import JobSettings
 from headrace.spark.transactions import settings_of

@@ -26,9 +26,10 @@ import pyarrow as pa
 from headrace.client import Admin, Client, Producer
 from headrace.failpoints import ENVIRONMENT_VARIABLE
 from headrace.topology import Topology
+from tests.transactions.automaton import Call
 from tests.transactions.cases import local, program
 from tests.transactions.cases.evidence import Evidence, collect, read_history
-from tests.transactions.cases.hooks import FLAW, VARIABLE, Call, traces
+from tests.transactions.cases.hooks import FLAW, VARIABLE, traces
 from tests.transactions.cases.workloads import BATCH, WORKLOADS, Workload
 
 __all__ = ["On", "Process", "Rig"]

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.client import Admin
 from headrace.errors import FencedError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.topic import CommitTopic
 from headrace.runtime.commit.lease import Lease

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.client import MessageQueue
 from headrace.errors import ConfigurationError, OffsetExpiredError, StateError, TopicNotFoundError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.steps import StateStep
 from headrace.topology.names import commit_topic

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client import Admin, JobStanding
 from headrace.errors import StateError, TopicNotFoundError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.jobs.journal import staged_in_journal
 from headrace.runtime.state.home import StateHome

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from headrace.errors import StateError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.rescaling import layout_of
 from headrace.runtime.state.steps import StateStep

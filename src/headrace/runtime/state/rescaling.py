@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client import Admin
 from headrace.errors import ConfigurationError, StateError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state.steps import StateStep

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import TopicNotFoundError
-from headrace.runtime.commit.journal.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.steps import StateStep
 from headrace.topology.names import commit_topic

@@ -23,6 +23,9 @@ SLOT_BYTES = 24
 _LOAD = 0.78
 #: Share of the slots that may be filled when the estimate was too low.
 _MAX_LOAD = 0.9
+#: What each step is longer than the one before (2³² by the golden ratio): steps of one length
+#: can come back to the same few slots for ever.
+_STEP_GROWTH = np.uint64(0x9E37_79B1)
 #: A key that finds no place in so many slots has to wait for the next round.
 _MAX_PROBES = 200
 _BATCH = 8192
@@ -189,7 +192,7 @@ class OffsetMap:
             free[left[empty]] = slots[empty]
             go_on = np.flatnonzero(~(here | empty))
             left, high, low = left[go_on], high[go_on], low[go_on]
-            step = step[go_on]
+            step = step[go_on] + _STEP_GROWTH
             at = (at[go_on] + step) & np.uint64(0xFFFF_FFFF)
         return places, free
 
