@@ -76,7 +76,7 @@ def test_b15_digests_that_crowd_one_place_cost_no_more_than_others() -> None:
     for _ in range(300):
         offsets = OffsetMap(slots_for(3000, 1 << 20))
         assert offsets.add(crowd) == 3000
-    assert offsets.latest(crowd).tolist() == list(range(3000))
+        assert offsets.latest(crowd).tolist() == list(range(3000))
 
 
 @pytest.mark.parametrize("high", [0, 1, 1 << 63, (1 << 64) - 1])
