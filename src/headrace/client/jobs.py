@@ -195,8 +195,8 @@ class AsyncJobs:
         except RequestNotSupportedError as error:
             raise RequestNotSupportedError(
                 f"broker {broker!r} does not know the requests that commit a batch as one unit",
-                hint="this needs the broker of `headrace broker`; on Apache RocketMQ a job's "
-                "results are exact only while nothing fails",
+                hint="only the broker of `headrace broker` does; on Apache RocketMQ a StreamJob "
+                "commits by its journal topic, and does so by itself",
             ) from error
 
     async def _broker(self) -> str:
