@@ -23,7 +23,7 @@ def embedded(*options: str) -> Iterator[tuple[str, Path]]:
     """Start an embedded broker; give its address and a folder, both gone afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
-        spawn_broker(Path(folder) / "broker", 0, options=options, ends_with_me=True) as broker,
+        spawn_broker(Path(folder) / "broker", 0, options=options) as broker,
     ):
         yield broker.address, Path(folder)
 

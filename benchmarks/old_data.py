@@ -55,12 +55,12 @@ def _timed(
     """
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         data = Path(folder) / "broker"
-        with spawn_broker(data, 0, ends_with_me=True) as broker, Client(broker.address) as client:
+        with spawn_broker(data, 0) as broker, Client(broker.address) as client:
             Admin(client).create_topic(_TOPIC, queues=QUEUES)
             spread(client, _TOPIC, _bodies(messages, size))
         for _ in range(plan.runs):
             with (
-                spawn_broker(data, 0, ends_with_me=True) as broker,
+                spawn_broker(data, 0) as broker,
                 Client(broker.address) as client,
             ):
                 yield _pull_all(client, measure)

@@ -101,7 +101,7 @@ def embedded_broker(
     deadline = time.monotonic() + patience.total_seconds()
     while (found := running_broker(data_dir)) is None:
         try:
-            broker = spawn_broker(broker_folder(data_dir), 0, ends_with_me=True)
+            broker = spawn_broker(broker_folder(data_dir), 0)
         except StoreLockedError:
             if time.monotonic() > deadline:
                 raise

@@ -57,7 +57,6 @@ class Broker:
             data,
             options=options,
             environment=self._environment,
-            ends_with_me=True,
             patience=_PATIENCE,
         )
         if not self._environment.get(ENVIRONMENT_VARIABLE, "").startswith("folder:"):
@@ -92,7 +91,6 @@ class Broker:
             int(self.address.rpartition(":")[2]),
             options=self._options,
             environment=self._environment,
-            ends_with_me=True,
             patience=_PATIENCE,
         )
 

@@ -188,10 +188,11 @@ def spawn_broker(
     *,
     options: Sequence[str] = (),
     environment: dict[str, str] | None = None,
-    ends_with_me: bool = False,
     patience: timedelta = timedelta(seconds=60),
 ) -> BrokerProcess:
     """Start a broker in a process of its own and wait until it takes connections.
+
+    It stops when this process is gone, also if that was killed.
 
     Parameters
     ----------
@@ -201,8 +202,6 @@ def spawn_broker(
         Further options of ``python -m headrace.broker``.
     environment
         Variables to set for the process, on top of this one's.
-    ends_with_me
-        Whether the broker stops when this process is gone, also if it was killed.
     patience
         How long the start may take; recovery after a crash is part of it.
 
@@ -215,16 +214,15 @@ def spawn_broker(
     StoreError
         When the store cannot be opened, or the broker did not start.
     """
-    command = [sys.executable, "-m", "headrace.broker", "--data", str(data), "--port", str(port)]
-    if ends_with_me:
-        command.append("--until-eof")
+    command = [sys.executable, "-m", "headrace.broker", "--until-eof"]
+    command += ["--data", str(data), "--port", str(port)]
     data.mkdir(parents=True, exist_ok=True)
     log = data / "broker.log"
     with log.open("ab") as errors:
         begin = errors.tell()
         process = subprocess.Popen(
             [*command, *options],
-            stdin=subprocess.PIPE if ends_with_me else subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             # Ctrl-C in a terminal goes to the whole group: the job must end before its broker.
             start_new_session=True,
             stdout=subprocess.PIPE,
