@@ -124,7 +124,7 @@ class LoopThread:
 
 
 _current: LoopThread | None = None
-_provide: Callable[[], Caller] | None = None
+_provide: Callable[[], Caller | None] | None = None
 _starting = threading.Lock()
 # Loops of a parent process: finalising one would unregister the parent's own descriptors from the
 # epoll set that both processes share.
@@ -132,8 +132,8 @@ _inherited: list[LoopThread] = []
 
 
 @contextmanager
-def called_by(provide: Callable[[], Caller]) -> Iterator[None]:
-    """Let all blocking calls of this process be run by what ``provide`` gives at each call.
+def called_by(provide: Callable[[], Caller | None]) -> Iterator[None]:
+    """Let blocking calls of this process be run by what ``provide`` gives at each; None: as ever.
 
     For simulations: one thread, a clock of its own, connections in memory.
     """
@@ -148,8 +148,9 @@ def called_by(provide: Callable[[], Caller]) -> Iterator[None]:
 def loop_thread() -> Caller:
     """The loop of this process, started at the first call."""
     global _current
-    if _provide is not None:
-        return _provide()
+    given = None if _provide is None else _provide()
+    if given is not None:
+        return given
     current = _current
     if current is not None and current.pid == os.getpid():
         return current

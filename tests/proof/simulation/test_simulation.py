@@ -6,16 +6,19 @@ runs more.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from headrace.client import Client, ClientSettings
+from headrace.errors import ConnectionFailedError
 from tests.proof.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant
 from tests.proof.simulation.simulation import simulate
-
-#: The suite runs these in a process of their own (tests/proof/test_simulation_alone.py).
-pytestmark = pytest.mark.soak
 
 SEEDS, SHARES = 1000, 8
 EACH = SEEDS // SHARES
@@ -75,6 +78,33 @@ def test_a_seed_has_one_story(tmp_path: Path) -> None:
     assert stories[:2] == stories[2:]
     again = [simulate(5, tmp_path / "job", embedded=False).log for _ in range(2)]
     assert again[0] == again[1]
+
+
+def test_other_threads_of_the_process_live_in_their_own_time(tmp_path: Path) -> None:
+    alone = [simulate(5, tmp_path / "job", embedded=kind).log for kind in (True, False)]
+    over, began = threading.Event(), time.monotonic()
+    turns: list[float] = []
+
+    def live() -> None:
+        with Client(
+            "127.0.0.1:1", ClientSettings(connect_timeout=timedelta(seconds=0.01))
+        ) as client:
+            while not over.wait(0.001):
+                time.sleep(0.001)
+                with suppress(ConnectionFailedError):
+                    client.brokers()
+                turns.append(time.monotonic())
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        beside = [simulate(5, tmp_path / "job", embedded=kind).log for kind in (True, False)]
+    finally:
+        over.set()
+        thread.join()
+    assert beside == alone
+    assert turns == sorted(turns)
+    assert began < turns[0]
 
 
 def test_a_story_names_its_seed(tmp_path: Path) -> None:

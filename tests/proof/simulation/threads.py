@@ -63,6 +63,8 @@ def threads_of(world: World) -> Iterator[None]:
 
         world.at(world.now + lease._renewal, renew)
 
+    really_wait = threading.Event.wait
+
     def wait(event: threading.Event, timeout: float | None = None) -> bool:
         if not event.is_set():
             assert timeout is not None, "nobody else would ever set it"
@@ -70,7 +72,8 @@ def threads_of(world: World) -> Iterator[None]:
         return event.is_set()
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(threading.Event, "wait", wait))
+        mine = world.only_here(wait, really_wait)
+        stack.enter_context(patch.object(threading.Event, "wait", mine))
         stack.enter_context(patch.object(publishing, "ThreadPoolExecutor", InlinePool))
         stack.enter_context(patch.object(Lease, "keep", keep))
         yield

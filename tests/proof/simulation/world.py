@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
@@ -132,6 +133,21 @@ class World:
         self.log: list[str] = []
         self._events: list[_Event] = []
         self._number = 0
+        self._thread = threading.get_ident()
+
+    def only_here(
+        self, simulated: Callable[..., Any], real: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Give what is simulated in the thread of this world, and real in all others.
+
+        Other tests leave threads behind, such as those of clients that nobody has closed.
+        """
+
+        def call(*given: Any) -> Any:
+            here = threading.get_ident() == self._thread
+            return simulated(*given) if here else real(*given)
+
+        return call
 
     def tell(self, line: str) -> None:
         """Write into the story of this world."""
@@ -193,7 +209,9 @@ class World:
         finally:
             self.current = before
 
-    def _caller(self) -> Process:
+    def _caller(self) -> Process | None:
+        if threading.get_ident() != self._thread:
+            return None
         assert self.current is not None, "blocking calls are made inside of a process"
         return self.current
 
@@ -208,9 +226,7 @@ class World:
 
     @contextmanager
     def running(self, seed: int) -> Iterator[None]:
-        """Let the clocks of this process be those of the world."""
-        state = random.getstate()
-        random.seed(seed)
+        """Let the clocks of this thread be those of the world."""
         logging.disable(logging.ERROR)
         with ExitStack() as stack:
             stack.enter_context(called_by(self._caller))
@@ -222,11 +238,14 @@ class World:
                 "sleep": self._sleep,
             }
             for name, clock in clocks.items():
-                stack.enter_context(patch.object(time, name, clock))
+                mine = self.only_here(clock, getattr(time, name))
+                stack.enter_context(patch.object(time, name, mine))
+            pauses = random.Random(seed)
+            mine = self.only_here(pauses.uniform, random.uniform)
+            stack.enter_context(patch.object(random, "uniform", mine))
             try:
                 yield
             finally:
-                random.setstate(state)
                 logging.disable(logging.NOTSET)
 
 
