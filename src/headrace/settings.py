@@ -16,10 +16,20 @@ from typing import Any, Literal, get_args, get_type_hints
 from headrace._setting import PREFIX, describe_default, environment_values, setting, validate
 from headrace.errors import SettingsError
 
-__all__ = ["Guarantee", "JobSettings", "OnExpiredOffset", "StartPosition", "settings_page"]
+__all__ = [
+    "Guarantee",
+    "Isolation",
+    "JobSettings",
+    "OnExpiredOffset",
+    "StartPosition",
+    "settings_page",
+]
 
 Guarantee = Literal["exactly_once", "at_least_once"]
 """What holds for each record after failures."""
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+"""What a job reads of what other jobs write."""
 
 StartPosition = Literal["first", "latest"]
 """Where a job starts that has never run."""
@@ -96,6 +106,13 @@ class JobSettings:
     guarantee: Guarantee = setting(
         "exactly_once",
         doc="What holds after failures: every result once, or at least once.",
+    )
+    isolation: Isolation | None = setting(
+        None,
+        doc="On RocketMQ: whether sources give what other jobs write once it is committed and each "
+        "message once, or all that lies in their topics. An embedded broker shows nothing else.",
+        unit="`read_committed` or `read_uncommitted`",
+        shown="read_committed where the guarantee is exactly_once",
     )
     max_records_per_batch: int = setting(
         100_000,

@@ -275,7 +275,8 @@ class CommittedReading:
             raise TopicNotFoundError(
                 f"messages of job {job!r} cannot be told from uncommitted ones: its commit topic"
                 f" {topic!r} is gone",
-                hint="read without committed (--committed) to get all messages as they are",
+                hint="read without committed (--committed), or let a job read so by"
+                " isolation='read_uncommitted', to get all messages as they are",
             ) from error
         result = await self._pull(queue, 0, _NO_WAIT)
         return _Commits(queue, max(result.min_offset, result.max_offset - _NEWEST))

@@ -102,6 +102,22 @@ class JobPlan:
         """Whether topics that the job writes never show what was not committed."""
         return self.embedded and self.settings.guarantee == "exactly_once"
 
+    def reads_committed(self, topic: str) -> bool:
+        """Whether messages of a topic must be told from what is not committed, or there twice.
+
+        What the job writes for itself it reads as exactly as it writes it.
+        """
+        if self.embedded:
+            return False
+        exact = self.settings.guarantee == "exactly_once"
+        if any(
+            sink.topic == topic for sink in (*self.topology.throughs, *self.topology.batch_sinks)
+        ):
+            return exact
+        if self.settings.isolation is None:
+            return exact
+        return self.settings.isolation == "read_committed"
+
     @property
     def stages(self) -> StagePlan:
         """The topology, cut at every shuffle."""
@@ -177,6 +193,14 @@ class JobConnection:
         parsed = [MessageQueue.parse(queue) for queue in queues]
         found = self.consumer.offsets_for_time(parsed, moment)
         return {queue.name: offset for queue, offset in found.items()}
+
+    def reader(self, topic: str) -> PullConsumer:
+        """Give what reads the messages of a topic that the job's records are made of."""
+        return self._committed if self.plan.reads_committed(topic) else self.consumer
+
+    @cached_property
+    def _committed(self) -> PullConsumer:
+        return PullConsumer(self.client, self.plan.job, committed=True)
 
     @cached_property
     def _patterns(self) -> PatternTopics:

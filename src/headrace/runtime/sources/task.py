@@ -58,7 +58,7 @@ def run_source(
         forwards_headers=job.plan.forwards_headers,
     )
     try:
-        for run in _read(job.consumer, split.ranges):
+        for run in _read(job.reader, split.ranges):
             finder.run = run
             feed.take(run)
         blocks = list(task.finish(split.of, split.ends))
@@ -146,7 +146,7 @@ def _reader(source: Source, task: Task, *, forwards_headers: bool) -> SourceRead
     return SourceReader(source, task, forwards_headers=forwards_headers)
 
 
-def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[Run]:
+def _read(reader: Callable[[str], PullConsumer], ranges: Iterable[QueueRange]) -> Iterator[Run]:
     """Give the messages of the ranges by topic, in runs that are in the order of the log."""
     by_topic: dict[str, list[tuple[int, QueueRange]]] = defaultdict(list)
     for number, part in enumerate(ranges):
@@ -155,6 +155,7 @@ def _read(consumer: PullConsumer, ranges: Iterable[QueueRange]) -> Iterator[Run]
         run: list[MessageColumns] = []
         numbers: list[int] = []
         size = volume = 0
+        consumer = reader(topic)
         for number, part in parts:
             queue = MessageQueue.parse(part.queue)
             for result in consumer.blocks(queue, part.begin, part.end, max_bytes=_PULL_BYTES):

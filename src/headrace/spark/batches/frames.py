@@ -111,7 +111,7 @@ def _reader(handle: PlanHandle, operator: str, parts: list[Cut]) -> Read:
         assert isinstance(sink, BatchSink)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for messages in read_cut(job.consumer, parts[number]):
+                for messages in read_cut(job.reader(sink.topic), parts[number]):
                     yield batch_table(sink, messages)
         end_of_task()
 

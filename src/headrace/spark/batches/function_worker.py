@@ -35,7 +35,7 @@ def run(job: JobConnection, sink: ForEachBatch, cut: Cut) -> None:
     HeadraceError
         The records could not be read.
     """
-    messages = list(read_cut(job.consumer, cut))
+    messages = list(read_cut(job.reader(sink.topic), cut))
     if not messages:
         return
     token = BatchToken(job.plan.job, cut.batch)

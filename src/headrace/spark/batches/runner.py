@@ -18,7 +18,6 @@ from headrace.errors import HeadraceError, OffsetExpiredError, StateError
 from headrace.failpoints import failpoint
 from headrace.runtime.batches.cutting import Cutter
 from headrace.runtime.batches.positions import Position, Positions
-from headrace.runtime.state.home import StateHome
 from headrace.spark.batches.status import BatchSinkStatistics
 
 if TYPE_CHECKING:
@@ -68,8 +67,10 @@ class BatchRunner:
         self._call = call
         self._positions = Positions(job.client, job.plan.job, sink)
         # Of its own: the job's are used by another thread.
-        self._transactions = StateHome.of(job.plan.job, job.client).transactions
-        self._consumer = PullConsumer(job.client, self._positions.group)
+        self._transactions = job.plan.make_transactions(job)
+        self._consumer = PullConsumer(
+            job.client, self._positions.group, committed=job.plan.reads_committed(sink.topic)
+        )
         self._cutter = Cutter(self._consumer, exact=job.plan.shows_commits_only)
         self._begins: dict[str, int] = {}
         self._wanted = self._through = self._handed_over = self._failures = 0
