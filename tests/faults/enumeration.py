@@ -29,8 +29,9 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.commit.drivers import DriverName
 from tests.faults.broker import Broker, running_broker
 from tests.faults.local_driver import LocalDriver
-from tests.faults.proof_checks import Checkers, Follower
 from tests.faults.proof_feeder import ProofFeeder, Sent, make_topics
+from tests.faults.proof_followers import Follower
+from tests.faults.proof_fronts import Checkers
 from tests.faults.proof_pipeline import QUEUES, Names, proof
 
 BATCH_SIZE = 60

@@ -40,10 +40,11 @@ _WORKERS = {"pyspark.worker", "pyspark.sql.streaming.python_streaming_source_run
 _FENCED = ("was taken over", "Another driver runs this job now")
 
 
-def seeded() -> random.Random:
-    """Chance that can be had again: its seed is printed, and FAULTS_SEED sets it."""
+def seeded(test: str = "") -> random.Random:
+    """Chance that can be had again: its seed is printed, and how to run a long test with it."""
     seed = int(os.environ.get("FAULTS_SEED") or random.randrange(1 << 32))
-    print(f"FAULTS_SEED={seed}", flush=True)
+    again = f"; again: make soak FAULTS_SEED={seed} ARGS=\"'{test}'\"" if test else ""
+    print(f"FAULTS_SEED={seed}{again}", flush=True)
     return random.Random(seed)
 
 

@@ -18,9 +18,9 @@ from headrace.runtime.commit.drivers import DriverName
 from tests.faults.broker import Broker
 from tests.faults.harness import await_true
 from tests.faults.local_driver import LocalDriver
-from tests.faults.proof_checks import Checkers
 from tests.faults.proof_feeder import Sent
-from tests.faults.proof_pipeline import Names, proof
+from tests.faults.proof_fronts import Checkers, Front, job_of
+from tests.faults.proof_pipeline import Names
 
 _BATCH_SIZE = 120
 _IDLE = 0.02
@@ -30,12 +30,12 @@ _STILL = 2.0
 _FENCED, _TRY_AGAIN = 3, 4
 
 
-def drive_on(namesrv: str, folder: Path, names: Names) -> None:
+def drive_on(namesrv: str, folder: Path, names: Names, front: Front) -> None:
     """Be a driver until another one takes over, or a failure that a new driver may mend."""
-    name = str(DriverName.here())
+    name, job = str(DriverName.here()), job_of(names, front)
     try:
         with LocalDriver(
-            namesrv, folder, _BATCH_SIZE, job=proof(names), name=name, request_timeout=_REQUEST
+            namesrv, folder, _BATCH_SIZE, job=job, name=name, request_timeout=_REQUEST
         ) as driver:
             while True:
                 if not driver.catch_up():
@@ -56,6 +56,7 @@ class LocalRun:
     folder: Path
     names: Names
     checkers: Checkers
+    front: Front = "streams"
     drivers: list[BaseProcess] = field(default_factory=list)
     #: Drivers that gave up after a failure that may pass, and were started again.
     again: int = 0
@@ -67,7 +68,7 @@ class LocalRun:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", __name__])
         place = self.folder / f"machine-{self.machines}"
-        arguments = (self.broker.address, place, self.names)
+        arguments = (self.broker.address, place, self.names, self.front)
         driver = context.Process(target=drive_on, args=arguments, daemon=True)
         driver.start()
         self.drivers.append(driver)

@@ -5,29 +5,22 @@ Each looks at what is new since its last look, and lists what must not be.
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
-from zlib import crc32
+from typing import Protocol
 
 import msgspec
-import pyarrow as pa
 
-from headrace.client import Admin, Client, MessageQueue, PullConsumer
-from headrace.keys import decode_keys, key_from_properties
+from headrace.client import Admin, Client, MessageQueue
+from headrace.keys import key_from_properties
 from headrace.protocol.commit_log import CommitLog, Verdict
-from headrace.protocol.journal_tags import TAG, Tag, parse_tag
-from headrace.protocol.messages import StoredMessage
-from headrace.protocol.transactions import CommitRecord, StateSummary
-from headrace.runtime.state.store import decode_entries, encode_entries
-from headrace.runtime.state.values import reader
+from headrace.protocol.transactions import CommitRecord
+from headrace.topology import Topology
 from tests.faults.proof_feeder import Sent
-from tests.faults.proof_pipeline import CREDITS, DEBITS, Names, proof
+from tests.faults.proof_followers import Follower, StateFollower
+from tests.faults.proof_pipeline import CREDITS, DEBITS, Names
 from tests.faults.verification import history_problems
 
-_MODULUS = 1 << 64
 _SHOWN = 5
 
 
@@ -39,61 +32,6 @@ class Checker(Protocol):
 
     def finish(self, sent: Sent) -> list[str]:
         """List what is missing when the job has caught up with everything that was sent."""
-
-
-class Follower:
-    """Gives the messages of a topic that came since the last look, in order by queue.
-
-    On RocketMQ a batch has a tag on each message; those that repeat an earlier one are left out.
-    """
-
-    def __init__(self, client: Client, topic: str) -> None:
-        self.topic = topic
-        self._client = client
-        self._consumer = PullConsumer(client)
-        self._queues: list[MessageQueue] = []
-        self._next: Counter[MessageQueue] = Counter()
-        self._highest: dict[MessageQueue, Tag] = {}
-        #: Messages that were left out.
-        self.repeats = 0
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """All queues: they stay, also while a broker is away."""
-        if not self._queues:
-            self._queues = sorted(self._client.queues(self.topic))
-        return self._queues
-
-    def new(self) -> Iterator[StoredMessage]:
-        """Give all that is new."""
-        for queue in self.queues:
-            yield from self.until(queue)
-
-    def until(self, queue: MessageQueue, end: int | None = None) -> Iterator[StoredMessage]:
-        """Give what is new in one queue, or what of it is below an offset."""
-        end = self._consumer.end_offset(queue) if end is None else end
-        for result in self._consumer.blocks(queue, self._next[queue], end):
-            for message in result.messages():
-                if message.queue_offset >= end:
-                    continue
-                if self._repeats(queue, message):
-                    self.repeats += 1
-                else:
-                    yield message
-        self._next[queue] = max(end, self._next[queue])
-
-    def _repeats(self, queue: MessageQueue, message: StoredMessage) -> bool:
-        tag = tag_of(message)
-        if tag is None:
-            return False
-        highest = self._highest.setdefault(queue, tag)
-        self._highest[queue] = max(highest, tag)
-        return tag <= highest and highest is not tag
-
-
-def tag_of(message: StoredMessage) -> Tag | None:
-    """Read which message of which batch a message is, on RocketMQ."""
-    return parse_tag(message.properties.get(TAG))
 
 
 class SetChecker:
@@ -158,8 +96,7 @@ class BankChecker:
     against the count and the hash in the record.
     """
 
-    def __init__(self, client: Client, names: Names) -> None:
-        topology = proof(names)
+    def __init__(self, client: Client, names: Names, topology: Topology) -> None:
         self._embedded = Admin(client).is_headrace()
         self._log = CommitLog()
         #: Valid records of which, on RocketMQ, it is not known yet whether they are published.
@@ -168,7 +105,7 @@ class BankChecker:
         self._transfers = Follower(client, names.transfers)
         self._outputs = {op: Follower(client, topic) for op, topic in names.moved.items()}
         self._states = {
-            operator: _StateFollower(client, names, operator, by_tags=not self._embedded)
+            operator: StateFollower(client, topology, operator, by_tags=not self._embedded)
             for operator in (DEBITS, CREDITS)
         }
         self._expected: dict[str, Counter[str]] = {DEBITS: Counter(), CREDITS: Counter()}
@@ -195,7 +132,7 @@ class BankChecker:
         found = self.look() + self._checked(len(self._waiting))
         found += history_problems(self.history)
         for operator, wanted in ((DEBITS, sent.given), (CREDITS, sent.taken)):
-            if self._states[operator].totals() != wanted:
+            if self._states[operator].values() != wanted:
                 found.append(f"{operator} at the end are not those of the transfers that were sent")
             for message in self._outputs[operator].new():
                 account = key_from_properties(message.properties)
@@ -210,7 +147,7 @@ class BankChecker:
         totals = {}
         for operator, state in self._states.items():
             yield from (f"{where}: {what}" for what in state.advance(record))
-            totals[operator] = state.totals()
+            totals[operator] = state.values()
             if totals[operator] != self._expected[operator]:
                 yield f"{where}: {operator} are not what the transfers below its offsets give"
         given, taken = (sum(totals[operator].values()) for operator in (DEBITS, CREDITS))
@@ -227,137 +164,6 @@ class BankChecker:
                     self._expected[CREDITS][taker] += int(amount)
 
 
-class _StateFollower:
-    """The state of one operator as of one commit after the other."""
-
-    def __init__(self, client: Client, names: Names, operator: str, *, by_tags: bool) -> None:
-        topology = proof(names)
-        self._operator = operator
-        self._by_tags = by_tags
-        self._messages = Follower(client, topology.state_topics[operator])
-        self._read = reader(topology.operator(operator), {})
-        self._entries: dict[int, dict[bytes, bytes]] = defaultdict(dict)
-        #: What was read of batches that are not committed yet.
-        self._ahead: dict[int, list[StoredMessage]] = defaultdict(list)
-
-    def advance(self, record: CommitRecord) -> Iterator[str]:
-        """Go on to a commit; tell where the topic differs from what the commit says."""
-        for state in record.states:
-            if state.store != self._operator:
-                continue
-            for message in self._up_to(state, record.batch):
-                self._apply(state.partition, message)
-            found = self._entries[state.partition]
-            if (len(found), _checksum(found)) != (state.count, state.checksum):
-                yield f"{state.store}/{state.partition} differs from the count and hash in it"
-
-    def totals(self) -> Counter[str]:
-        """Give the value of every account."""
-        totals: Counter[str] = Counter()
-        for entries in self._entries.values():
-            for account, value in zip(decode_keys(list(entries)), entries.values(), strict=True):
-                totals[account] = self._read(value, "")
-        return totals
-
-    def _up_to(self, state: StateSummary, batch: int) -> list[StoredMessage]:
-        queue = self._messages.queues[state.partition]
-        if not self._by_tags:
-            return list(self._messages.until(queue, state.end_offset))
-        messages = self._ahead[state.partition] + list(self._messages.until(queue))
-        self._ahead[state.partition] = [each for each in messages if _batch(each) > batch]
-        return [each for each in messages if _batch(each) <= batch]
-
-    def _apply(self, partition: int, message: StoredMessage) -> None:
-        # Nothing here deletes: a sum stays.
-        (key,), (value,) = decode_entries(pa.array([message.body], pa.binary()))
-        self._entries[partition][key] = value
-
-
-def _batch(message: StoredMessage) -> int:
-    tag = tag_of(message)
-    assert tag is not None, f"a message without a tag in {message.topic}"
-    return tag.batch
-
-
-def _checksum(entries: Mapping[bytes, bytes]) -> int:
-    bodies = encode_entries(list(entries), list(entries.values())).to_pylist()
-    return sum(crc32(body) for body in bodies if body) % _MODULUS
-
-
 def _few(found: list[str]) -> list[str]:
     rest = len(found) - _SHOWN
     return [*found[:_SHOWN], f"and {rest} more"] if rest > 0 else found
-
-
-@dataclass
-class Checkers:
-    """All three, with a connection of their own."""
-
-    client: Client
-    set: SetChecker
-    sequence: SequenceChecker
-    bank: BankChecker
-
-    @classmethod
-    def of(cls, client: Client, names: Names) -> Self:
-        """Make the checkers of a job."""
-        return cls(
-            client,
-            SetChecker(client, names),
-            SequenceChecker(client, names),
-            BankChecker(client, names),
-        )
-
-    def by_name(self) -> dict[str, Checker]:
-        """Give each under its name."""
-        return {"set": self.set, "sequence": self.sequence, "bank": self.bank}
-
-    def repeats(self) -> int:
-        """Count results that are in their topic again: a sender that slept may leave some there."""
-        return self.set.results.repeats + self.sequence.results.repeats
-
-    def look(self) -> list[str]:
-        """List what is wrong with what is new."""
-        return _named({name: each.look() for name, each in self.by_name().items()})
-
-    def finish(self, sent: Sent) -> list[str]:
-        """List what is wrong when the job has caught up."""
-        return _named({name: each.finish(sent) for name, each in self.by_name().items()})
-
-
-def _named(found: Mapping[str, list[str]]) -> list[str]:
-    return [f"{name}: {problem}" for name, problems in found.items() for problem in problems]
-
-
-class Watch:
-    """Looks again and again from a thread of its own, until something is wrong."""
-
-    def __init__(self, checkers: Checkers) -> None:
-        self._checkers = checkers
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="proof-watch", daemon=True)
-        self._failure: Any = None
-        self.looks = 0
-        #: What was found; nothing is looked at after that.
-        self.problems: list[str] = []
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop looking, if it ever began; raises what a look met or found."""
-        self._over.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-        assert self.problems == []
-
-    def _run(self) -> None:
-        try:
-            while not self.problems and not self._over.wait(0.5):
-                self.problems = self._checkers.look()
-                self.looks += 1
-        except Exception as error:
-            self._failure = error

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.client import Client
-from tests.faults import proof_pipeline
 from tests.faults.harness import PATIENT, Brokers, KillTest, kill_test
-from tests.faults.proof_checks import Checkers, Watch
 from tests.faults.proof_feeder import ProofFeeder, make_topics
-from tests.faults.proof_pipeline import Names, proof
+from tests.faults.proof_fronts import Checkers, Front, Watch, job_of, program_of
+from tests.faults.proof_pipeline import Names
 from tests.faults.strikes import PATIENCE_SECONDS, Strike, Survived
 
 NAMES = Names("proof")
@@ -71,6 +70,7 @@ def proof_job(
     options: Mapping[str, str],
     environment: Mapping[str, str],
     failpoints: str = "",
+    front: Front = "streams",
 ) -> Iterator[Scene]:
     """The proof job with its first driver; feeder and checkers wait for :meth:`Scene.begin`."""
     with (
@@ -79,15 +79,15 @@ def proof_job(
         kill_test(
             folder,
             broker,
-            job=proof(NAMES),
-            program=Path(str(proof_pipeline.__file__)),
+            job=job_of(NAMES, front),
+            program=program_of(front),
             options={**_JOB, **options},
             environment={"PROOF_JOB": NAMES.job, **environment},
             failpoints=failpoints,
         ) as run,
     ):
         make_topics(client, NAMES)
-        checkers = Checkers.of(client, NAMES)
+        checkers = Checkers.of(client, NAMES, front)
         scene = Scene(
             run, ProofFeeder(broker.address, NAMES), checkers, Watch(checkers), Survived()
         )

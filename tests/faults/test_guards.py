@@ -171,6 +171,7 @@ def die_in_the_middle_of_a_commit(scene: Scene) -> None:
     driver.commit(driver.process())
     # Its opens and its first commit are units, too: the failpoint counts them.
     commit_under_a_dying_broker(driver, scene.broker)
+    driver.catch_up()
 
 
 MIDDLE_OF_SECOND_COMMIT = "store.unit.middle=kill:3"

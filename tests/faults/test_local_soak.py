@@ -17,27 +17,29 @@ from headrace.client import Admin, Client
 from tests.faults.broker import running_broker
 from tests.faults.harness import PATIENT, await_true, seeded
 from tests.faults.local_run import LocalRun
-from tests.faults.proof_checks import Checkers
 from tests.faults.proof_feeder import ProofFeeder, make_topics
-from tests.faults.proof_pipeline import Names, proof
+from tests.faults.proof_fronts import Checkers, Front, job_of
+from tests.faults.proof_pipeline import Names
 from tests.faults.strikes import Survived
 
 NAMES = Names("proof")
 MINUTES = float(os.environ.get("MINUTES", "10"))
+FRONTS = pytest.mark.parametrize("front", ["streams", "bolts"])
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[LocalRun, ProofFeeder]]:
+def running(folder: Path, front: Front) -> Iterator[tuple[LocalRun, ProofFeeder]]:
     """A job that runs, and what feeds it."""
     with (
         running_broker(folder / "broker") as broker,
         Client(broker.address, PATIENT) as client,
     ):
         make_topics(client, NAMES)
-        run = LocalRun(broker, folder, NAMES, Checkers.of(client, NAMES))
+        run = LocalRun(broker, folder, NAMES, Checkers.of(client, NAMES, front), front)
         feeder = ProofFeeder(broker.address, NAMES)
         run.start()
-        own = {*proof(NAMES).state_topics.values(), proof(NAMES).commit_topic}
+        job = job_of(NAMES, front)
+        own = {*job.state_topics.values(), job.commit_topic}
         await_true("the topics of the job", lambda: own <= set(Admin(client).topics()))
         feeder.start()
         try:
@@ -55,10 +57,10 @@ def strike(run: LocalRun, chance: random.Random, strikes: Counter[str]) -> None:
     run.await_commits()
 
 
-def survive(folder: Path, enough: Iterator[bool]) -> Survived:
+def survive(folder: Path, front: Front, chance: random.Random, enough: Iterator[bool]) -> Survived:
     """Strike until it is enough, let the job catch up, and look at everything."""
-    chance, begin, survived = seeded(), time.monotonic(), Survived()
-    with running(folder) as (run, feeder):
+    begin, survived = time.monotonic(), Survived()
+    with running(folder, front) as (run, feeder):
         run.await_commits()
         while not next(enough):
             strike(run, chance, survived.strikes)
@@ -75,13 +77,19 @@ def survive(folder: Path, enough: Iterator[bool]) -> Survived:
     return survived
 
 
-def test_ten_random_strikes_leave_every_result_once(tmp_path: Path) -> None:
-    survived = survive(tmp_path, (number == 10 for number in itertools.count()))
+@FRONTS
+def test_ten_random_strikes_leave_every_result_once(tmp_path: Path, front: Front) -> None:
+    enough = (number == 10 for number in itertools.count())
+    survived = survive(tmp_path, front, seeded(), enough)
     assert survived.strikes.total() == 10
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_minutes_of_random_strikes_leave_every_result_once(tmp_path: Path) -> None:
+@FRONTS
+def test_minutes_of_random_strikes_leave_every_result_once(
+    tmp_path: Path, request: pytest.FixtureRequest, front: Front
+) -> None:
     end = time.monotonic() + 60 * MINUTES
-    assert survive(tmp_path, (time.monotonic() > end for _ in itertools.count())).strikes
+    enough = (time.monotonic() > end for _ in itertools.count())
+    assert survive(tmp_path, front, seeded(request.node.nodeid), enough).strikes

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests.faults.broker import running_broker
 from tests.faults.harness import Brokers, seeded
+from tests.faults.proof_fronts import Front
 from tests.faults.proof_job import proof_job
 from tests.faults.rocket_brokers import LEASE_SECONDS, running_rocket_brokers
 from tests.faults.strikes import (
@@ -32,6 +34,7 @@ _SPARK = {
 }
 
 
+@pytest.mark.parametrize("front", get_args(Front))
 @pytest.mark.parametrize(
     ("brokers", "options", "spark", "strikes"),
     [
@@ -49,14 +52,16 @@ _SPARK = {
 )
 def test_whatever_dies_or_stands_still_every_result_is_there_once(
     tmp_path: Path,
+    request: pytest.FixtureRequest,
+    front: Front,
     brokers: Callable[[Path], AbstractContextManager[Brokers]],
     options: Mapping[str, str],
     spark: Mapping[str, str],
     strikes: Mapping[str, Strike],
 ) -> None:
-    chance = seeded()
+    chance = seeded(request.node.nodeid)
     begin = time.monotonic()
-    with proof_job(tmp_path, brokers(tmp_path / "broker"), options, spark) as scene:
+    with proof_job(tmp_path, brokers(tmp_path / "broker"), options, spark, front=front) as scene:
         scene.begin()
         while time.monotonic() < begin + 60 * MINUTES:
             kind = chance.choice(sorted(strikes))
