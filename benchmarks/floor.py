@@ -247,6 +247,10 @@ class _NoTransactions:
         del record
         return True
 
+    @property
+    def waiting(self) -> None:
+        return None
+
     def give_up(self) -> None:
         pass
 

@@ -146,6 +146,13 @@ class JobSettings:
         unit="tries",
         minimum=0,
     )
+    driver_timeout: timedelta = setting(
+        timedelta(seconds=60),
+        doc="How long a driver may give no sign of life before `headrace run` kills it and starts "
+        "another one.",
+        unit="duration",
+        minimum=timedelta(seconds=5),
+    )
     poison: str = setting(
         "fail",
         doc="What becomes of records that an operator without `on_error` cannot handle: stop the "

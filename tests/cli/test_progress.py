@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import pytest
 
 from headrace.cli import progress as progress_module
 from headrace.cli import restoring
 from headrace.cli.progress import line_of, shown
+from headrace.runtime.commit.lease import LeaseWait
 
 
 @dataclass
@@ -20,6 +22,9 @@ class Progress:
     records_per_second: float = 412_345.6
     restored: int = 0
     to_restore: int = 0
+    groups: int = 1
+    failed: int = 0
+    waiting: LeaseWait | None = None
 
 
 def test_state_is_one_line() -> None:
@@ -30,6 +35,31 @@ def test_state_is_one_line() -> None:
 
 def test_unknown_lag_is_called_so() -> None:
     assert line_of(Progress(lag=None)).endswith("lag unknown")
+
+
+def test_groups_are_one_line() -> None:
+    begin = "2 groups · 17 batches · 1,204,000 in · 88,123 out · "
+    assert line_of(Progress(groups=2)).startswith(begin)
+    failed = "3 groups (1 failed) · 17 batches · "
+    assert line_of(Progress(groups=3, failed=1)).startswith(failed)
+
+
+SINCE = datetime(2026, 11, 21, 16, 19, 31).astimezone()
+DRIVER = "laptop:4711@5f1c/4026531836/88/1a2b"
+
+
+def test_wait_for_a_driver_that_runs_says_whose_end_it_waits_for() -> None:
+    wait = LeaseWait(driver=DRIVER, since=SINCE, until=None)
+    assert line_of(Progress(waiting=wait)) == (
+        "laptop:4711 runs this job, or has its lease · waiting for its end since 16:19:31"
+    )
+
+
+def test_wait_for_a_driver_that_may_live_says_until_when() -> None:
+    wait = LeaseWait(driver="", since=SINCE, until=SINCE + timedelta(seconds=60))
+    assert line_of(Progress(waiting=wait)) == (
+        "waiting until another driver has surely stopped · since 16:19:31 · until 16:20:31"
+    )
 
 
 class Told:

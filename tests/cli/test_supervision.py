@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.cli.supervision import Supervisor
 from headrace.cli.supervision.endings import Restarts
+from headrace.cli.supervision.silence import Silence
 
 #: What every program begins with: ``say`` and ``hear`` to the supervisor, ``count`` of its starts.
 BEGIN = """
@@ -45,11 +47,8 @@ def starts(folder: Path) -> int:
     return len(list(folder.glob("start-*")))
 
 
-def supervise(folder: Path, text: str, *, standby: bool = False, most_restarts: int = 5) -> int:
-    supervisor = Supervisor(
-        command(folder, text), folder / "data", standby=standby, most_restarts=most_restarts
-    )
-    return supervisor.run()
+def supervise(folder: Path, text: str, **given: Any) -> int:
+    return Supervisor(command(folder, text), folder / "data", **given).run()
 
 
 def await_true(what: str, condition: Callable[[], bool]) -> None:
@@ -67,6 +66,35 @@ def test_driver_that_ends_well_is_not_started_again(tmp_path: Path) -> None:
 def test_status_of_a_driver_that_failed_is_passed_on(tmp_path: Path) -> None:
     assert supervise(tmp_path, "sys.exit(3)") == 3
     assert starts(tmp_path) == 1
+
+
+def test_driver_that_cannot_go_on_for_now_is_started_again_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+if count == 1: say("driving"); say("committed"); die()
+if count == 2: say("hindered"); sys.exit(1)
+"""
+    assert supervise(tmp_path, text) == 0
+    assert starts(tmp_path) == 3
+    assert "ended with status 1: starting another one in 1 s." in capsys.readouterr().err
+
+
+def test_driver_that_could_never_begin_is_not_started_again(tmp_path: Path) -> None:
+    assert supervise(tmp_path, "say('hindered'); sys.exit(1)") == 1
+    assert starts(tmp_path) == 1
+
+
+def test_driver_that_goes_on_in_vain_ends_the_supervisor_at_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+if count == 1: say("driving"); say("committed"); die()
+say("hindered"); sys.exit(1)
+"""
+    assert supervise(tmp_path, text, most_restarts=2) == 1
+    assert starts(tmp_path) == 3
+    assert "after 2 restarts without a commit: giving up" in capsys.readouterr().err
 
 
 def test_killed_driver_is_replaced_at_once(
@@ -191,16 +219,144 @@ if count == 1:
     assert "another one, elsewhere, runs the job now" in capsys.readouterr().err
 
 
+def silence_over(limit: float, events: list[tuple[str, float]]) -> list[float]:
+    """When a silence is over, by what was heard and when it was looked at."""
+    silence, found = Silence(limit), []
+    for what, now in events:
+        if what == "heard":
+            silence.heard(now)
+        elif silence.is_over(now):
+            found.append(now)
+    return found
+
+
+def looks(begin: float, end: float, pause: float = 0.5) -> list[tuple[str, float]]:
+    return [("look", begin + pause * n) for n in range(int((end - begin) / pause) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("events", "over"),
+    [
+        pytest.param(looks(0, 100), None, id="nothing counts before the first word"),
+        pytest.param([("heard", 0), *looks(0, 10)], None, id="at the limit"),
+        pytest.param([("heard", 0), *looks(0, 11)], 10.5, id="over the limit"),
+        pytest.param(
+            [("heard", 0), *looks(0, 9), ("heard", 9), *looks(9, 19)], None, id="one word is enough"
+        ),
+        pytest.param(
+            [("heard", 0), *looks(0, 5), ("look", 3600), *looks(3600, 3604)],
+            None,
+            id="the machine slept: its hour counts as one look",
+        ),
+        pytest.param(
+            [("heard", 0), *looks(0, 5), ("look", 3600), *looks(3600, 3605)],
+            3604.5,
+            id="it hung before the machine slept, and hangs still",
+        ),
+        pytest.param(
+            [("heard", 0), *[("look", 30.0 * n) for n in range(1, 11)]],
+            None,
+            id="looks are rare on a busy machine: each counts as a second at most",
+        ),
+    ],
+)
+def test_silence(events: list[tuple[str, float]], over: float | None) -> None:
+    assert silence_over(10.0, events)[:1] == ([] if over is None else [over])
+
+
+def test_driver_that_is_stopped_is_killed_and_replaced(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+say("alive"); say("driving")
+if count == 1: os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    begin = time.monotonic()
+    assert supervise(tmp_path, text, driver_timeout=1.0) == 0
+    assert 1.0 < time.monotonic() - begin < 10.0
+    assert starts(tmp_path) == 2
+    said = capfd.readouterr().err
+    assert "gave no sign of life for 1 s (setting driver_timeout), as it was stopped" in said
+    assert "was killed by SIGKILL: starting another one." in said
+
+
+def test_driver_whose_work_stands_still_shows_where_and_is_replaced(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+from headrace.cli.supervision import Channel
+def wait_for_ever():
+    time.sleep(60)
+if count == 1:
+    Channel(channel.detach()).watch(lambda: float(len(sys.argv) * 10))
+    wait_for_ever()
+"""
+    assert supervise(tmp_path, "say('alive')" + text, driver_timeout=2.0) == 0
+    assert starts(tmp_path) == 2
+    said = capfd.readouterr().err
+    assert "gave no sign of life for 2 s (setting driver_timeout): killing it." in said
+    assert "in wait_for_ever" in said, "it shows where its threads are"
+
+
+def test_busy_driver_is_left_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # Its main thread computes for longer than the limit, and its work is never looked after for
+    # some seconds: both are nothing to be shot for.
+    text = """
+from headrace.cli.supervision import Channel
+begin = time.monotonic()
+Channel(channel.detach()).watch(lambda: 4.0)
+while time.monotonic() - begin < 5: sum(range(1000))
+os._exit(0)
+"""
+    assert supervise(tmp_path, text, driver_timeout=3.0) == 0
+    assert starts(tmp_path) == 1
+    assert "sign of life" not in capfd.readouterr().err
+
+
+def test_standby_that_hangs_is_replaced_and_the_driver_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+if count == 1:
+    say("driving"); say("committed")
+    while not os.path.exists(os.path.join(folder, "start-3")): say("alive"); time.sleep(0.1)
+elif count == 2:
+    say("alive"); os.kill(os.getpid(), signal.SIGSTOP)
+else:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    hear()
+"""
+    assert supervise(tmp_path, text, standby=True, driver_timeout=1.0) == 0
+    said = capfd.readouterr().err
+    assert said.startswith("Standby ")
+    assert "gave no sign of life for 1 s" in said
+    assert said.count("killing it") == 1
+
+
+def test_driver_that_hangs_when_it_is_to_stop_is_killed(tmp_path: Path) -> None:
+    text = """
+say("alive")
+signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+note("pid", os.getpid())
+while True: say("alive"); time.sleep(0.1)
+"""
+    process = running(tmp_path, text, "driver_timeout=1.0")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 128 + signal.SIGKILL
+    assert starts(tmp_path) == 1
+
+
 RUN = """
 import sys
 from pathlib import Path
 from headrace.cli.supervision import Supervisor
-sys.exit(Supervisor(sys.argv[1:], Path("unused")).run())
+sys.exit(Supervisor(sys.argv[1:], Path("unused"), {given}).run())
 """
 
 
-def running(folder: Path, text: str) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-c", RUN, *command(folder, text)])
+def running(folder: Path, text: str, given: str = "") -> subprocess.Popen[bytes]:
+    run = RUN.format(given=given)
+    process = subprocess.Popen([sys.executable, "-c", run, *command(folder, text)])
     await_true("the driver did not begin", (folder / "pid").exists)
     return process
 

@@ -353,7 +353,7 @@ class KillTest:
 
     def is_fenced(self, driver: Driver) -> bool:
         """Wait for the end of a driver, and tell whether it ended because another took over."""
-        return driver.wait() == 1 and any(text in driver.said for text in _FENCED)
+        return driver.wait() == 3 and any(text in driver.said for text in _FENCED)
 
     def kill_worker(self, pick: Callable[[list[psutil.Process]], psutil.Process]) -> None:
         """A Python worker dies: nothing is to be done."""

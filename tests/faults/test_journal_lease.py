@@ -18,6 +18,7 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.transactions import JournalTransactions
+from headrace.runtime.commit.lease import LeaseWait
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.topology.names import commit_topic, journal_topic
 
@@ -73,12 +74,26 @@ def test_first_driver_and_one_after_an_end_in_order_do_not_wait(make: Make) -> N
 
 def test_driver_that_may_live_is_waited_for_twice_as_long_as_its_lock_lasts(make: Make) -> None:
     first, second = make(), make()
-    first.open(name())
+    driver = name()
+    first.open(driver)
     assert first._lease is not None
     # It renews no more, as if it stood still.
     first._lease._over.set()
-    waited = opened_in(second)
+    seen: list[LeaseWait | None] = []
+    opening = threading.Thread(target=opened_in, args=(second,))
+    begin = time.time()
+    opening.start()
+    while opening.is_alive():
+        seen.append(second.waiting)
+        time.sleep(0.05)
+    waited = time.time() - begin
     assert 2 * EXPIRY - 1 < waited < 2 * EXPIRY + 2
+    waits = [wait for wait in seen if wait is not None]
+    assert {wait.driver for wait in waits} == {driver}
+    assert waits[0].until is None, "the lock is not granted yet"
+    assert waits[-1].until is not None
+    assert abs(waits[-1].until.timestamp() - (begin + waited)) < 1.0
+    assert second.waiting is None
     with pytest.raises(FencedError, match="was taken over"):
         first.commit(empty_batch(1, 1))
     with pytest.raises(FencedError, match="was taken over"):
@@ -88,7 +103,8 @@ def test_driver_that_may_live_is_waited_for_twice_as_long_as_its_lock_lasts(make
 
 def test_driver_that_runs_is_waited_for_until_somebody_gives_up(make: Make) -> None:
     first, second = make(), make()
-    first.open(name())
+    driver = name()
+    first.open(driver)
     failures: list[HeadraceError] = []
 
     def wait() -> None:
@@ -101,6 +117,9 @@ def test_driver_that_runs_is_waited_for_until_somebody_gives_up(make: Make) -> N
     waiting.start()
     waiting.join(3 * EXPIRY)
     assert waiting.is_alive()
+    seen = second.waiting
+    assert seen is not None
+    assert (seen.driver, seen.until) == (driver, None)
     first.commit(empty_batch(1, 1))
     second.give_up()
     waiting.join(10)

@@ -70,6 +70,45 @@ def test_killed_driver_is_replaced_and_results_are_exact(tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(600)
+def test_driver_that_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
+        feeder = Feeder(broker.address)
+        feeder.start()
+        supervisor = supervised(run, "--driver-timeout=10s")
+        run.await_batches(3)
+        (first,) = drivers_of(supervisor)
+        family = first.children(recursive=True)
+        first.suspend()
+        gone, alive = psutil.wait_procs([first, *family], timeout=10 + 3 * SOON)
+        assert not alive, f"{len(gone)} ended"
+        run.await_batches(3)
+        assert run.standing()[0] == 2, "each driver opens an epoch"
+        finish(run, feeder)
+        assert "as it was stopped (SIGSTOP): killing it." in supervisor.said
+        assert supervisor.said.count("starting another one.") == 1
+
+
+@pytest.mark.timeout(600)
+def test_driver_whose_java_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
+        feeder = Feeder(broker.address)
+        feeder.start()
+        supervisor = supervised(run, "--driver-timeout=10s")
+        run.await_batches(2)
+        (first,) = drivers_of(supervisor)
+        (java,) = supervisor.java()
+        java.suspend()
+        gone, alive = psutil.wait_procs([first, java], timeout=10 + 3 * SOON)
+        assert not alive, f"{len(gone)} ended"
+        run.await_batches(2)
+        finish(run, feeder)
+        assert (
+            "gave no sign of life for 10 s (setting driver_timeout): killing it." in supervisor.said
+        )
+        assert "in run_query" in supervisor.said, "it shows where its threads are"
+
+
+@pytest.mark.timeout(600)
 def test_driver_stops_in_order_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
         feeder = Feeder(broker.address)

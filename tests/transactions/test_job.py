@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from headrace import JobSettings, JobStatistics, TransactionJob
 from headrace.errors import StateError
+from headrace.runtime.commit.lease import LeaseWait
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import Guarantee
 from headrace.spark import worker
@@ -88,7 +89,11 @@ def test_numbers_of_groups_add_up() -> None:
         operators={},
         batches={},
     )
-    both = total([one, replace(one, running=False, epoch=5, batch=1, lag=None, behind=None)])
+    wait = LeaseWait(driver="other", since=datetime.now(UTC), until=None)
+    other = replace(
+        one, running=False, epoch=5, batch=1, lag=None, behind=None, failed=1, waiting=wait
+    )
+    both = total([one, other])
     assert both == replace(
         one,
         running=False,
@@ -105,6 +110,9 @@ def test_numbers_of_groups_add_up() -> None:
         restored=2,
         to_restore=4,
         restarts=2,
+        groups=2,
+        failed=1,
+        waiting=wait,
     )
     assert total([one]) == one
 

@@ -82,6 +82,7 @@ def run(
     batch_interval: Annotated[str | None, _option("batch_interval")] = None,
     batch_timeout: Annotated[str | None, _option("batch_timeout")] = None,
     rollback_retries: Annotated[int | None, _option("rollback_retries")] = None,
+    driver_timeout: Annotated[str | None, _option("driver_timeout")] = None,
     poison: Annotated[str | None, _option("poison")] = None,
     lease_expiry: Annotated[str | None, _option("lease_expiry")] = None,
     start: Annotated[str | None, _option("start")] = None,
@@ -115,11 +116,16 @@ def run(
     if supervise and channel is None:
         arguments = context.find_root().obj or sys.argv[1:]
         command = [sys.executable, "-m", "headrace", *arguments]
-        raise typer.Exit(Supervisor(command, settings.data_dir, standby=standby).run())
+        limit_of_silence = settings.driver_timeout.total_seconds()
+        raise typer.Exit(
+            Supervisor(
+                command, settings.data_dir, standby=standby, driver_timeout=limit_of_silence
+            ).run()
+        )
+    supervisor = None if channel is None else Channel(channel)
     program = load_program(file)
     if until_caught_up:
         _check_has_end(program)
-    supervisor = None if channel is None else Channel(channel)
     with _stopped_by_signals(), _job(program, settings, supervisor) as job:
         if supervisor is not None and standby:
             try:
@@ -182,6 +188,8 @@ def _job(
             if isinstance(topology, Topology)
             else TransactionJob(topology, connected) as job,
         ):
+            if supervisor is not None:
+                supervisor.watch(job.stalled)
             yield job
 
 

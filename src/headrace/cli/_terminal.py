@@ -7,17 +7,20 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
+from headrace.errors import FencedError, HeadraceError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["message_line", "report", "say", "terminal"]
+__all__ = ["message_line", "report", "say", "status_of", "terminal"]
 
 _BUG_HINT = (
     "This is a fault in headrace. Run again with `headrace --debug ...` for the traceback, "
     "and report it with that."
 )
+
+#: Exit status of a job that goes on elsewhere.
+_FENCED = 3
 
 
 def terminal(*, error: bool = False) -> Console:
@@ -54,6 +57,15 @@ def report(error: BaseException, *, debug: bool) -> None:
     for hint in hints:
         text.append("\n  → ", "cyan").append(hint)
     terminal(error=True).print(text, markup=False)
+
+
+def status_of(error: BaseException) -> int:
+    """Give the exit status of a command that fails.
+
+    >>> status_of(ValueError()), status_of(FencedError("another driver"))
+    (1, 3)
+    """
+    return _FENCED if isinstance(error, FencedError) else 1
 
 
 def _explain(error: BaseException) -> tuple[str, list[str]]:

@@ -28,7 +28,7 @@ from headrace.cli import (
     _topics,
 )
 from headrace.cli._security import connecting
-from headrace.cli._terminal import debug_wanted, report
+from headrace.cli._terminal import debug_wanted, report, status_of
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -84,7 +84,7 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; every failure ends as one message and exit status 1.
+    """Run a command; every failure ends as one message and an exit status that is not 0.
 
     Parameters
     ----------
@@ -98,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=given, prog_name="headrace", obj=given)
     except HeadraceError as error:
         report(error, debug=_switches.debug)
+        sys.exit(status_of(error))
     except Exception as error:  # noqa: BLE001  the last line of defence: nobody is shown a traceback
         report(error, debug=_switches.debug)
-    else:
-        return
-    sys.exit(1)
+        sys.exit(1)

@@ -7,13 +7,18 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.cli._figures import short_driver
 from headrace.cli._terminal import say, terminal
 from headrace.cli.restoring import RestoreWatch
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import RenderableType
     from rich.progress import Progress, ProgressColumn, Task
+
+    from headrace.runtime.commit.lease import LeaseWait
 
 __all__ = ["JobProgress", "line_of", "shown"]
 
@@ -58,15 +63,48 @@ class JobProgress(Protocol):
     def to_restore(self) -> int:
         """State messages that they have to read in all."""
 
+    @property
+    def groups(self) -> int:
+        """Jobs that it is the sum of."""
+
+    @property
+    def failed(self) -> int:
+        """Those of them that have failed for good."""
+
+    @property
+    def waiting(self) -> LeaseWait | None:
+        """What it waits for before it begins."""
+
 
 def line_of(progress: JobProgress) -> str:
-    """Write the state of a job in one line."""
+    """Write the state of a job in one line; that of several groups is summed."""
+    if progress.waiting is not None:
+        return _wait_of(progress.waiting)
     lag = "unknown" if progress.lag is None else f"{progress.lag:,}"
     return (
-        f"epoch {progress.epoch} · batch {progress.batch} · {progress.records_in:,} in · "
+        f"{_place_of(progress)} · {progress.records_in:,} in · "
         f"{progress.records_out:,} out · {progress.records_per_second:,.0f} records/s · "
         f"lag {lag}"
     )
+
+
+def _place_of(progress: JobProgress) -> str:
+    if progress.groups == 1:
+        return f"epoch {progress.epoch} · batch {progress.batch}"
+    failed = f" ({progress.failed} failed)" if progress.failed else ""
+    return f"{progress.groups} groups{failed} · {progress.batch:,} batches"
+
+
+def _wait_of(wait: LeaseWait) -> str:
+    driver = short_driver(wait.driver) or "another driver"
+    begun = f"since {_clock(wait.since)}"
+    if wait.until is None:
+        return f"{driver} runs this job, or has its lease · waiting for its end {begun}"
+    return f"waiting until {driver} has surely stopped · {begun} · until {_clock(wait.until)}"
+
+
+def _clock(at: datetime) -> str:
+    return f"{at.astimezone():%H:%M:%S}"
 
 
 @contextlib.contextmanager

@@ -86,6 +86,8 @@ class JobDriver:
         self._batch_failure: HeadraceError | None = None
         #: When the tasks of the batch that runs began, by the monotonic clock.
         self._began: float | None = None
+        #: When the query was looked at last, by the monotonic clock; None while none is watched.
+        self._looked: float | None = None
         #: The last commit.
         self.record: CommitRecord | None = None
         #: What ended the job, if it did not end in order.
@@ -97,6 +99,15 @@ class JobDriver:
     def epoch(self) -> int:
         """The epoch that this driver has opened last."""
         return self._epoch
+
+    def stalled(self) -> float:
+        """Give the seconds for which nobody has looked after the query that runs.
+
+        Where there is none, the driver has other work, which takes as long as it takes: it starts
+        Spark, waits for a lease or a broker, or publishes.
+        """
+        looked = self._looked
+        return 0.0 if looked is None else time.monotonic() - looked
 
     def open(self) -> None:
         """Begin a new epoch on top of the last commit."""
@@ -193,15 +204,19 @@ class JobDriver:
             except Exception as error:
                 if self._batch_failure is None:
                     raise failure_of(self._job, error) from error
+            finally:
+                self._looked = None
         if self._batch_failure is not None:
             raise self._batch_failure
 
     def _wait(self, seconds: float) -> bool:
         """Wait until the query must end; look for a batch whose alarm did not break it off."""
+        self._looked = None
         if self._ended.wait(seconds):
             return True
         limit = patience(self._settings.batch_timeout.total_seconds())
         if self._began is None or time.monotonic() - self._began <= limit:
+            self._looked = time.monotonic()
             return False
         self._batch_failure = self._overdue(limit)
         raise self._batch_failure

@@ -252,7 +252,7 @@ class StreamJob:
 
     def statistics(self) -> JobStatistics:
         """Say how far the job is, and how fast."""
-        record, connection = self._record, self._connection
+        record, connection, prepared = self._record, self._connection, self._prepared
         lag = None
         if record is not None and connection is not None and self._failure is None:
             lag = self._topics.lag(record)
@@ -264,7 +264,15 @@ class StreamJob:
             running=self._failure is None,
             restarts=0 if self._driver is None else self._driver.restarts,
             batches={} if self._batches is None else self._batches.statistics(),
+            waiting=None if prepared is None else prepared.connection.transactions.waiting,
         )
+
+    def stalled(self) -> float:
+        """Give the seconds for which the job's query was not looked after: it hangs, or Java does.
+
+        It is looked after several times a second; 0 where the driver has other work to do.
+        """
+        return 0.0 if self._driver is None else self._driver.stalled()
 
     def state(self, operator: str) -> StateView:
         """Look into the state of an operator, as of the last commit; see :class:`StateView`.

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.client import Admin
 from headrace.errors import HeadraceError
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.commit.succession import free_from_the_dead
@@ -117,6 +118,16 @@ class Standby:
                 if alone.is_set() and _is_free(lease, prepared[0], self._doubt):
                     go.set()
         return True
+
+    def driver(self) -> str:
+        """Give the name of the driver that runs the job, or ran it last; empty: nobody knows."""
+        (prepared, *_) = self._job.prepare()
+        topic = prepared.connection.plan.topology.commit_topic
+        if prepared.connection.plan.embedded:
+            jobs = Admin(prepared.connection.client).jobs()
+            return next((job.holder or job.driver for job in jobs if job.commit_topic == topic), "")
+        record = prepared.connection.transactions.plan([], {}, 0, 0).record
+        return "" if record is None else record.driver
 
     def _keep_warm(
         self, prepared: list[Prepared], go: threading.Event, ready: Callable[[], None]

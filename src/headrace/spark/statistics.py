@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.protocol.transactions import CommitRecord, QueueName
+    from headrace.runtime.commit.lease import LeaseWait
     from headrace.runtime.standing import QueueLag
     from headrace.spark.batches.status import BatchSinkStatistics
 
@@ -58,6 +59,11 @@ class JobStatistics:
     operators: Mapping[str, OperatorStatistics]
     #: How each ``for_each_batch`` and ``sink_dataframe`` stands, by its name.
     batches: Mapping[str, BatchSinkStatistics]
+    #: Jobs that these numbers are of, and those of them that have failed for good.
+    groups: int = 1
+    failed: int = 0
+    #: What it waits for that is about to run: another driver's lease.
+    waiting: LeaseWait | None = None
 
 
 def total(found: Sequence[JobStatistics]) -> JobStatistics:
@@ -87,6 +93,9 @@ def total(found: Sequence[JobStatistics]) -> JobStatistics:
         restarts=sum(one.restarts for one in found),
         operators={name: each for one in found for name, each in one.operators.items()},
         batches={name: each for one in found for name, each in one.batches.items()},
+        groups=len(found),
+        failed=sum(one.failed for one in found),
+        waiting=next((one.waiting for one in found if one.waiting is not None), None),
     )
 
 
@@ -109,6 +118,7 @@ class Meter:
         running: bool,
         batches: Mapping[str, BatchSinkStatistics],
         restarts: int = 0,
+        waiting: LeaseWait | None = None,
     ) -> JobStatistics:
         """Put the numbers together."""
         commits = list(self._commits)
@@ -138,4 +148,6 @@ class Meter:
             restarts=restarts,
             operators={} if record is None else operator_statistics(record, lag),
             batches=batches,
+            failed=int(not running),
+            waiting=waiting,
         )

@@ -201,6 +201,10 @@ class TransactionJob:
         """Sum up how far the groups are, and how fast; each one's own is ``jobs[NAME]``'s."""
         return total([job.statistics() for job in self._jobs.values()])
 
+    def stalled(self) -> float:
+        """Give the seconds for which a group's query was not looked after; see `StreamJob`."""
+        return max((job.stalled() for job in self.jobs.values()), default=0.0)
+
     def state(self, component: str) -> StateView:
         """Look into the state of a component, as of the last commit; see :class:`StateView`.
 

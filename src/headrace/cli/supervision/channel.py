@@ -2,26 +2,33 @@
 
 The end of the socket is the end of the other side, however it came: the supervisor needs no look
 at processes to know that its driver died, and a driver whose supervisor is gone stops in order.
+A driver that lives says so every second; one that says nothing for long hangs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from enum import StrEnum
 
 __all__ = ["Channel", "Word"]
 
 #: A driver that does not stop in order after its supervisor died ends all the same, s.
 _STOP_PATIENCE = 30.0
+#: A driver says that it lives so often, s, unless its work has stood still for longer than this.
+_BEAT, _STANDSTILL = 1.0, 5.0
 
 
 class Word(StrEnum):
     """One message."""
 
+    #: A sign of life.
+    ALIVE = "alive"
     #: Driver: the broker of the data folder is needed.  Supervisor: it runs.
     BROKER = "broker"
     #: A standby is warm.
@@ -30,6 +37,8 @@ class Word(StrEnum):
     DRIVING = "driving"
     #: It has made its first commit.
     COMMITTED = "committed"
+    #: It could not begin, for a reason that may pass.
+    HINDERED = "hindered"
     #: A driver ends because another one, elsewhere, has taken the job over.
     FENCED = "fenced"
     #: Supervisor: it runs no driver, so the lease must tell when there is none.
@@ -57,7 +66,23 @@ class Channel:
         self.alone = threading.Event()
         self._broker = threading.Event()
         self._events = {Word.GO: self.go, Word.ALONE: self.alone, Word.BROKER: self._broker}
-        threading.Thread(target=self._listen, name="headrace-channel", daemon=True).start()
+        self._stalled: Callable[[], float] = float
+        # A supervisor that kills a driver that hangs has it show first where its threads are.
+        with contextlib.suppress(RuntimeError):
+            # There is no standard error that it could be shown on.
+            faulthandler.register(signal.SIGUSR1)
+        for work in (self._listen, self._beat):
+            threading.Thread(target=work, name="headrace-channel", daemon=True).start()
+
+    def watch(self, stalled: Callable[[], float]) -> None:
+        """Be silent while the work stands still.
+
+        Parameters
+        ----------
+        stalled
+            Gives the seconds for which it has.
+        """
+        self._stalled = stalled
 
     def tell(self, word: Word) -> None:
         """Tell the supervisor something; one that is gone hears nothing."""
@@ -68,6 +93,20 @@ class Channel:
         """Let the supervisor start the broker of the data folder, unless one runs."""
         self.tell(Word.BROKER)
         self._broker.wait()
+
+    def _beat(self) -> None:
+        alive = f"{Word.ALIVE}\n".encode()
+        pause = threading.Event()
+        while True:
+            if self._stalled() < _STANDSTILL:
+                try:
+                    # A supervisor that is stopped itself does not hold anybody up.
+                    self._socket.send(alive, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    return
+            pause.wait(_BEAT)
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError), self._socket.makefile() as lines:

@@ -14,11 +14,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from headrace.cli.supervision.channel import Word
+from headrace.cli.supervision.silence import Silence
 
-__all__ = ["Child", "adopt_orphans", "children_of", "kill_left_behind"]
+__all__ = ["Child", "adopt_orphans", "children_of", "is_stopped", "kill_left_behind"]
 
 _SET_CHILD_SUBREAPER = 36
 _PATIENCE = 5.0
+#: What a process may take to show where its threads are, s.
+_LAST_WORDS = 0.5
 
 
 class Child:
@@ -32,9 +35,11 @@ class Child:
         What runs the job; it is given ``--channel`` besides.
     again
         Whether it goes on with what another one began.
+    limit
+        Seconds of silence after which it is taken to hang.
     """
 
-    def __init__(self, command: Sequence[str], *, again: bool = False) -> None:
+    def __init__(self, command: Sequence[str], *, again: bool = False, limit: float = 60.0) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -44,12 +49,14 @@ class Child:
                 pass_fds=[number],
                 process_group=0,
             )
+        self.again = again
         #: Readable when there is something to hear.
         self.socket = ours
         #: What it has said.
         self.said: set[Word] = set()
         #: What it was told.
         self.told: set[Word] = set()
+        self.silence = Silence(limit)
         self._rest = b""
 
     @property
@@ -68,6 +75,7 @@ class Child:
         *lines, self._rest = (self._rest + received).split(b"\n")
         words = [Word(line.decode()) for line in lines]
         self.said.update(words)
+        self.silence.heard(time.monotonic())
         return words
 
     def tell(self, word: Word) -> None:
@@ -81,6 +89,14 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
+    def shoot(self) -> None:
+        """Kill it, after it has shown where its threads are, if it still can."""
+        self.silence.heard(time.monotonic())
+        self.signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_WORDS)
+        self.signal(signal.SIGKILL)
+
     def wait(self) -> int:
         """Wait for its end; give the return code."""
         self.socket.close()
@@ -91,6 +107,18 @@ def adopt_orphans() -> None:
     """Become the parent of all descendants that lose theirs, where the system can do that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process stands still (SIGSTOP); never where there is no ``/proc``.
+
+    >>> is_stopped(os.getpid())
+    False
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
 
 
 def kill_left_behind(group: int, known: Collection[int]) -> int:

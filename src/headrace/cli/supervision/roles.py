@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from headrace.cli._figures import short_driver
 from headrace.cli._terminal import say
 from headrace.cli.supervision.channel import Channel, Word
 from headrace.errors import FencedError, HeadraceError
@@ -21,20 +22,27 @@ def stand_by(job: StreamJob | TransactionJob, supervisor: Channel) -> bool:
     """Be warm until the job has no driver; tell whether it had one."""
     from headrace.spark.standby import Standby
 
+    standby = Standby(job)
+
     def ready() -> None:
         supervisor.tell(Word.READY)
-        say(f"Standing by for {job.topology.name}.")
+        driver = short_driver(standby.driver()) if supervisor.alone.is_set() else ""
+        elsewhere = f": {driver} runs it, or has its lease" if driver else ""
+        say(f"Standing by for {job.topology.name}{elsewhere}.")
 
-    return Standby(job).wait(supervisor.go, alone=supervisor.alone, ready=ready)
+    return standby.wait(supervisor.go, alone=supervisor.alone, ready=ready)
 
 
 @contextlib.contextmanager
 def telling_of(
     job: StreamJob | TransactionJob, supervisor: Channel | None
 ) -> Iterator[Callable[[], None]]:
-    """Give what tells the supervisor that the job has begun; tell it when another takes it over."""
+    """Give what tells the supervisor that the job has begun; tell it why the job ended."""
+    began = False
 
     def begun() -> None:
+        nonlocal began
+        began = True
         if supervisor is not None:
             supervisor.tell(Word.DRIVING)
             threading.Thread(target=_tell_of_commit, args=(job, supervisor), daemon=True).start()
@@ -44,6 +52,11 @@ def telling_of(
     except FencedError:
         if supervisor is not None:
             supervisor.tell(Word.FENCED)
+        raise
+    except HeadraceError as error:
+        # A driver that has begun has tried as often as it is told to.
+        if supervisor is not None and error.retriable and not began:
+            supervisor.tell(Word.HINDERED)
         raise
 
 

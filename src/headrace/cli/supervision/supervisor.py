@@ -19,6 +19,7 @@ from headrace.cli.supervision.children import (
     Child,
     adopt_orphans,
     children_of,
+    is_stopped,
     kill_left_behind,
 )
 from headrace.cli.supervision.endings import Ending, Restarts, ending, told
@@ -33,7 +34,8 @@ _STANDBY_AFTER = 15.0
 class Supervisor:
     """Runs a job in a child process.
 
-    A driver that is killed is replaced at once: by its standby, where there is one.
+    A driver that is killed is replaced at once: by its standby, where there is one.  One that
+    hangs is killed.
 
     Parameters
     ----------
@@ -45,6 +47,8 @@ class Supervisor:
         Whether a second driver is kept warm.
     most_restarts
         Restarts in a row, without a commit in between, before it gives up.
+    driver_timeout
+        Seconds without a sign of life after which a driver is taken to hang.
     """
 
     def __init__(
@@ -54,10 +58,12 @@ class Supervisor:
         *,
         standby: bool = False,
         most_restarts: int = 5,
+        driver_timeout: float = 60.0,
     ) -> None:
         self._command = list(command)
         self._data_dir = data_dir
         self._standby = standby
+        self._driver_timeout = driver_timeout
         self._children: list[Child] = []
         self._driver: Child | None = None
         self._restarts = Restarts(most_restarts)
@@ -80,19 +86,31 @@ class Supervisor:
                         self._pass_on(key.fd)
                     else:
                         self._hear(key.data, selector)
+                # After what was heard: while this process was stopped, words may have waited.
+                self._end_what_hangs()
         return self._status
 
     def _patience(self) -> float | None:
-        if self._start_at is None:
-            return None
-        return max(0.0, self._start_at - time.monotonic())
+        pauses = [child.silence.pause for child in self._children]
+        if self._start_at is not None:
+            pauses.append(max(0.0, self._start_at - time.monotonic()))
+        return min(pauses, default=None)
+
+    def _end_what_hangs(self) -> None:
+        for child in self._children:
+            if child.silence.is_over(time.monotonic()):
+                role = "Driver" if child is self._driver else "Standby"
+                why = ", as it was stopped (SIGSTOP)" if is_stopped(child.pid) else ""
+                limit = f"{self._driver_timeout:g} s (setting driver_timeout){why}"
+                say(f"{role} {child.pid} gave no sign of life for {limit}: killing it.")
+                child.shoot()
 
     def _start_what_is_due(self, selector: selectors.BaseSelector) -> None:
         if self._start_at is None or time.monotonic() < self._start_at:
             return
         self._start_at = None
         if self._status is None:
-            child = Child(self._command, again=self._began)
+            child = Child(self._command, again=self._began, limit=self._driver_timeout)
             self._began = True
             self._children.append(child)
             selector.register(child.socket, selectors.EVENT_READ, child)
@@ -161,9 +179,7 @@ class Supervisor:
     def _replace(self, child: Child, status: int) -> None:
         """Let another driver go on, after the end of the one that ran the job or was to."""
         how = ending(status)
-        # A standby that failed to take over is no proof that the job cannot run.
-        took_over = Word.GO not in child.told or Word.DRIVING in child.said
-        if how is Ending.DONE or (how is Ending.FAILED and took_over):
+        if how is Ending.DONE or (how is Ending.FAILED and _is_for_good(child)):
             self._finish(status)
             return
         self._clear_up(child)
@@ -224,6 +240,15 @@ class Supervisor:
             self._stop_children()
         else:
             self._finish(0)
+
+
+def _is_for_good(child: Child) -> bool:
+    """Tell whether a driver that failed proves that the job cannot run."""
+    if child.again and Word.HINDERED in child.said:
+        # Whatever ended the one before it, a broker that is away for example, lasts.
+        return False
+    # A standby may fail to take over.
+    return Word.GO not in child.told or Word.DRIVING in child.said
 
 
 def _heard(number: int, _: FrameType | None) -> None:

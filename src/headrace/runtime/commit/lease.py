@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,12 +18,23 @@ from headrace.protocol.groups import LockRequest, LockResult
 if TYPE_CHECKING:
     from headrace.client import Client, MessageQueue
 
-__all__ = ["Lease"]
+__all__ = ["Lease", "LeaseWait"]
 
 logger = logging.getLogger(__name__)
 
 #: Brokers give a lock to others after 60 s without a word.
 _RENEWAL = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseWait:
+    """What a driver waits for that is about to run a job."""
+
+    #: Who has the lease, or had it last: the name of a driver; empty where nobody knows.
+    driver: str
+    since: datetime
+    #: When the wait is over; None: when that driver ends, or its lease does.
+    until: datetime | None
 
 
 class Lease:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StagedPart,
     )
     from headrace.runtime.chunk import Int64s
+    from headrace.runtime.commit.lease import LeaseWait
 
 __all__ = ["Attempt", "BatchEnd", "QueueMessages", "StageWriter", "Transactions"]
 
@@ -115,6 +116,10 @@ class Transactions(Protocol):
 
     def is_published(self, record: CommitRecord) -> bool:
         """Tell whether the state topics show all of a committed batch."""
+
+    @property
+    def waiting(self) -> LeaseWait | None:
+        """What :meth:`open` waits for on another thread; None: it does not wait."""
 
     def give_up(self) -> None:
         """End a wait of :meth:`open` on another thread, which raises then; nothing opens after."""

@@ -11,12 +11,12 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import JobFailedError, LeaseLostError
 from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.commit.lease import Lease
+from headrace.runtime.commit.lease import Lease, LeaseWait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ __all__ = ["DriverLease", "LeaseTimes", "remaining_wait"]
 logger = logging.getLogger(__name__)
 
 _LOOK = 0.5
+_SAME = timedelta(seconds=1)
 #: How long a request of a process that has died may still be on its way.
 _UNDER_WAY = 1.0
 
@@ -118,6 +119,8 @@ class DriverLease(Lease):
         self._times = times
         #: When the request was sent that was last granted.
         self._renewed: float | None = None
+        #: What :meth:`take` waits for, while it does.
+        self.waiting: LeaseWait | None = None
 
     def acquire(self) -> bool:
         """Lock the commit topic, or renew the lock; tell whether it is ours.
@@ -167,6 +170,14 @@ class DriverLease(Lease):
         JobFailedError
             It was given up.
         """
+        try:
+            self._take(topic, look, given_up)
+        finally:
+            self.waiting = None
+
+    def _take(
+        self, topic: CommitTopic, look: Callable[[CommitLog], None], given_up: threading.Event
+    ) -> None:
         granted: float | None = None
         self._renewed = None
         dead: float | None = None
@@ -191,6 +202,7 @@ class DriverLease(Lease):
             )
             if wait == 0.0:
                 return
+            self._wait_for(log.driver, wait)
             what = "until it ends" if wait is None else "for a while"
             if what != said and (wait is None or wait > _UNDER_WAY):
                 self._say(wait, log.driver or "of an older release")
@@ -200,6 +212,15 @@ class DriverLease(Lease):
                     f"job '{self._job}' was stopped while it waited for the lease of another"
                     f" driver ({log.driver or 'of an older release'})"
                 )
+
+    def _wait_for(self, driver: str, wait: float | None) -> None:
+        now, before = datetime.now(UTC), self.waiting
+        since = now if before is None else before.since
+        until = None if wait is None else now + timedelta(seconds=wait)
+        if until and before is not None and before.until:
+            # Some milliseconds are no news.
+            until = before.until if abs(until - before.until) < _SAME else until
+        self.waiting = LeaseWait(driver=driver, since=since, until=until)
 
     def _say(self, wait: float | None, driver: str) -> None:
         if wait is None:

@@ -30,6 +30,7 @@ from headrace.topology.names import commit_topic, journal_topic, state_topic
 if TYPE_CHECKING:
     from headrace.protocol.commit_log import CommitLog
     from headrace.runtime.commit.journal.staging import Send
+    from headrace.runtime.commit.lease import LeaseWait
     from headrace.runtime.commit.transactions import Attempt, BatchEnd, StageWriter
 
 __all__ = ["JournalTransactions"]
@@ -168,6 +169,11 @@ class JournalTransactions:
                 return False
             self._published = record.batch
         return True
+
+    @property
+    def waiting(self) -> LeaseWait | None:
+        """What :meth:`open` waits for on another thread."""
+        return None if self._lease is None else self._lease.waiting
 
     def give_up(self) -> None:
         """End a wait of :meth:`open` on another thread, which raises then; nothing opens after."""
