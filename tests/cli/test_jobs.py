@@ -168,6 +168,35 @@ def test_history_of_a_job_that_is_not_there(job: Job) -> None:
     assert "was never started on this cluster" in job.call("history", job.name, status=1)
 
 
+def test_history_since_a_time(job: Job) -> None:
+    job.run(WORDS)
+    time.sleep(1.1)
+    begin = datetime.now(UTC)
+    job.run(WORDS)
+    old = [entry for entry in job.ask("history", job.name) if entry["time"] < begin.isoformat()]
+    new = job.ask("history", job.name, "--since", begin.isoformat())
+    assert {entry["epoch"] for entry in old} == {1}
+    assert {entry["epoch"] for entry in new} == {2}
+    assert [(e["kind"], e["batches"]) for e in new[:2]] == [("open", 0), ("commit", 1)]
+    assert job.ask("history", job.name, "--since", "1 h") == old + new
+    assert job.ask("history", job.name, "--since", "1 h", "--limit", "2") == new[-2:]
+    assert job.ask("history", job.name, "--all") == old + new
+    assert "Nothing since 0 s." in job.call("history", job.name, "--since", "0 s")
+    assert job.ask("history", job.name, "--since", "0 s") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--since", "yesterday"), "--since is 'yesterday', which is no time"),
+        (("--since", "first"), "--since is 'first', which is no time"),
+        (("--since", "1 h", "--all"), "--all and --last or --since exclude each other"),
+    ],
+)
+def test_history_that_cannot_be_says_why(job: Job, given: tuple[str, ...], says: str) -> None:
+    assert says in job.call("history", job.name, *given, status=1)
+
+
 def counts(job: Job) -> dict[Any, int]:
     return job.rig.latest(job.counts)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +14,7 @@ from headrace.cli._cluster import DataDir, NameServer, cluster
 from headrace.cli._figures import moment, short_driver
 from headrace.cli._security import connecting
 from headrace.cli._terminal import say, terminal
+from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,11 +23,21 @@ if TYPE_CHECKING:
 
 __all__ = ["show_history"]
 
+#: Records that are shown where nobody says how many, and rows of one table.
+_USUAL, _PAGE = 20, 1000
+
 
 @connecting
 def show_history(
     job: Annotated[str, typer.Argument(help="The job's name.")],
-    last: Annotated[int, typer.Option(min=1, help="So many records, the newest.")] = 20,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", "--limit", min=1, help="So many records, the newest (default: 20)."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help='Since a time (2026-11-21T08:00), or an age ("30 min").'),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All records that the commit topic still has.")
     ] = False,
@@ -34,14 +48,51 @@ def show_history(
     """Show the starts, commits and ends of a job, oldest first."""
     from headrace.runtime.jobs.history import history
 
+    if everything and (last is not None or since is not None):
+        message = "--all and --last or --since exclude each other."
+        raise ConfigurationError(message, hint="Leave --all out, or the others.")
+    if last is None and since is None and not everything:
+        last = _USUAL
+    begin = None if since is None else _time(since)
     with cluster(namesrv, data_dir) as client:
-        entries = history(client, job, None if everything else last)
-    if as_json:
-        typer.echo(json.dumps([_as_data(entry) for entry in entries]))
-        return
-    terminal().print(_table(entries))
-    if not everything and len(entries) == last:
-        say(f"These are the newest {last}; --last N and --all show more.")
+        shown = (_show_data if as_json else _show_tables)(
+            history(client, job, last=last, since=begin)
+        )
+    if shown == last and not as_json:
+        say(f"These are the newest {last}; --last N, --since TIME and --all show more.")
+    elif not shown and not as_json:
+        say(f"Nothing since {since}.")
+
+
+def _time(text: str) -> datetime:
+    from headrace.cli._groups import parse_place
+
+    try:
+        place = parse_place(text)
+    except ConfigurationError:
+        place = "first"
+    if isinstance(place, str):
+        message = f"--since is {text!r}, which is no time."
+        raise ConfigurationError(message, hint='Write 2026-11-21T08:00, or an age such as "1 h".')
+    return place
+
+
+def _show_data(entries: Iterator[HistoryEntry]) -> int:
+    """Write one list, as it is read; give its length."""
+    count = 0
+    for count, entry in enumerate(entries, 1):
+        typer.echo(("[" if count == 1 else ",\n ") + json.dumps(_as_data(entry)), nl=False)
+    typer.echo("]" if count else "[]")
+    return count
+
+
+def _show_tables(entries: Iterator[HistoryEntry]) -> int:
+    """Write a table, or several of a page each, as they are read; give the number of rows."""
+    count = 0
+    while page := list(itertools.islice(entries, _PAGE)):
+        terminal().print(_table(page))
+        count += len(page)
+    return count
 
 
 def _as_data(entry: HistoryEntry) -> dict[str, Any]:

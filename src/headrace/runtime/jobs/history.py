@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.client import Admin, MessageQueue, PullConsumer
-from headrace.errors import StateError, TopicNotFoundError
+from headrace.errors import TopicNotFoundError
 from headrace.protocol.commit_log import CommitLog, Verdict
 from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.jobs.standings import unknown_job
 from headrace.topology.names import commit_topic
 
 if TYPE_CHECKING:
@@ -23,8 +25,10 @@ __all__ = ["HistoryEntry", "history", "told"]
 
 #: The embedded broker keeps the driver's name beside the record.
 _DRIVER = "HEADRACE_DRIVER"
-#: Records in front of those that are asked for, to judge them by.
+#: Offsets in front of those that are asked for, whose records are read to judge others by.
 _BEFORE = 200
+#: How much further back to look, where too little was found.
+_FURTHER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +54,13 @@ class HistoryEntry:
     records_out: int | None = None
 
 
-def history(client: Client, job: str, last: int | None = None) -> list[HistoryEntry]:
+def history(
+    client: Client, job: str, *, last: int | None = None, since: datetime | None = None
+) -> Iterator[HistoryEntry]:
     """Give what a job did, oldest first.
+
+    What it costs depends on what it gives: older records are not read, but for some that tell
+    whether the first ones count, and none are kept in memory but the newest ``last``.
 
     Parameters
     ----------
@@ -60,7 +69,9 @@ def history(client: Client, job: str, last: int | None = None) -> list[HistoryEn
     job
         Its name.
     last
-        So many records at most, the newest; None: all that there are.
+        So many records at most, the newest; None: all.
+    since
+        Only what was stored at this time or later.
 
     Raises
     ------
@@ -71,23 +82,39 @@ def history(client: Client, job: str, last: int | None = None) -> list[HistoryEn
     try:
         queue = min(client.queues(commit_topic(job)))
     except TopicNotFoundError as error:
-        raise StateError(
-            f"job '{job}' was never started on this cluster",
-            hint="look at its name and at the address: headrace job list shows all jobs",
-        ) from error
-    begin, end = consumer.begin_offset(queue), consumer.end_offset(queue)
-    if last is not None:
-        begin = max(begin, end - last - _BEFORE)
-    judged = Admin(client).is_headrace()
-    entries = list(told(_messages(consumer, queue, begin, end), judged=judged))
-    return entries if last is None else entries[-last:]
+        raise unknown_job(client, job) from error
+    log = _Log(consumer, queue, judged=Admin(client).is_headrace())
+    begin = log.begin if since is None else max(log.begin, consumer.offset_for_time(queue, since))
+    if last is None:
+        return log.read(begin, since)
+    asked = last
+    while True:
+        first = max(begin, log.end - asked)
+        newest = deque(log.read(first, since), maxlen=last)
+        if len(newest) == last or first == begin:
+            return iter(newest)
+        # Compaction has taken records out.
+        asked *= _FURTHER
 
 
-def _messages(
-    consumer: PullConsumer, queue: MessageQueue, begin: int, end: int
-) -> Iterator[StoredMessage]:
-    for result in consumer.blocks(queue, begin, end):
-        yield from result.messages()
+class _Log:
+    """The commit topic of a job, as far as it went when it was asked."""
+
+    def __init__(self, consumer: PullConsumer, queue: MessageQueue, *, judged: bool) -> None:
+        self._consumer = consumer
+        self._queue = queue
+        self._judged = judged
+        self.begin, self.end = consumer.begin_offset(queue), consumer.end_offset(queue)
+
+    def read(self, first: int, since: datetime | None) -> Iterator[HistoryEntry]:
+        for entry in told(self._messages(max(self.begin, first - _BEFORE)), judged=self._judged):
+            # Brokers find a time to the second, or only where they keep the original log.
+            if entry.offset >= first and (since is None or entry.at >= since):
+                yield entry
+
+    def _messages(self, begin: int) -> Iterator[StoredMessage]:
+        for result in self._consumer.blocks(self._queue, begin, self.end):
+            yield from result.messages()
 
 
 def told(messages: Iterable[StoredMessage], *, judged: bool) -> Iterator[HistoryEntry]:

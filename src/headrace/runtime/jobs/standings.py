@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.protocol.transactions import CommitRecord
 
-__all__ = ["standing_of_job", "standings"]
+__all__ = ["standing_of_job", "standings", "unknown_job"]
 
 _SUFFIX = commit_topic("")
 #: What the holder of a lease is called where the cluster does not name it.
@@ -45,17 +45,18 @@ def standing_of_job(client: Client, job: str) -> JobStanding:
     admin = Admin(client)
     if admin.is_headrace():
         known = {standing.record.job: standing for standing in admin.jobs()}
-        if job in known:
-            return known[job]
-        raise _unknown(job, list(known))
-    standing = _read(client, job)
+        standing = known.get(job)
+    else:
+        standing = _read(client, job)
     if standing is None:
-        topics = admin.topics()
-        raise _unknown(job, [t.removesuffix(_SUFFIX) for t in topics if t.endswith(_SUFFIX)])
+        raise unknown_job(client, job)
     return standing
 
 
-def _unknown(job: str, known: list[str]) -> StateError:
+def unknown_job(client: Client, job: str) -> StateError:
+    """Make the error of a name that no job has; it names one that is near."""
+    topics = Admin(client).topics()
+    known = [topic.removesuffix(_SUFFIX) for topic in topics if topic.endswith(_SUFFIX)]
     near = difflib.get_close_matches(job, known, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
     return StateError(
