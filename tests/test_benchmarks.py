@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import closed_windows, compaction, hot_keys, store_life
+from benchmarks import closed_windows, compaction, hot_keys, modes, store_life
 from benchmarks.growth.compacted import write_amplification
 from benchmarks.growth.held import held
 from benchmarks.measures import Benchmark, Plan, Runner, benchmark, chosen, discover
 from benchmarks.sizes import SMALL
 from benchmarks.table import results_table
-from benchmarks.targets import TARGETS
+from benchmarks.targets import RATIOS, TARGETS
+from headrace import TopologyTestDriver, serdes
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 200
@@ -48,6 +49,26 @@ def measured(folder: Path, *arguments: str) -> dict[str, float]:
 
 def test_restore_is_measured(tmp_path: Path) -> None:
     assert measured(tmp_path, "restore")["restore"] > 0
+
+
+def test_r41_the_modes_are_compared_on_one_topology_and_an_acker_hears_of_every_tuple() -> None:
+    lines = ["to be or not to be", "that is the question"] * 10
+    words = sum(len(line.split()) for line in lines)
+    found = {}
+    for acked in (False, True):
+        topology = modes.word_count("words", "lines", "counts", acked=acked)
+        with TopologyTestDriver(topology) as driver:
+            with driver.batch():
+                driver.input("lines", serdes.string).pipe(lines)
+            found[acked] = driver.output("counts", serdes.json).read_all()
+            rows = driver._job.records["acker"]
+        assert rows == (len(lines) + words if acked else 0), "one row per tuple"
+    assert sorted(map(str, found[True])) == sorted(map(str, found[False]))
+    measured_modes = {f"mode_{mode}" for mode in modes._MODES}
+    assert measured_modes <= set(TARGETS)
+    compared = {(ratio.numerator, ratio.denominator) for ratio in RATIOS}
+    assert ("mode_at_least_once", "mode_acker") in compared
+    assert ("mode_exactly_once", "mode_at_most_once") in compared
 
 
 def test_compaction_is_measured() -> None:
