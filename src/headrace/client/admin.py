@@ -171,6 +171,15 @@ class AsyncAdmin(GroupAdministration):
         )
         return dict(sorted(loads(answer.payload, RuntimeInfo).table.items()))
 
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """Settings of a broker, by RocketMQ's names of them."""
+        answer = await self.client.ask_broker(
+            broker, lambda: Command(RequestCode.GET_BROKER_CONFIG)
+        )
+        lines = bytes(answer.payload).decode().splitlines()
+        pairs = (line.partition("=") for line in lines)
+        return {name.strip(): value.strip() for name, _, value in pairs if value}
+
     async def is_headrace(self, broker: str | None = None) -> bool:
         """Tell whether a broker (by default each of them) commits whole batches as one unit."""
         names = [broker] if broker is not None else list(await self.client.brokers())

@@ -303,6 +303,7 @@ class Admin(Twin[AsyncAdmin]):
     delete_group = blocking(AsyncAdmin.delete_group)
     cluster_info = blocking(AsyncAdmin.cluster_info)
     broker_status = blocking(AsyncAdmin.broker_status)
+    broker_config = blocking(AsyncAdmin.broker_config)
     is_headrace = blocking(AsyncAdmin.is_headrace)
     message = blocking(AsyncAdmin.message)
     message_by_id = blocking(AsyncAdmin.message_by_id)

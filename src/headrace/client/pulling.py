@@ -178,7 +178,16 @@ class AsyncPullConsumer:
 
     async def begin_offset(self, queue: MessageQueue) -> int:
         """First offset that a queue still holds."""
-        return await self._ask_offset(queue, RequestCode.GET_MIN_OFFSET)
+        first = await self._ask_offset(queue, RequestCode.GET_MIN_OFFSET)
+        if not first:
+            return 0
+        # Of a compacted topic a stock broker names what its commit log still holds, and not what
+        # compaction has kept for good.
+        fields = self._pull_fields(queue, 1, 1, _NO_WAIT, "*")
+        kept = await self._pull(queue, fields, 0)
+        if kept.status is not PullStatus.FOUND:
+            return first
+        return min(first, int(kept.columns().queue_offset[0]))
 
     async def end_offset(self, queue: MessageQueue) -> int:
         """One past the last offset of a queue."""

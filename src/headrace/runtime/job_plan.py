@@ -78,7 +78,10 @@ class JobPlan:
         direct = sender(job.client) if self.settings.guarantee == "at_least_once" else None
         if not self.embedded:
             times = LeaseTimes.of(self.settings.lease_expiry)
-            return JournalTransactions(job.client, job.consumer, self.job, direct, times)
+            again = self.settings.on_expired_offset == "earliest"
+            return JournalTransactions(
+                job.client, job.consumer, self.job, direct, times, sends_again=again
+            )
         commit_topic = self.topology.commit_topic
         return BrokerTransactions(
             Jobs(job.client, commit_topic),

@@ -18,6 +18,7 @@ from headrace.errors import (
     TopicNotFoundError,
     TopologyError,
 )
+from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.checks import other_partitions
 from headrace.spark.worker import PlanHandle
@@ -159,6 +160,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
         if journal not in known:
             admin.create_topic(journal, plan.settings.partitions, brokers=home)
         _queues(job, journal, f"job '{plan.job}' stages in topic '{journal}'")
+        check_retention(job.client, plan.job, plan.state_topics.values(), plan.settings)
     return queues
 
 

@@ -18,6 +18,7 @@ from headrace.protocol.journal_tags import TAG, encode_tags, parse_tags
 from headrace.protocol.messages import Message
 from headrace.runtime.commit.journal.chunks import decode_chunk, part_of, pieces
 from headrace.runtime.commit.journal.topic import await_shown
+from headrace.topology.names import state_topic
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, QueueName, StagedPart
@@ -71,6 +72,8 @@ class Publisher:
         Raises where nothing may be sent any more; asked before every send.
     reads_tails
         Whether target queues are looked at after a doubt; without it messages arrive twice.
+    sends_again
+        Whether a batch is sent where a queue no longer tells if it was there.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Publisher:
         check: Callable[[], None],
         *,
         reads_tails: bool = True,
+        sends_again: bool = False,
     ) -> None:
         self._client = client
         self._consumer = consumer
@@ -90,6 +94,7 @@ class Publisher:
         self._journal = journal
         self._check = check
         self._reads_tails = reads_tails
+        self._sends_again = sends_again
         self._threads: ThreadPoolExecutor | None = None
         #: Where target queues end, as far as this driver knows.
         self._ends: dict[QueueName, int] = {}
@@ -116,6 +121,8 @@ class Publisher:
         self._states = set()
         done = self._sent_before(record, wanted) if doubtful else dict.fromkeys(wanted, 0)
         if any(done[queue] < count for queue, count in wanted.items()):
+            if doubtful:
+                self._check_journal(record)
             self._copy(record, wanted, done)
         states = {MessageQueue.parse(queue): self._ends[queue] for queue in self._states}
         if states:
@@ -149,11 +156,12 @@ class Publisher:
         sequences: Counter[QueueName] = Counter()
         places = list(_places(record.parts))
         windows = [places[at : at + _WINDOW] for at in range(0, len(places), _WINDOW)]
-        reads = self._read(windows[0]) if windows else []
+        reads = self._read(record, windows[0]) if windows else []
         for number in range(len(windows)):
             found = [run for read in reads for run in read.result()]
             # The next ones are read while these are sent.
-            reads = self._read(windows[number + 1]) if number + 1 < len(windows) else []
+            last = number + 1 == len(windows)
+            reads = [] if last else self._read(record, windows[number + 1])
             shares: dict[QueueName, list[_Run]] = defaultdict(list)
             for messages in found:
                 queue = messages.queue
@@ -174,24 +182,37 @@ class Publisher:
             )
 
     def _read(
-        self, places: Sequence[tuple[MessageQueue, int]]
+        self, record: CommitRecord, places: Sequence[tuple[MessageQueue, int]]
     ) -> list[Future[list[QueueMessages]]]:
-        return [self._pool.submit(self._chunk, queue, offset) for queue, offset in places]
+        return [self._pool.submit(self._chunk, record, *place) for place in places]
 
-    def _chunk(self, queue: MessageQueue, offset: int) -> list[QueueMessages]:
+    def _check_journal(self, record: CommitRecord) -> None:
+        """Make sure that the journal holds all of a batch, before anything of it is sent."""
+        places = list(_places(record.parts))
+        queues = {queue for queue, _ in places}
+        begins, ends = self._consumer.begin_offsets(queues), self._consumer.end_offsets(queues)
+        for queue, offset in places:
+            first, end = begins[queue], ends[queue]
+            if not first <= offset < end:
+                raise self._expired(record, f"{queue} holds {first} to {end}, and not {offset}")
+
+    def _expired(self, record: CommitRecord, what: str) -> OffsetExpiredError:
+        return OffsetExpiredError(
+            f"job '{self._job}' has committed batch {record.batch}, which is not wholly published,"
+            f" and its journal no longer holds the rest: {what}",
+            hint="restore the journal topic from a replica, or start the job under a new name;"
+            " for the future, raise the brokers' fileReservedTime above the longest time that"
+            " the job may stand still",
+        )
+
+    def _chunk(self, record: CommitRecord, queue: MessageQueue, offset: int) -> list[QueueMessages]:
         try:
             for result in self._consumer.blocks(queue, offset, offset + 1, max_bytes=_CHUNK_READ):
                 for message in result.messages():
                     if message.queue_offset == offset:
                         return list(decode_chunk(message.body))
         except OffsetExpiredError as error:
-            raise OffsetExpiredError(
-                f"job '{self._job}' has committed a batch that is not wholly published, and its"
-                f" journal no longer holds the rest: {error.message}",
-                hint="restore the journal topic from a replica, or start the job under a new name;"
-                " for the future, raise the brokers' fileReservedTime above the longest time that"
-                " the job may stand still",
-            ) from error
+            raise self._expired(record, error.message) from error
         raise JobFailedError(f"queue {queue} of the journal has no message {offset}")
 
     def _send_all(self, record: CommitRecord, runs: Sequence[_Run], done: int) -> None:
@@ -268,14 +289,40 @@ class Publisher:
         """Count the messages of a batch in a queue: one more than the highest sequence."""
         queue, found = MessageQueue.parse(name), 0
         end = self._consumer.end_offset(queue)
-        begin = max(record.published.get(name, 0), self._consumer.begin_offset(queue))
+        known, first = record.published.get(name, 0), self._consumer.begin_offset(queue)
+        begin = max(known, first)
         if begin < end:
             for result in self._consumer.blocks(queue, begin, end):
                 tags = parse_tags(result.columns().property(TAG))
                 mine = tags.sequence[tags.of(self._job) & (tags.batch == record.batch)]
                 found = max(found, int(mine.max()) + 1 if len(mine) else 0)
+        if not found and first > known:
+            self._check_tail(record, queue, known, first)
         self._ends[name] = max(end, self._ends.get(name, 0))
         return found
+
+    def _check_tail(
+        self, record: CommitRecord, queue: MessageQueue, known: int, first: int
+    ) -> None:
+        """Refuse to guess whether a batch was in the part of a queue that is deleted.
+
+        State is published again in any case: whoever reads it goes by the tags.
+        """
+        if queue.topic in {state_topic(self._job, state.store) for state in record.states}:
+            return
+        what = (
+            f"queue {queue} begins at {first}: whether batch {record.batch} of job '{self._job}'"
+            f" was published between {known} and there cannot be told any more"
+        )
+        if self._sends_again:
+            logger.warning("%s; it is published now", what)
+            return
+        raise OffsetExpiredError(
+            what,
+            hint="start with on_expired_offset='earliest' to have it published now, a second time"
+            " for those who have read it, or start the job under a new name; for the future, raise"
+            " the brokers' fileReservedTime above the longest time that the job may stand still",
+        )
 
 
 def _places(parts: Sequence[StagedPart]) -> Iterator[tuple[MessageQueue, int]]:

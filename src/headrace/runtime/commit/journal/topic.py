@@ -11,7 +11,7 @@ from functools import cached_property
 import msgspec
 
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
-from headrace.errors import HeadraceError, RequestTimeoutError
+from headrace.errors import HeadraceError, OffsetExpiredError, RequestTimeoutError
 from headrace.protocol.commit_log import CommitLog, Verdict, record_key
 from headrace.protocol.messages import Message
 from headrace.protocol.transactions import CommitRecord
@@ -63,12 +63,17 @@ class CommitTopic:
             end = self._consumer.end_offset(queue)
             start = self.log.next_offset or self._consumer.begin_offset(queue)
             if end > start:
-                for result in self._consumer.blocks(queue, start, end):
-                    for message in result.messages():
-                        record = msgspec.json.decode(message.body, type=CommitRecord)
-                        if self.log.feed(message.queue_offset, record) is Verdict.VOID:
-                            logger.info("void record of %s: %s", self._topic, _named(record))
+                self._feed(queue, start, end)
+            elif start and not self.log.next_offset:
+                raise _forgotten(self._topic, start)
         return self.log
+
+    def _feed(self, queue: MessageQueue, start: int, end: int) -> None:
+        for result in self._consumer.blocks(queue, start, end):
+            for message in result.messages():
+                record = msgspec.json.decode(message.body, type=CommitRecord)
+                if self.log.feed(message.queue_offset, record) is Verdict.VOID:
+                    logger.info("void record of %s: %s", self._topic, _named(record))
 
     def append(self, record: CommitRecord) -> None:
         """Append a record, wait until readers see it, and read up to it.
@@ -131,6 +136,16 @@ def await_shown(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> None:
                 hint="look at the broker's log: its consume queues are far behind",
             )
         time.sleep(_SHOWN_POLL)
+
+
+def _forgotten(topic: str, end: int) -> OffsetExpiredError:
+    return OffsetExpiredError(
+        f"the {end} records of commit topic '{topic}' are gone: its broker has deleted them, and"
+        " nothing says any more what the job has done",
+        hint="restore the topic from a replica, or start the job under a new name; commit topics"
+        " must be compaction topics (headrace topic create NAME --compaction), from which"
+        " retention takes nothing",
+    )
 
 
 def _named(record: CommitRecord) -> str:

@@ -53,6 +53,8 @@ class JournalTransactions:
         Sends output at once instead of staging it (at least once); state is staged all the same.
     times
         How long the driver's lease lasts.
+    sends_again
+        Publish a batch where a target queue no longer tells whether it was there.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class JournalTransactions:
         job: str,
         send: Send | None = None,
         times: LeaseTimes | None = None,
+        *,
+        sends_again: bool = False,
     ) -> None:
         self._client = client
         self._consumer = consumer
@@ -78,6 +82,7 @@ class JournalTransactions:
             journal_topic(job),
             self._check_lease,
             reads_tails=self._guards.publish_tail,
+            sends_again=sends_again,
         )
         self._lease: DriverLease | None = None
         self._driver = ""
