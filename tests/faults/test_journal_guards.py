@@ -72,8 +72,9 @@ def test_without_the_lease_it_publishes_beside_its_successor(scene: Scene) -> No
 
 def late_repetitions_in_the_state_topics(scene: Scene) -> None:
     """A driver wakes that sends its batch a second time, after later ones."""
-    sleeper = scene.start("journal.publish.begin=stop:2", **without("lease"))
-    assert scene.run(**without("lease")).returncode == 0
+    guards = without("lease", "mend")
+    sleeper = scene.start("journal.publish.begin=stop:2", **guards)
+    assert scene.run(**guards).returncode == 0
     scene.wake(sleeper)
     assert scene.repeated() > 0
     # The next driver has no copies of the state, and restores it from the topics.
@@ -83,14 +84,14 @@ def late_repetitions_in_the_state_topics(scene: Scene) -> None:
 
 def test_state_is_restored_without_late_repetitions(scene: Scene) -> None:
     late_repetitions_in_the_state_topics(scene)
-    done = scene.run()
+    done = scene.run(**without("mend"))
     assert done.returncode == 0, done.stderr
     assert scene.problems() == []
 
 
 def test_without_their_filter_the_restore_fails(scene: Scene) -> None:
     late_repetitions_in_the_state_topics(scene)
-    done = scene.run(**without("first_copies"))
+    done = scene.run(**without("first_copies", "mend"))
     assert "StateMismatchError" in done.stdout + done.stderr
 
 

@@ -19,7 +19,7 @@ class JournalGuards:
     Examples
     --------
     >>> JournalGuards.from_environment({"HEADRACE_UNSAFE": "lease"})
-    JournalGuards(publish_tail=True, read_back=True, lease=False, first_copies=True)
+    JournalGuards(publish_tail=True, read_back=True, lease=False, first_copies=True, mend=True)
     """
 
     #: After any doubt, look what of a batch is in its target queues before sending the rest.
@@ -30,6 +30,8 @@ class JournalGuards:
     lease: bool = True
     #: Leave late repetitions out when state is read.
     first_copies: bool = True
+    #: Write state again that a late repetition would hide from compaction.
+    mend: bool = True
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
 from headrace.errors import HeadraceError, JobFailedError, OffsetExpiredError
 from headrace.failpoints import failpoint
-from headrace.protocol.journal_tags import TAG, encode_tags, parse_tags
+from headrace.protocol.journal_tags import TAG, Tag, encode_tags, parse_tags
 from headrace.protocol.messages import Message
 from headrace.runtime.commit.journal.chunks import decode_chunk, part_of, pieces
+from headrace.runtime.commit.journal.mending import StateMender
 from headrace.runtime.commit.journal.topic import await_shown
 from headrace.topology.names import state_topic
 
@@ -74,6 +75,8 @@ class Publisher:
         Whether target queues are looked at after a doubt; without it messages arrive twice.
     sends_again
         Whether a batch is sent where a queue no longer tells if it was there.
+    mends
+        Whether state that a late repetition hides is written again.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Publisher:
         *,
         reads_tails: bool = True,
         sends_again: bool = False,
+        mends: bool = True,
     ) -> None:
         self._client = client
         self._consumer = consumer
@@ -95,6 +99,8 @@ class Publisher:
         self._check = check
         self._reads_tails = reads_tails
         self._sends_again = sends_again
+        self._mender = StateMender(client, consumer, job, check)
+        self._mends = mends
         self._threads: ThreadPoolExecutor | None = None
         #: Where target queues end, as far as this driver knows.
         self._ends: dict[QueueName, int] = {}
@@ -107,6 +113,19 @@ class Publisher:
             found = self._consumer.end_offsets(unknown)
             self._ends.update({queue.name: end for queue, end in found.items()})
         return {queue: self._ends[queue] for queue in queues}
+
+    def begin(self, record: CommitRecord) -> None:
+        """Go on after the driver before this one, from its last commit."""
+        self._mender.begin(record)
+
+    def published(self, record: CommitRecord) -> dict[QueueName, int]:
+        """Give what a commit says of the queues that are written: from where on to look at them."""
+        return self.known_ends(list(totals(record.parts))) | self._mender.ends(record)
+
+    def mend(self, record: CommitRecord) -> None:
+        """Make up for late repetitions in state topics, once the batch is published."""
+        if self._mends:
+            self._mender.look(record)
 
     def publish(self, record: CommitRecord, *, doubtful: bool) -> None:
         """Bring a committed batch to its topics.
@@ -133,7 +152,7 @@ class Publisher:
     def is_published(self, record: CommitRecord, topics: Collection[str]) -> bool:
         """Tell whether some topics show all of a batch."""
         return all(
-            self._tail(record, queue) == count
+            self._tail(record, queue) >= count
             for queue, count in totals(record.parts).items()
             if MessageQueue.parse(queue).topic in topics
         )
@@ -243,10 +262,15 @@ class Publisher:
     def _send_once(self, record: CommitRecord, queue: MessageQueue, run: _Run) -> None:
         messages = run.messages
         tagged = encode_tags(messages.properties, self._job, record.batch, run.first, len(messages))
-        *_, last = self._producer.send_columns(
+        first, *more = self._producer.send_columns(
             queue, messages.bodies, properties=tagged, born=int(messages.times[-1]), once=True
         )
+        last, sequence = (more or [first])[-1], run.first
         self._ends[queue.name] = last.offset + last.count
+        for result in (first, *more):
+            sequence += result.count
+            tag = Tag(self._job, record.batch, sequence - 1)
+            self._mender.sent(queue.name, result.offset, result.count, tag)
 
     # After a doubt
 

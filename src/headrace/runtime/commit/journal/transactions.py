@@ -21,7 +21,7 @@ from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer, PlanAnswer
 from headrace.runtime.commit.journal.guards import JournalGuards
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
-from headrace.runtime.commit.journal.publishing import Publisher, totals
+from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.commit.journal.ranges import read_ranges
 from headrace.runtime.commit.journal.staging import JournalWriter
 from headrace.runtime.commit.journal.topic import CommitTopic
@@ -83,6 +83,7 @@ class JournalTransactions:
             self._check_lease,
             reads_tails=self._guards.publish_tail,
             sends_again=sends_again,
+            mends=self._guards.mend,
         )
         self._lease: DriverLease | None = None
         self._driver = ""
@@ -107,9 +108,11 @@ class JournalTransactions:
             # Who ends in order has published everything.
             self._published = log.batch
         self._last = self._append_open(log)
+        self._publisher.begin(self._last)
         if self._published != self._last.batch:
             self._doubtful = True
             self._publish(self._last)
+        self._publisher.mend(self._last)
         return OpenAnswer(epoch=self._last.epoch, record=self._last)
 
     def plan(
@@ -144,12 +147,8 @@ class JournalTransactions:
                 f" batch {log.batch} is the last one"
             )
         self._check_lease()
-        record = msgspec.structs.replace(
-            end.record,
-            driver=self._driver,
-            parts=end.parts,
-            published=self._publisher.known_ends(list(totals(end.parts))),
-        )
+        record = msgspec.structs.replace(end.record, driver=self._driver, parts=end.parts)
+        record = msgspec.structs.replace(record, published=self._publisher.published(record))
         failpoint("journal.commit.before")
         self._topic.append(record)
         failpoint("journal.commit.appended")
@@ -161,6 +160,7 @@ class JournalTransactions:
         """Bring a committed batch to its topics, then write the group's offsets."""
         if self._last is not None and self._published < self._last.batch:
             self._publish(self._last)
+            self._publisher.mend(self._last)
         self._check_lease()
         self._consumer.commit(
             {MessageQueue.parse(name): offset for name, offset in record.offsets.items()}
@@ -194,8 +194,7 @@ class JournalTransactions:
             if log.epoch == self._last.epoch and log.driver == self._driver:
                 assert log.record is not None
                 if self._published == log.batch and not log.closed:
-                    record = msgspec.structs.replace(log.record, kind="close", timestamp=_now())
-                    self._topic.append(record)
+                    self._topic.append(self._closing(log.record))
         except HeadraceError as error:
             logger.warning("the next driver of job %s has to wait: %s", self._job, error)
         self._lease.release()
@@ -218,6 +217,11 @@ class JournalTransactions:
         if log.driver != self._driver or log.record is None:
             raise self._fenced(log, epoch)
         return log.record
+
+    def _closing(self, record: CommitRecord) -> CommitRecord:
+        """Make the record that ends the epoch; the next driver need not look at what this one has."""
+        ends = record.published | self._publisher.published(record)
+        return msgspec.structs.replace(record, kind="close", published=ends, timestamp=_now())
 
     def _publish(self, record: CommitRecord) -> None:
         doubtful, self._doubtful = self._doubtful, True
