@@ -76,7 +76,7 @@ def recovery_worker(plan: Plan) -> Runs:
     with _running_job(plan) as job:
         for _ in range(plan.runs):
             yield {
-                "recovery_worker": job.recovery_of("pyspark.daemon"),
+                "recovery_worker": job.recovery_of("pyspark.worker"),
                 "recovery_planner": job.recovery_of("python_streaming_source_runner"),
             }
 

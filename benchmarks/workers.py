@@ -15,7 +15,7 @@ def worker_memory() -> float:
     return max(map(_highest, workers_of(os.getpid())), default=0.0)
 
 
-def workers_of(process: int, module: str = "pyspark.daemon") -> set[int]:
+def workers_of(process: int, module: str = "pyspark.worker") -> set[int]:
     """Find the descendants of a process that run one of Spark's modules."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

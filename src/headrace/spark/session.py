@@ -56,6 +56,8 @@ SPARK_CONFIG: Mapping[str, str] = {
     # What writers of sink_dataframe run takes turns with the job, and does not go before it.
     "spark.scheduler.mode": "FAIR",
     "spark.python.worker.reuse": "true",
+    # Workers are forked with everything imported: a new one is there in milliseconds.
+    "spark.python.daemon.module": "headrace.spark.daemon",
     "spark.driver.memory": "1g",
 }
 
@@ -76,13 +78,13 @@ def get_session(settings: JobSettings) -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf().setAppName("headrace").setMaster(settings.master)
     conf.setAll(list(_config(settings).items()))
     with _starting:
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
+            use_java()
             _start(conf, settings)
         return SparkSession.builder.config(conf=conf).getOrCreate()
 

@@ -182,15 +182,18 @@ class Supervisor:
         if how is Ending.DONE or (how is Ending.FAILED and _is_for_good(child)):
             self._finish(status)
             return
-        self._clear_up(child)
         pause = self._restarts.pause()
         what = f"Driver {child.pid} {told(status)}"
+        if pause is not None and self._children:
+            # Its epoch keeps what is left of the other out; stores wait until that is gone.
+            say(f"{what}: its standby takes over.")
+            self._children[0].tell(Word.GO)
+            self._clear_up(child)
+            return
+        self._clear_up(child)
         if pause is None:
             say(f"{what}, after {self._restarts.most} restarts without a commit: giving up.")
             self._finish(status)
-        elif self._children:
-            say(f"{what}: its standby takes over.")
-            self._children[0].tell(Word.GO)
         else:
             wait = f" in {pause:g} s" if pause else ""
             say(f"{what}: starting another one{wait}.")
