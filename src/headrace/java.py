@@ -24,7 +24,7 @@ from typing import Literal
 
 from headrace.errors import JavaNotFoundError
 
-__all__ = ["MINIMUM_JAVA", "Java", "find_java", "use_java"]
+__all__ = ["MINIMUM_JAVA", "Java", "cache_folders", "find_java", "use_java"]
 
 MINIMUM_JAVA = 17
 """The oldest Java that Spark 4.3 runs on."""
@@ -153,7 +153,7 @@ def _wrapped(java: Java) -> Path:
     """Make a folder whose ``bin/java`` starts the real one without the flag."""
     text = _WRAPPER.format(flag=shlex.quote(_VECTOR_FLAG), java=shlex.quote(str(java.executable)))
     name = f"java-{java.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    for cache in _cache_folders():
+    for cache in cache_folders():
         wrapper = cache / name / "bin" / "java"
         if wrapper.is_file() and os.access(wrapper, os.X_OK):
             return wrapper.parent.parent
@@ -166,7 +166,8 @@ def _wrapped(java: Java) -> Path:
     raise JavaNotFoundError(message, hint="Set XDG_CACHE_HOME to a folder that can be written.")
 
 
-def _cache_folders() -> Iterator[Path]:
+def cache_folders() -> Iterator[Path]:
+    """Name the folders where files are kept that can be made again, the best one first."""
     yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
     yield Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
 

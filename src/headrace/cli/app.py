@@ -21,6 +21,7 @@ from headrace.cli import (
     _jobs,
     _lookup,
     _messages,
+    _prepare,
     _run,
     _state,
     _store,
@@ -54,6 +55,7 @@ app.command("describe")(_describe.describe)
 app.command("produce")(connecting(_messages.produce))
 app.command("consume")(connecting(_messages.consume))
 app.command("doctor")(connecting(_doctor.doctor))
+app.command("prepare")(_prepare.prepare)
 app.command("table")(connecting(_tables.table))
 app.command("message")(connecting(_lookup.message))
 app.add_typer(_broker.app, name="broker")

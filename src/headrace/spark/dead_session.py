@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession, SQLContext
 
 if TYPE_CHECKING:
     import subprocess
+    from datetime import timedelta
 
-__all__ = ["forget_dead_session", "session_is_ours"]
+__all__ = ["end_session", "forget_dead_session", "session_is_ours"]
 
 _lock = threading.Lock()
 
@@ -48,6 +49,25 @@ def forget_dead_session() -> bool:
         SparkSession._instantiatedSession = SparkSession._activeSession = None
         SQLContext._instantiatedContext = None
         return True
+
+
+def end_session(patience: timedelta) -> None:
+    """End the session that this process started, and wait until its Java process has ended.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        It did not.
+    """
+    process, context = _process(), SparkContext._active_spark_context
+    assert process is not None
+    assert context is not None
+    context.stop()
+    assert process.stdin is not None
+    # It ends in order when nobody can talk to it any more.
+    process.stdin.close()
+    process.wait(patience.total_seconds())
+    forget_dead_session()
 
 
 def _process() -> subprocess.Popen[bytes] | None:

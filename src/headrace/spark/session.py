@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import JobFailedError, SettingsError
 from headrace.java import use_java
+from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
 from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.gateway import launch_quietly
 
@@ -32,7 +33,6 @@ __all__ = ["SPARK_CONFIG", "checkpoint_folder", "get_session", "scratch_folder",
 #: Jobs that share a session may all find that its Java process has ended.
 _starting = threading.Lock()
 
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
@@ -84,7 +84,9 @@ def get_session(settings: JobSettings) -> SparkSession:
     conf.setAll(list(_config(settings).items()))
     with _starting:
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
-            use_java()
+            java = use_java()
+            options = conf.get(JAVA_OPTIONS, "")
+            conf.set(JAVA_OPTIONS, f"{archive_options(java, options)} {options}".strip())
             _start(conf, settings)
         return SparkSession.builder.config(conf=conf).getOrCreate()
 
@@ -120,9 +122,9 @@ def _logging(settings: JobSettings) -> dict[str, str]:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     log = _log_file(settings)
     rules = (Path(__file__).parent / "log4j2.properties").as_uri()
-    given = settings.spark_config.get(_JAVA_OPTIONS, "")
+    given = settings.spark_config.get(JAVA_OPTIONS, "")
     options = f"-Dlog4j2.configurationFile={rules} -Dheadrace.spark.log={log} {given}"
-    return {_JAVA_OPTIONS: options.strip()}
+    return {JAVA_OPTIONS: options.strip()}
 
 
 def _log_file(settings: JobSettings) -> Path:

@@ -1,0 +1,148 @@
+"""An archive of the classes that Spark uses, with which its Java process starts in half the time.
+
+Without one, Java reads some fifteen thousand classes out of Spark's jars at every start, checks and
+links them; with one it maps a file.  Java itself looks whether an archive fits, and does without
+one that does not: another release of Java or Spark makes it useless, never harmful.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from headrace.client import Admin, Client, Producer
+from headrace.embedded import embedded_broker
+from headrace.errors import JobFailedError
+from headrace.java import cache_folders, use_java
+from headrace.protocol.messages import Message
+from headrace.settings import JobSettings
+from headrace.spark.dead_session import end_session
+
+if TYPE_CHECKING:
+    from headrace.java import Java
+    from headrace.topology import Topology
+
+__all__ = ["JAVA_OPTIONS", "archive_of", "archive_options", "is_usable", "make_archive"]
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+#: Java remarks on each class that it leaves out, and on an archive that does not fit.
+_QUIET = "-Xlog:cds*=off"
+#: Options by which a user has decided on archives.
+_DECIDED = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare:")
+_LINES = 200
+_BATCHES = 4
+_PATIENCE = timedelta(minutes=5)
+
+
+def archive_of(java: Java) -> Path:
+    """Name the archive for a Java and for the Spark of this environment, made or not.
+
+    A Java or a Spark that was replaced has another one.
+    """
+    jars = Path(pyspark.__file__).parent / "jars"
+    parts = [java.home.resolve(), jars.resolve()]
+    dated = [str(part) for part in parts] + [str(_changed(java.home / "lib" / "modules"))]
+    dated.append(str(_changed(jars)))
+    name = hashlib.sha256("\n".join(dated).encode()).hexdigest()[:16]
+    folders = list(cache_folders())
+    paths = [folder / f"spark-{pyspark.__version__}-{name}.jsa" for folder in folders]
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
+def archive_options(java: Java, given: str) -> str:
+    """Give the options by which Java uses its archive; none where there is none to use.
+
+    Parameters
+    ----------
+    java
+        The Java that will be started.
+    given
+        Options that the user gives it; what they say on archives stands.
+    """
+    path = archive_of(java)
+    if any(option in given for option in _DECIDED) or not is_usable(path):
+        return ""
+    return f'-Xshare:auto "-XX:SharedArchiveFile={path}" {_QUIET}'
+
+
+def make_archive() -> Path:
+    """Run a small job on Spark, let Java keep the classes that it needed, and give the file.
+
+    Raises
+    ------
+    JavaNotFoundError
+        No Java 17 or newer is there.
+    JobFailedError
+        This Java wrote no archive.
+    """
+    java = use_java()
+    path = archive_of(java)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-archive-", dir=path.parent) as folder:
+        made = Path(folder) / "new.jsa"
+        options = f'"-XX:ArchiveClassesAtExit={made}" {_QUIET}'
+        settings = JobSettings(
+            data_dir=Path(folder) / "job",
+            master="local[2]",
+            partitions=2,
+            spark_config={JAVA_OPTIONS: options},
+        )
+        _run_job(settings)
+        # Java writes the archive at its end.
+        end_session(_PATIENCE)
+        if not made.is_file():
+            raise JobFailedError(
+                f"Java {java.version} ({java.home}) wrote no archive of Spark's classes",
+                hint="Spark runs without one, and starts more slowly; a full JDK or JRE can write"
+                " it, some small runtimes cannot",
+            )
+        # Others may start at this moment: they see all of the file or none.
+        shutil.move(made, path)
+    return path
+
+
+def _run_job(settings: JobSettings) -> None:
+    """Count some words: a job of two stages with state, which has the classes of all jobs."""
+    from headrace.spark.job import StreamJob
+
+    with embedded_broker(settings.data_dir) as address, Client(address) as client:
+        for topic in ("lines", "counts"):
+            Admin(client).create_topic(topic, queues=2)
+        producer = Producer(client)
+        with StreamJob(_word_count(), settings).start() as job:
+            for batch in range(_BATCHES):
+                producer.send_batch(
+                    [Message(topic="lines", body=f"line {batch}".encode())] * _LINES
+                )
+                job.await_caught_up(_PATIENCE)
+
+
+def _word_count() -> Topology:
+    from headrace import StreamBuilder, serdes
+
+    builder = StreamBuilder("class-archive")
+    words = builder.source("lines", serdes.string).flat_map_values(str.split)
+    words.key_by(lambda word: word).count().to_stream().sink("counts", serdes.json)
+    return builder.build()
+
+
+def _changed(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
+
+
+def is_usable(path: Path) -> bool:
+    """Tell whether a file is there that nobody else can have put there."""
+    with suppress(OSError):
+        return path.stat().st_uid == os.getuid() and os.access(path, os.R_OK)
+    return False
