@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.cli._terminal import report
-from headrace.errors import JobFailedError, TopicNotFoundError
+from headrace.cli._terminal import report, status_of
+from headrace.errors import FencedError, JobFailedError, TopicNotFoundError
 from headrace.settings import JobSettings
 from tests.cli.ports import free_port
 from tests.cli.programs import BUILT, SPOUTS_AND_BOLTS, WORD_COUNT, write
@@ -62,6 +62,36 @@ def test_version_is_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_command_is_a_usage_error(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("nonsense") == 2
     assert "nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+def test_output_that_cannot_be_written_is_no_fault_of_ours(tmp_path: Path) -> None:
+    program = write(tmp_path, WORD_COUNT + BUILT)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", "describe", str(program)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write the output: No space left on device.\n"
+
+
+def test_a_command_line_that_is_wrong_has_a_status_of_its_own(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("run") == 2
+    assert "Missing argument" in capsys.readouterr().err
+
+
+def test_every_exit_status_of_run_is_told_in_one_table() -> None:
+    page = (Path(__file__).parents[2] / "docs/running.md").read_text()
+    table = page.partition("## Exit statuses")[2]
+    found = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
+    assert found[2:] == ["0", "1", "2", str(status_of(FencedError("newer"))), "128 + n"]
 
 
 def test_every_setting_is_an_option_of_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

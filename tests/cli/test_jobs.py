@@ -25,6 +25,8 @@ from headrace.topology import Topology, commit_topic
 from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
+from tests.transactions.traced import Sentences, Split, Trace
+from tests.transactions.wiring import Wiring
 
 WORDS = ["to be", "or not", "to be"]
 
@@ -267,6 +269,34 @@ def test_reset_that_cannot_work_says_why(job: Job, given: tuple[str, ...], says:
     job.run(WORDS)
     given = tuple(text.replace("LINES", job.lines) for text in given)
     assert says in job.call("reset", job.name, *given, "--yes", status=1)
+
+
+@pytest.mark.parametrize(
+    "command", [("history",), ("status",), ("reset", "--to", "first"), ("abort", "--yes")]
+)
+def test_job_that_is_not_there_is_named_with_one_that_is_near(
+    job: Job, command: tuple[str, ...]
+) -> None:
+    job.run(WORDS)
+    name, *options = command
+    shown = job.call(name, job.name + "x", *options, status=1)
+    assert f"job '{job.name}x' was never started on this cluster" in shown
+    assert f"did you mean '{job.name}'?" in shown
+
+
+def test_job_of_spouts_has_no_offsets_to_move(job: Job) -> None:
+    trace = Trace(job.rig.folder)
+    wiring = Wiring().spout("spout", Sentences(trace), 2)
+    job.topology = wiring.bolt("split", Split(trace), ("spout", "shuffle")).build(job.name)
+    with job.driver() as driver:
+        driver.catch_up(2)
+    assert job.ask("history", job.name, "--last", "1") != []
+    commits = [each for each in job.ask("history", job.name) if each["kind"] == "commit"]
+    assert [each["records_in"] for each in commits] == [6, 6], "what spouts emit is what comes in"
+    shown = job.call("reset", job.name, "--to", "first", "--yes", status=1)
+    assert "reads no topic: it has no offsets that could move" in shown
+    assert "--forget lets them begin anew" in shown
+    assert "All its state is dropped" in job.call("reset", job.name, "--forget", "--yes")
 
 
 def test_reset_is_refused_while_a_driver_runs(job: Job) -> None:

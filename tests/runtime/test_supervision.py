@@ -11,6 +11,7 @@ from headrace.errors import (
     HeadraceError,
     JavaEndedError,
     JobFailedError,
+    OffsetExpiredError,
     RollbackError,
     StagedPartMissingError,
     TaskFailedError,
@@ -52,6 +53,7 @@ STORIES: dict[str, list[Step]] = {
     ],
     "what no try can mend stops it at once": [(3, UserCodeError("wrong"), None)],
     "a driver that was fenced off never comes back": [(3, FencedError("newer"), None)],
+    "an offset that has expired does not come back": [(3, OffsetExpiredError("gone"), None)],
     "an unknown failure stops it": [(3, JobFailedError("odd"), None)],
     "what no try can mend stops it after a roll-back too": [
         (3, AGAIN, 0.5),

@@ -55,6 +55,7 @@ def reset_job(
 ) -> None:
     """Set a job that is stopped to other offsets, or to before its first batch."""
     from headrace.runtime.jobs.reset import plan_reset, reset
+    from headrace.runtime.jobs.standings import standing_of_job
     from headrace.runtime.state.home import StateHome
 
     if to is None and not forget:
@@ -65,6 +66,7 @@ def reset_job(
         )
     place = None if to is None else _place(to)
     with cluster(namesrv, data_dir) as client:
+        standing_of_job(client, job)
         home = StateHome.of(job, client)
         plan = plan_reset(home, place, topics=topic or (), forget=forget)
         if not as_json:

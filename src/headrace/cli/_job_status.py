@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["list_jobs", "status"]
 
+_COLUMNS = (
+    *("in", "out", "late", "dropped", "watermark"),
+    *("lag", "behind", "keys", "state", "restored"),
+)
+
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
@@ -184,25 +189,32 @@ def _headline(look: JobLook) -> list[str]:
 def _operators(operators: dict[str, OperatorStatistics]) -> Table:
     from rich.table import Table
 
-    table = Table("operator")
-    for column in ("in", "out", "late", "dropped", "watermark", "lag", "behind", "keys", "state"):
+    rows = {name: _cells(told) for name, told in operators.items()}
+    table = Table()
+    table.add_column("operator", no_wrap=True)
+    # What is empty everywhere would only take room from the names.
+    shown = [column for column in _COLUMNS if any(cells[column] for cells in rows.values())]
+    for column in shown:
         table.add_column(column, justify="right")
-    table.add_column("restored", justify="right")
-    for name, told in operators.items():
-        table.add_row(
-            name,
-            f"{told.records_in:,}",
-            f"{told.records_out:,}",
-            number(told.late),
-            number(told.dropped),
-            "" if told.watermark is None else f"{told.watermark:%Y-%m-%d %H:%M:%S}",
-            "–" if told.lag is None else f"{told.lag:,}",
-            length(told.behind),
-            number(told.state_keys),
-            size(told.state_bytes),
-            length(told.restore_time),
-        )
+    for name, cells in rows.items():
+        table.add_row(name, *(cells[column] for column in shown))
     return table
+
+
+def _cells(told: OperatorStatistics) -> dict[str, str]:
+    cells = (
+        f"{told.records_in:,}",
+        f"{told.records_out:,}",
+        number(told.late),
+        number(told.dropped),
+        "" if told.watermark is None else f"{told.watermark:%Y-%m-%d %H:%M:%S}",
+        "–" if told.lag is None else f"{told.lag:,}",
+        length(told.behind),
+        number(told.state_keys),
+        size(told.state_bytes),
+        length(told.restore_time),
+    )
+    return dict(zip(_COLUMNS, cells, strict=True))
 
 
 def _stores(stores: dict[str, StoreSnapshot]) -> Table:

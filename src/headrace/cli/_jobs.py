@@ -41,6 +41,7 @@ def rescale(
     """Move the state of a job that is stopped to another number of partitions."""
     from rich.progress import Progress
 
+    from headrace.runtime.jobs.standings import standing_of_job
     from headrace.runtime.state.home import StateHome
     from headrace.runtime.state.rescaling import rescale as move
 
@@ -48,6 +49,7 @@ def rescale(
         cluster(namesrv, data_dir) as client,
         Progress(console=terminal(error=True), transient=True) as progress,
     ):
+        standing_of_job(client, job)
         task = progress.add_task(f"moving the state of {job}", total=None)
         record = move(
             StateHome.of(job, client),

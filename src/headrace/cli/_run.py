@@ -76,6 +76,7 @@ def run(
     state_dir: Annotated[Path | None, _option("state_dir")] = None,
     partitions: Annotated[int | None, _option("partitions")] = None,
     guarantee: Annotated[str | None, _option("guarantee")] = None,
+    isolation: Annotated[str | None, _option("isolation")] = None,
     max_records_per_batch: Annotated[int | None, _option("max_records_per_batch")] = None,
     max_bytes_per_batch: Annotated[int | None, _option("max_bytes_per_batch")] = None,
     max_future: Annotated[str | None, _option("max_future")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -19,6 +20,8 @@ _BUG_HINT = (
     "and report it with that."
 )
 
+#: What the system says of a device that takes no more.
+_OUTPUT_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Exit status of a job that goes on elsewhere.
 _FENCED = 3
 
@@ -72,6 +75,8 @@ def _explain(error: BaseException) -> tuple[str, list[str]]:
     if not isinstance(error, HeadraceError):
         if isinstance(error, OSError) and error.filename is not None:
             return f"{error.filename}: {error.strerror}.", []
+        if isinstance(error, OSError) and error.errno in _OUTPUT_FAILED:
+            return f"cannot write the output: {error.strerror}.", []
         return f"{type(error).__name__}: {error}", [_BUG_HINT]
     messages: list[str] = []
     hints: list[str] = []

@@ -33,7 +33,7 @@ class JobStatistics:
     epoch: int
     #: Last committed batch.
     batch: int
-    #: Messages read and written since the job's first batch.
+    #: Messages read, or tuples that spouts emitted, and messages written, since its first batch.
     records_in: int
     records_out: int
     #: Messages that no deserializer could read, by what became of them.

@@ -79,4 +79,6 @@ class SpoutProcessor(ComponentProcessor[Spout]):
         times = np.full(count, self.context.wall_clock, np.int64)
         taken = output.taken(times, np.arange(first, first + count), task)
         self._emitted += output.emitted
+        counters = self.context.counters
+        counters["records_in"] = counters.get("records_in", 0) + output.emitted
         return taken

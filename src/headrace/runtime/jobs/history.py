@@ -81,8 +81,8 @@ def history(
     consumer = PullConsumer(client)
     try:
         queue = min(client.queues(commit_topic(job)))
-    except TopicNotFoundError as error:
-        raise unknown_job(client, job) from error
+    except TopicNotFoundError:
+        raise unknown_job(client, job) from None
     log = _Log(consumer, queue, judged=Admin(client).is_headrace())
     begin = log.begin if since is None else max(log.begin, consumer.offset_for_time(queue, since))
     if last is None:

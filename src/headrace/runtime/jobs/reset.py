@@ -72,7 +72,7 @@ def plan_reset(
     StateError
         The job has committed nothing.
     ConfigurationError
-        It reads no such topic or queue.
+        It reads no such topic or queue, or none at all.
     OffsetExpiredError
         A queue does not hold such an offset.
     """
@@ -80,6 +80,11 @@ def plan_reset(
     loops = _loop_topics(record)
     chosen = _chosen_topics(record, loops, topics)
     names = [queue.name for topic in sorted(chosen) for queue in sorted(_queues_of(home, topic))]
+    if place is not None and not names and not forget:
+        raise ConfigurationError(
+            f"job '{record.job}' reads no topic: it has no offsets that could move",
+            hint="its spouts go on from their states; --forget lets them begin anew",
+        )
     offsets = {} if place is None else _offsets_at(home, place, names)
     if forget:
         # What the job wrote for itself must not be read into state that begins anew.
