@@ -3,6 +3,9 @@
 ``python tests/run_cases.py compaction FILE``
 ``python tests/run_cases.py streams FILE [--on driver|spark]``
 ``python tests/run_cases.py transactions FILE [--on local|spark]``
+
+``--only ID,ID`` runs some of them.  Where a file has builds that are wrong on purpose, each of them
+must be caught by every case that it names.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,19 +41,46 @@ RUNNERS = {
         "spark": ("tests.transactions.cases.executions", "run_on_spark"),
     },
 }
+#: Tells whether a case catches a build that is wrong.
+CONTROLS = {"transactions": ("tests.transactions.cases.executions", "catch")}
 #: Those that run all cases of a file together: a job on Spark takes long to start.
 AT_ONCE = {("tests.streams.cases.spark", "run_on_spark")}
 
 
-def run_file(kind: str, path: Path, on: str = "") -> Iterator[tuple[Case, str | None]]:
-    """Run every case of a file; gives each with what was wrong, None when nothing was."""
+def run_file(
+    kind: str, path: Path, on: str = "", only: Collection[str] = ()
+) -> Iterator[tuple[Case, str | None]]:
+    """Run the cases of a file; gives each with what was wrong, None when nothing was."""
     runners = RUNNERS[kind]
     module, function = runners[on or next(iter(runners))]
     run: Any = getattr(importlib.import_module(module), function)
-    cases = json.loads(path.read_text())["cases"]
+    content = json.loads(path.read_text())
+    cases = [case for case in content["cases"] if not only or _name(case) in only]
     many: RunCases = run if (module, function) in AT_ONCE else partial(_each, run)
     for case, error in zip(cases, many(cases), strict=True):
         yield case, None if error is None else _told(error)
+    if kind in CONTROLS:
+        controls = [each for each in content["negative_controls"] if not only or each["id"] in only]
+        yield from _controls(kind, controls, content["cases"], on)
+
+
+def _controls(
+    kind: str, controls: Sequence[Case], cases: Sequence[Case], on: str
+) -> Iterator[tuple[Case, str | None]]:
+    module, function = CONTROLS[kind]
+    catches = getattr(importlib.import_module(module), function)
+    for control in controls:
+        passed = [
+            case["id"]
+            for case in cases
+            if case["id"] in control["must_fail"] and not catches(case, control["id"], on)
+        ]
+        told = {"id": control["id"], "title": control["break"]}
+        yield told, f"not caught by {', '.join(passed)}" if passed else None
+
+
+def _name(case: Case) -> str:
+    return str(case.get("id", case.get("name", "?")))
 
 
 def _each(run_case: RunCase, cases: Sequence[Case]) -> Iterator[Exception | None]:
@@ -74,14 +104,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("kind", choices=sorted(RUNNERS))
     parser.add_argument("file", type=Path)
     parser.add_argument("--on", default="", help="what to run them on")
+    parser.add_argument("--only", default="", help="cases and controls, by their ids")
     options = parser.parse_args(arguments)
     if options.on and options.on not in RUNNERS[options.kind]:
         parser.error(f"{options.kind} run on {' or '.join(RUNNERS[options.kind])}")
     failed = 0
-    for case, failure in run_file(options.kind, options.file, options.on):
+    only = [name for name in options.only.split(",") if name]
+    for case, failure in run_file(options.kind, options.file, options.on, only):
         verdict = "ok  " if failure is None else "FAIL"
-        name = case.get("id", case.get("name", "?"))
-        print(f"{verdict} {name} {case.get('title', '')}".rstrip(), flush=True)
+        print(f"{verdict} {_name(case)} {case.get('title', '')}".rstrip(), flush=True)
         if failure is not None:
             failed += 1
             print("     " + failure.replace("\n", "\n     "))

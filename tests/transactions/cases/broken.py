@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,8 +17,7 @@ import pyarrow as pa
 
 from headrace.runtime.bolts.tasks import StatefulTasks
 from headrace.runtime.state import local as copies
-from tests.faults import local_driver
-from tests.transactions.cases.workloads import BATCH
+from tests.transactions.cases.workload import BATCH
 
 __all__ = ["CONTROLS", "Control", "break_build"]
 
@@ -55,15 +55,20 @@ def break_build(name: str) -> None:
 
 
 def _older_offsets() -> None:
-    driver: Any = local_driver
-    settled = driver.settled_record
+    # The workloads ask for this while they are loaded, so this module can load nothing of theirs.
+    from headrace.spark import driver
+    from tests.faults import local_driver
+
+    modules: Any = driver, local_driver
+    settled = modules[0].settled_record
 
     def older(*given: Any) -> Any:
         record = settled(*given)
         offsets = {queue: max(0, offset - BATCH) for queue, offset in record.offsets.items()}
         return msgspec.structs.replace(record, offsets=offsets)
 
-    driver.settled_record = older
+    for module in modules:
+        module.settled_record = older
 
 
 def _early_ack() -> None:
@@ -87,16 +92,24 @@ def _lost_change() -> None:
 
 
 def _tidy_zombie() -> None:
-    commit = local_driver.LocalDriver.commit
+    from headrace.spark.driver import JobDriver
+    from tests.faults.local_driver import LocalDriver
 
-    def commit_or_tidy(self: Any, end: Any) -> Any:
+    _tidy_after(LocalDriver, "commit", lambda driver: driver._job.plan.state_root)
+    _tidy_after(JobDriver, "_commit", lambda driver: driver._connection.plan.state_root)
+
+
+def _tidy_after(driver: type, name: str, root: Callable[[Any], Path]) -> None:
+    commit = getattr(driver, name)
+
+    def commit_or_tidy(self: Any, *given: Any) -> Any:
         try:
-            return commit(self, end)
+            return commit(self, *given)
         except Exception:
-            shutil.rmtree(self._job.plan.state_root)
+            shutil.rmtree(root(self))
             raise
 
-    local_driver.LocalDriver.commit = commit_or_tidy  # type: ignore[method-assign]
+    setattr(driver, name, commit_or_tidy)
 
 
 def _early_change() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.transactions.cases.workloads import BATCH
+from tests.transactions.cases.workload import BATCH
 
 __all__ = ["Case", "read_case"]
 

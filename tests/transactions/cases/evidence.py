@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from headrace.runtime.state.topic import StateTopicReader
 from headrace.topology import Operator, Spout, StatefulBoltNode, Topology
 from tests.transactions.automaton import Call
 from tests.transactions.cases.hooks import traces
-from tests.transactions.cases.workloads import Workload
+from tests.transactions.cases.workload import Workload
 
 __all__ = ["Evidence", "collect", "committed_results", "read_history"]
 
@@ -57,16 +57,21 @@ class Evidence:
 
 
 def collect(
-    address: str, topology: Topology, workload: Workload, source: str, sink: str, folder: Path
+    address: str,
+    topology: Topology,
+    workload: Workload,
+    sources: Sequence[str],
+    sink: str,
+    folder: Path,
 ) -> Evidence:
-    """Read everything back."""
+    """Read everything of a group back."""
     with Client(address) as client:
         history = read_history(client, topology)
         commits = [record for record in history if record.kind == "commit"]
         return Evidence(
             workload=workload,
             history=history,
-            inputs=_inputs(client, source),
+            inputs={queue: rows for each in sources for queue, rows in _inputs(client, each)},
             results=committed_results(client, sink),
             states={each.batch: _states(client, topology, each) for each in commits},
             calls=list(traces(folder)),
@@ -102,14 +107,10 @@ def committed_results(client: Client, topic: str) -> list[Mapping[str, Any]]:
     ]
 
 
-def _inputs(client: Client, topic: str) -> dict[str, list[Mapping[str, Any]]]:
-    if not topic:
-        return {}
+def _inputs(client: Client, topic: str) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     names = {queue.queue_id: queue.name for queue in client.queues(topic)}
-    return {
-        names[number]: [msgspec.json.decode(body) for body in bodies]
-        for number, bodies in _bodies(client, topic).items()
-    }
+    for number, bodies in _bodies(client, topic).items():
+        yield names[number], [msgspec.json.decode(body) for body in bodies]
 
 
 def _bodies(client: Client, topic: str) -> dict[int, list[bytes]]:

@@ -21,6 +21,7 @@ from headrace.transactions import COMMIT_FAIL
 from tests.transactions.automaton import Call
 
 __all__ = [
+    "BROKEN",
     "FLAW",
     "VARIABLE",
     "Fault",
@@ -36,6 +37,8 @@ __all__ = [
 
 VARIABLE = "HEADRACE_CASE_FOLDER"
 FLAW = "HEADRACE_CASE_FLAW"
+BROKEN = "HEADRACE_CASE_BROKEN"
+"""Names a way in which the engine is wrong: see :mod:`tests.transactions.cases.broken`."""
 
 _CALLBACKS = (
     "prepare",
@@ -65,7 +68,7 @@ class Fault:
     #: The id of the tuple, or the batch, for which it happens; None for the first that comes.
     at: int | None
     #: One for each time it happens; the last one goes on for ever where ``always`` is set.
-    #: "raise", "commit_fail", "kill", "wait", "sleep:SECONDS".
+    #: "raise", "commit_fail", "kill", "wait", "hold" (waits, then raises), "sleep:SECONDS".
     actions: tuple[str, ...]
     always: bool = False
 
@@ -97,14 +100,20 @@ def release(folder: Path) -> None:
 
 def here(place: str, at: int, state: Any = None) -> Any:
     """Let the armed fault happen if this is its place; else give the state as it is."""
-    folder = os.environ.get(VARIABLE)
+    folder = _folder()
     if folder is None:
         return state
-    fault = _armed(Path(folder))
+    fault = _armed(folder)
     if fault is None or fault.place != place or fault.at not in (None, at):
         return state
-    action = _next_action(Path(folder), fault)
-    return state if action is None else _do(Path(folder), action, f"{place} of {at}")
+    action = _next_action(folder, fault)
+    return state if action is None else _do(folder, action, f"{place} of {at}")
+
+
+def _folder() -> Path | None:
+    """Give the folder of the present case: on Spark, the environment names a link to it."""
+    named = os.environ.get(VARIABLE)
+    return None if named is None else Path(named).resolve()
 
 
 def _armed(folder: Path) -> Fault | None:
@@ -136,9 +145,12 @@ def _do(folder: Path, action: str, what: str) -> Any:
         raise FaultError(f"asked for at {what}")
     if kind == "sleep":
         time.sleep(float(seconds))
-    if kind == "wait":
-        while not (folder / "go").exists():
+    if kind in ("wait", "hold"):
+        # Nor does one wait whose driver is dead and whose case is over.
+        while folder.exists() and not (folder / "go").exists():
             time.sleep(_POLL)
+    if kind == "hold":
+        raise FaultError(f"held back at {what}")
     return COMMIT_FAIL if kind == "commit_fail" else None
 
 
@@ -155,6 +167,7 @@ def _noting(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
     def noted(self: Any, *given: Any) -> Any:
         if name == "prepare":
             self.__dict__["_task"] = (next(_numbers), given[0].component, given[0].task)
+            self.__dict__["_folder"] = _folder()
         # What one callback calls of the others is its own affair.
         if self.__dict__.get("_inside"):
             return callback(self, *given)
@@ -169,8 +182,9 @@ def _noting(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _note(component: Any, name: str, given: tuple[Any, ...]) -> None:
-    folder = os.environ.get(VARIABLE)
-    if folder is None or name in ("execute", "next_tuple"):
+    # A worker may close it when the next case has begun.
+    folder = component.__dict__["_folder"]
+    if folder is None or not folder.exists() or name in ("execute", "next_tuple"):
         return
     number, *where = component.__dict__["_task"]
     batch = getattr(given[0], "batch_id", None) if given else None
@@ -183,7 +197,7 @@ def _note(component: Any, name: str, given: tuple[Any, ...]) -> None:
             "time": time.time_ns(),
         }
     )
-    file = os.open(Path(folder) / "trace", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    file = os.open(folder / "trace", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(file, line.encode() + b"\n")
     finally:

@@ -8,7 +8,6 @@ and with 1 when it gives up.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import Any
@@ -21,10 +20,7 @@ from headrace.spark.transactions import settings_of
 from headrace.transactions import TransactionTopology
 from tests.faults.local_driver import LocalDriver
 
-__all__ = ["BROKEN", "FENCED"]
-
-BROKEN = "HEADRACE_CASE_BROKEN"
-"""Names a way in which this driver is wrong: see :mod:`tests.transactions.cases.broken`."""
+__all__ = ["FENCED"]
 
 FENCED = 3
 
@@ -100,10 +96,8 @@ class LocalJob:
 
 def main(arguments: list[str]) -> int:
     """Run the workload that the environment names."""
-    from tests.transactions.cases.broken import break_build
     from tests.transactions.cases.program import topology
 
-    break_build(os.environ.get(BROKEN, ""))
     last, *pairs = arguments
     given: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs)
     try:

@@ -1,4 +1,4 @@
-"""The workload that the environment names, as a program for ``headrace run``."""
+"""The workload that the environment names, for drivers without Spark."""
 
 from __future__ import annotations
 

@@ -2,64 +2,42 @@
 
 ``set``: every id goes through two bolts to a topic.  ``bank``: transfers between accounts, whose
 debits and credits are kept by two bolts.  ``seq``: numbers per key, each one above the one before.
-``example``: sentences from a spout that replays, and a word count; nothing is sent.
+``example``: sentences from a spout that replays, and a word count; nothing is sent.  ``disjoint``,
+``stateless`` and ``stateful``: as ``set``, with two kinds of sources.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace import serdes
 from headrace.topology import (
     BatchGroupId,
     BoltCollector,
-    SpoutCollector,
     TaskContext,
     Tuple,
 )
 from headrace.transactions import (
     Bolt,
     FieldsDeclarer,
-    Spout,
     StatefulBolt,
     TopicSink,
     TopicSpout,
     TransactionTopologyBuilder,
 )
-from tests.transactions.cases.hooks import has_flaw, here, traced
+from tests.transactions.cases.broken import break_build
+from tests.transactions.cases.hooks import BROKEN, has_flaw, here, traced
+from tests.transactions.cases.sentences import sentences, wrong_words
+from tests.transactions.cases.workload import Row, State, Workload
 
-__all__ = ["ACCOUNTS", "BATCH", "SENTENCES", "WORKLOADS", "Workload"]
-
-BATCH = 40
-"""Messages in a batch, over all queues."""
+__all__ = ["ACCOUNTS", "TWO_KINDS", "WORKLOADS"]
 
 ACCOUNTS = 100
 KEYS = 10
-SENTENCES = ("to be or not to be", "that is the question", "to die to sleep", "no more")
-
-Row = Mapping[str, Any]
-State = Mapping[str, Sequence[Any]]
-"""States of the tasks of each stateful component, None for those that have none."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One workload."""
-
-    name: str
-    #: Topics that it reads and writes, without the suffix of the run; "" for none.
-    source: str
-    sink: str
-    #: Makes the topology, from its configuration and the suffix of its name and topics.
-    build: Callable[[Mapping[str, Any], str], TransactionTopologyBuilder]
-    #: Makes the messages, by their numbers.
-    message: Callable[[int], Row]
-    #: Tells what is wrong with the states of all tasks, after the messages that were read.
-    wrong_state: Callable[[Sequence[Row], State], Iterable[str]]
 
 
 @traced
@@ -70,10 +48,10 @@ class Split(Bolt):
         declarer.declare("id", "noise")
 
     def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
-        self.collector = collector
+        self.name, self.collector = context.component, collector
 
     def execute(self, taken: Tuple) -> None:
-        here("split.execute", taken["row"]["id"])
+        here(f"{self.name}.execute", taken["row"]["id"])
         noise = random.random() if has_flaw("noise") else 0
         self.collector.emit([taken["row"]["id"], noise])
 
@@ -114,8 +92,48 @@ def ids(config: Mapping[str, Any], suffix: str) -> TransactionTopologyBuilder:
     return topology
 
 
+@traced
+class Pass(Bolt):
+    """Passes rows on."""
+
+    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
+        declarer.declare("row")
+
+    def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
+        self.collector = collector
+
+    def execute(self, taken: Tuple) -> None:
+        self.collector.emit([taken["row"]])
+
+
+def two_kinds(shared: str, suffix: str, config: Mapping[str, Any]) -> TransactionTopologyBuilder:
+    """Ids of two sources to one topic; what they share on the way is a bolt, with state or not."""
+    topology = TransactionTopologyBuilder(f"two{suffix}", config=config)
+    counts = {"a": "count-a", "b": "count-b"} if shared != "state" else dict.fromkeys("ab", "count")
+    bolts = {
+        name: topology.set_bolt(name, Count(), parallelism=2)
+        for name in dict.fromkeys(counts.values())
+    }
+    for kind, count in counts.items():
+        spout = TopicSpout(f"ids-{kind}{suffix}", serdes.json, fields=("row",))
+        topology.set_spout(kind, spout)
+        split = topology.set_bolt(f"split-{kind}", Split(), parallelism=2)
+        split.local_or_shuffle_grouping(kind)
+        bolts[count].fields_grouping(f"split-{kind}", "id")
+    ends = sorted(bolts)
+    if shared == "bolt":
+        common = topology.set_bolt("pass", Pass(), parallelism=2)
+        for end in ends:
+            common.shuffle_grouping(end)
+        ends = ["pass"]
+    sink = topology.set_sink("out", TopicSink(f"two-out{suffix}", serdes.json))
+    for end in ends:
+        sink.shuffle_grouping(end)
+    return topology
+
+
 def wrong_counts(rows: Sequence[Row], states: State) -> Iterable[str]:
-    counted = sum(state or 0 for state in states["count"])
+    counted = sum(state or 0 for tasks in states.values() for state in tasks)
     if counted != len(rows):
         yield f"{len(rows)} ids were read, and the states count {counted}"
 
@@ -260,105 +278,43 @@ def wrong_numbers(rows: Sequence[Row], states: State) -> Iterable[str]:
         yield f"the last number of each key is {found}, and {wanted} were read"
 
 
-@traced
-class Sentences(Spout):
-    """Gives fixed sentences in turn; its state is how many it gave."""
+#: What two kinds of sources share, by names of workloads.
+_SHARED = {"disjoint": "", "stateless": "bolt", "stateful": "state"}
 
-    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
-        declarer.declare("sentence")
-
-    def init_state(self, state: Any) -> None:
-        self.given = state or 0
-
-    def next_tuple(self, collector: SpoutCollector) -> None:
-        here("spout.next", self.given)
-        collector.emit([SENTENCES[self.given % len(SENTENCES)]])
-        self.given += 1
-        if self.given % BATCH == 0:
-            collector.emit_barrier()
-
-    def finish_batch(self) -> Any:
-        return self.given
-
-    def commit(self, batch_group_id: BatchGroupId, state: Any) -> Any:
-        return here("spout.commit.0", batch_group_id.batch_id, state)
+TWO_KINDS = {
+    "disjoint graphs": "disjoint",
+    "shared stateless bolt": "stateless",
+    "shared stateful bolt": "stateful",
+}
+"""Workloads with two kinds of sources, by the variants of the case that has them."""
 
 
-@traced
-class SplitSentence(Bolt):
-    """Gives the words of each sentence."""
+def _of_two_kinds(name: str, shared: str) -> Workload:
+    def build(config: Mapping[str, Any], suffix: str) -> TransactionTopologyBuilder:
+        return two_kinds(shared, suffix, config)
 
-    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
-        declarer.declare("word")
-
-    def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
-        self.collector = collector
-
-    def execute(self, taken: Tuple) -> None:
-        for word in taken["sentence"].split():
-            self.collector.emit([word])
-
-
-@traced
-class WordCount(StatefulBolt):
-    """Counts words."""
-
-    def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
-        self.task = context.task
-
-    def init_state(self, state: Any) -> None:
-        self.counts = Counter(state or {})
-
-    def roll_back(self, state: Any) -> None:
-        if state is not None or not has_flaw("forgetful"):
-            self.init_state(state)
-
-    def execute(self, taken: Tuple) -> None:
-        self.counts[taken["word"]] += 1
-
-    def finish_batch(self) -> Any:
-        return dict(self.counts)
-
-    def commit(self, batch_group_id: BatchGroupId, state: Any) -> Any:
-        return here(f"count.commit.{self.task}", batch_group_id.batch_id, state)
-
-
-def sentences(config: Mapping[str, Any], suffix: str) -> TransactionTopologyBuilder:
-    """The word count of the design document."""
-    topology = TransactionTopologyBuilder(f"example{suffix}", config=config)
-    topology.set_spout("spout", Sentences(), parallelism=1)
-    topology.set_bolt("split", SplitSentence(), parallelism=2).local_or_shuffle_grouping("spout")
-    topology.set_bolt("count", WordCount(), parallelism=2).fields_grouping("split", "word")
-    return topology
-
-
-def wrong_words(rows: Sequence[Row], states: State) -> Iterable[str]:
-    """Hold the counts against the spout's own state: every count follows from it."""
-    del rows
-    given = sum(state or 0 for state in states["spout"])
-    wanted: Counter[str] = Counter()
-    for number in range(given):
-        wanted.update(SENTENCES[number % len(SENTENCES)].split())
-    found: Counter[str] = Counter()
-    for state in states["count"]:
-        found.update(state or {})
-    if found != wanted:
-        yield f"after {given} sentences the counts are {dict(found)} instead of {dict(wanted)}"
+    return Workload(
+        name, ["ids-a", "ids-b"], "two-out", build, lambda number: {"id": number}, wrong_counts
+    )
 
 
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("set", "ids", "set-out", ids, lambda number: {"id": number}, wrong_counts),
-        Workload("bank", "transfers", "bank-out", bank, transfer, wrong_books),
+        Workload("set", ["ids"], "set-out", ids, lambda number: {"id": number}, wrong_counts),
+        Workload("bank", ["transfers"], "bank-out", bank, transfer, wrong_books),
         Workload(
             "seq",
-            "numbers",
+            ["numbers"],
             "seq-out",
             numbered,
             lambda number: {"id": number, "key": number % KEYS, "number": number // KEYS + 1},
             wrong_numbers,
         ),
-        Workload("example", "", "", sentences, lambda _: {}, wrong_words),
+        Workload("example", (), "", sentences, lambda _: {}, wrong_words),
+        *(_of_two_kinds(*each) for each in _SHARED.items()),
     )
 }
+
+# Wherever the workloads are loaded: by drivers, and by the workers that run their bolts.
+break_build(os.environ.get(BROKEN, ""))

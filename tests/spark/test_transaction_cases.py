@@ -1,0 +1,72 @@
+"""The cases of transactions on Spark, and the builds that they must catch there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.transactions.cases.broken import CONTROLS
+from tests.transactions.cases.case import read_case
+from tests.transactions.cases.executions import (
+    finding,
+    problems_of,
+    problems_on_rocketmq,
+    runs_of,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+FILE = Path(__file__).parents[1] / "cases" / "transactions.json"
+CONTENT = json.loads(FILE.read_text())
+CASES = {raw["id"]: read_case(raw) for raw in CONTENT["cases"]}
+
+#: Those that only Spark can run, and a roll-back; the long tests run the others.
+USUAL = {"TX04", "TX10", "TX11", "TX12", "TX23"}
+
+#: Where a stock RocketMQ has rules of its own.
+ON_ROCKETMQ = ["TX03", "TX05", "TX07", "TX11", "TX16", "TX17", "TX24"]
+
+
+def _runs() -> list[Any]:
+    found = []
+    for name, case in CASES.items():
+        for number, (workload, variant) in enumerate(runs_of(case)):
+            brief = name in USUAL and number == 0
+            marks = [] if brief else [pytest.mark.soak]
+            run = f"{name}-{workload}-{variant}".strip("-")
+            found.append(pytest.param(name, workload, variant, id=run, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("name", "workload", "variant"), _runs())
+def test_case(name: str, workload: str, variant: str) -> None:
+    problems = problems_of(CASES[name], workload, variant, "spark")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.soak
+@pytest.mark.rocketmq
+@pytest.mark.parametrize("name", ON_ROCKETMQ)
+def test_case_on_rocketmq(rocketmq: Cluster, tmp_path: Path, name: str) -> None:
+    workload, variant = runs_of(CASES[name])[0]
+    problems = problems_on_rocketmq(CASES[name], workload, variant, rocketmq, tmp_path, "spark")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("control", "name"),
+    [
+        pytest.param(control["id"], name, id=f"{control['id']}-{name}")
+        for control in CONTENT["negative_controls"]
+        for name in control["must_fail"]
+    ],
+)
+def test_broken_build_is_caught(control: str, name: str) -> None:
+    build = CONTROLS[control]
+    found = finding(CASES[name], build, "spark")
+    assert found is not None, f"{name} passes although {build.what}"

@@ -1,0 +1,129 @@
+"""Drivers of workloads on Spark: ``python -m tests.transactions.cases.spark FOLDER``.
+
+Spark takes longer to start than a case takes, so this process runs one driver after the other in
+one session, as its standard input asks for them: a line of JSON each, an :class:`Order`.  Python
+workers outlive the drivers, and their environment is that of the process; what they look up there
+are links in the folder, which lead to what belongs to the present driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.errors import FencedError, HeadraceError
+from headrace.failpoints import ENVIRONMENT_VARIABLE, arm_in_folder
+from headrace.settings import JobSettings
+from headrace.spark import TransactionJob
+from headrace.spark.session import get_session
+from tests.transactions.cases.hooks import VARIABLE
+from tests.transactions.cases.local import FENCED
+from tests.transactions.cases.workloads import WORKLOADS
+
+__all__ = ["MASTER", "Order", "environment_of"]
+
+MASTER = "local[2,4]"
+"""Spark tries a task four times: a worker that dies once is no failure of the batch."""
+
+_CASE, _POINTS = "case", "points"
+_LOOK = timedelta(seconds=0.05)
+
+
+class Order(msgspec.Struct):
+    """One driver: what it runs, until when, and what happens to it."""
+
+    workload: str
+    suffix: str
+    config: dict[str, Any]
+    settings: dict[str, str]
+    #: Failpoints that are armed; hits are counted over all processes of the driver.
+    failpoints: str
+    #: The batch after which it ends; 0: when it has caught up.
+    last: int
+    #: Folder of the case, for faults and traces.
+    folder: str
+    #: Folder for the counts of failpoints.
+    points: str
+    #: File for what is printed, and for the exit status.
+    log: str
+    answer: str
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """Give what all processes of a host look up."""
+    return {VARIABLE: str(folder / _CASE), ENVIRONMENT_VARIABLE: f"folder:{folder / _POINTS}"}
+
+
+def _run(order: Order) -> int:
+    try:
+        _run_job(order)
+    except FencedError as error:
+        print(error, flush=True)
+        return FENCED
+    except HeadraceError as error:
+        print(error, flush=True)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 2
+    return 0
+
+
+def _run_job(order: Order) -> None:
+    workload = WORKLOADS[order.workload]
+    builder = workload.build(order.config, order.suffix)
+    settings: dict[str, Any] = {"master": MASTER, **order.settings}
+    with TransactionJob(builder.build(), JobSettings(**settings)).start() as job:
+        if workload.sources and not order.last:
+            job.await_caught_up()
+            return
+        # Without a source to catch up with, it goes on until it is killed.
+        while not order.last or job.statistics().batch < order.last:
+            # Raises where the job has failed.
+            job.await_termination(_LOOK)
+            time.sleep(_LOOK.total_seconds())
+
+
+def _settle_in(folder: Path, order: Order) -> None:
+    """Let everything that this process and its children look up be that of a driver."""
+    output = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+    Path(order.points).mkdir()
+    arm_in_folder(Path(order.points), order.failpoints)
+    for name, target in ((_CASE, order.folder), (_POINTS, order.points)):
+        draft = folder / f"{name}.draft"
+        draft.symlink_to(target)
+        draft.replace(folder / name)
+
+
+def _answer(order: Order, code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    path = Path(order.answer)
+    draft = path.with_suffix(".draft")
+    draft.write_text(str(code))
+    draft.replace(path)
+
+
+def main(folder: Path) -> None:
+    """Run the drivers that are asked for, until nobody asks any more."""
+    logging.basicConfig(level=logging.WARNING)
+    get_session(JobSettings(master=MASTER, data_dir=folder))
+    for line in sys.stdin.buffer:
+        order = msgspec.json.decode(line, type=Order)
+        _settle_in(folder, order)
+        _answer(order, _run(order))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
