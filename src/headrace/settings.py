@@ -122,8 +122,9 @@ class JobSettings:
     )
     max_bytes_per_batch: int = setting(
         64 << 20,
-        doc="Most bytes of messages that one batch reads from an embedded broker, over all queues; "
-        "a larger message makes a batch of its own.",
+        doc="Most bytes of messages that one batch reads, over all queues; a larger message makes a "
+        "batch of its own. About, on RocketMQ, whose brokers do not tell sizes: they are estimated "
+        "by samples.",
         unit="bytes",
         minimum=1,
     )

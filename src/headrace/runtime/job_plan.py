@@ -80,7 +80,13 @@ class JobPlan:
             times = LeaseTimes.of(self.settings.lease_expiry)
             again = self.settings.on_expired_offset == "earliest"
             return JournalTransactions(
-                job.client, job.consumer, self.job, direct, times, sends_again=again
+                job.client,
+                job.consumer,
+                self.job,
+                direct,
+                times,
+                max_bytes=self.settings.max_bytes_per_batch,
+                sends_again=again,
             )
         commit_topic = self.topology.commit_topic
         return BrokerTransactions(

@@ -29,7 +29,7 @@ __all__ = ["Publisher", "totals"]
 
 logger = logging.getLogger(__name__)
 
-#: Chunks that are read at once: so much of a batch is in memory.
+#: Chunks that are read at once, while as many are sent: so much of a batch is in memory.
 _WINDOW = 8
 _THREADS = 8
 _REQUEST_BYTES = 1 << 20

@@ -7,13 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from headrace.client import MessageQueue, PullStatus
+from headrace.protocol.columns import record_starts
+
 if TYPE_CHECKING:
     from headrace.client import Client, PullConsumer
+    from headrace.protocol.layout import Int64s
     from headrace.protocol.transactions import QueueName
 
-__all__ = ["Ranges", "read_ranges"]
+__all__ = ["Ranges", "SizeEstimate", "cut_to_bytes", "read_ranges"]
 
 _POLL = 0.02
+#: A stock broker gives so many messages at once, and so many bytes of them.
+_SAMPLE, _SAMPLE_BYTES = 32, 256 << 10
+#: Places that are looked at, of a range that is longer.
+_PLACES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,40 @@ class Ranges:
     latest: dict[QueueName, int]
 
 
+@dataclass(frozen=True, slots=True)
+class SizeEstimate:
+    """How large the messages of a range are, about: brokers of RocketMQ do not tell.
+
+    Examples
+    --------
+    >>> sizes = SizeEstimate(10, np.array([100, 300]), 50.0)
+    >>> sizes.total
+    800.0
+    >>> sizes.within(90), sizes.within(400), sizes.within(500), sizes.within(10_000)
+    (1, 2, 4, 10)
+    """
+
+    #: Messages of the range.
+    count: int
+    #: Sizes of the first ones, as they are.
+    head: Int64s
+    #: Mean size of those behind, by samples.
+    mean: float
+
+    @property
+    def total(self) -> float:
+        """Bytes of the whole range."""
+        return float(self.head.sum()) + (self.count - len(self.head)) * self.mean
+
+    def within(self, limit: float) -> int:
+        """Count the messages that have so many bytes together; one is always taken."""
+        known = int(np.searchsorted(np.cumsum(self.head), limit, side="right"))
+        if known < len(self.head):
+            return max(1, known)
+        rest = (limit - float(self.head.sum())) / self.mean if self.mean else self.count
+        return max(1, min(self.count, known + int(rest)))
+
+
 def read_ranges(
     client: Client,
     consumer: PullConsumer,
@@ -32,8 +76,15 @@ def read_ranges(
     offsets: Mapping[QueueName, int],
     limit: int,
     wait: int,
+    max_bytes: int = 0,
 ) -> Ranges:
-    """Read how far every queue has come, each for itself; wait for news at most ``wait`` ms."""
+    """Read how far every queue has come, each for itself; wait for news at most ``wait`` ms.
+
+    Parameters
+    ----------
+    limit, max_bytes
+        Most messages of the batch, and about the most bytes of them; 0 is no limit.
+    """
     deadline = time.monotonic() + wait / 1000
     queues = [queue for topic in topics for queue in client.queues(topic)]
     while True:
@@ -43,7 +94,61 @@ def read_ranges(
             break
         time.sleep(_POLL)
     begins = {q.name: begin for q, begin in consumer.begin_offsets(queues).items()}
-    return Ranges(begins, _limited({**begins, **offsets}, latest, limit), latest)
+    starts = {**begins, **offsets}
+    ends = _limited(starts, latest, limit)
+    if max_bytes:
+        sizes = {
+            name: _estimate(consumer, name, max(starts[name], begins[name]), end)
+            for name, end in ends.items()
+            if end > max(starts[name], begins[name])
+        }
+        ends |= {
+            name: max(starts[name], begins[name]) + count
+            for name, count in cut_to_bytes(sizes, max_bytes).items()
+        }
+    return Ranges(begins, ends, latest)
+
+
+def cut_to_bytes(sizes: Mapping[QueueName, SizeEstimate], max_bytes: int) -> dict[QueueName, int]:
+    """Give the messages to take of each queue, in proportion to what it holds.
+
+    >>> few, many = SizeEstimate(2, np.array([10, 10]), 0.0), SizeEstimate(98, np.array([]), 10.0)
+    >>> cut_to_bytes({"a@b@0": few, "a@b@1": many}, 500)
+    {'a@b@0': 1, 'a@b@1': 49}
+    >>> cut_to_bytes({"a@b@0": few, "a@b@1": many}, 1000)
+    {'a@b@0': 2, 'a@b@1': 98}
+    """
+    total = sum(each.total for each in sizes.values())
+    if total <= max_bytes:
+        return {name: each.count for name, each in sizes.items()}
+    return {name: each.within(max_bytes * each.total / total) for name, each in sizes.items()}
+
+
+def _estimate(consumer: PullConsumer, name: QueueName, begin: int, end: int) -> SizeEstimate:
+    count = end - begin
+    head = _sizes(consumer, name, begin)
+    if len(head) < min(_SAMPLE, count) and _is_cut_off(head):
+        # The next one did not fit, so it is far larger than these.
+        head = np.concatenate([head, _sizes(consumer, name, begin + len(head))])
+    head = head[:count]
+    places = range(1, _PLACES) if count > len(head) else ()
+    others = [_sizes(consumer, name, begin + count * place // _PLACES) for place in places]
+    means = [sizes.mean() for sizes in (head, *others) if len(sizes)]
+    return SizeEstimate(count, head, float(np.mean(means)) if means else 0.0)
+
+
+def _is_cut_off(head: Int64s) -> bool:
+    """Tell whether a sample ended although another message like these would have fitted."""
+    return len(head) > 0 and head.sum() + 2 * head.mean() < _SAMPLE_BYTES
+
+
+def _sizes(consumer: PullConsumer, name: QueueName, offset: int) -> Int64s:
+    """Give the sizes of some messages from an offset on."""
+    queue = MessageQueue.parse(name)
+    result = consumer.pull(queue, offset, max_messages=_SAMPLE, max_bytes=_SAMPLE_BYTES)
+    if result.status is not PullStatus.FOUND:
+        return np.zeros(0, np.int64)
+    return np.diff(np.append(record_starts(result.block), len(result.block))).astype(np.int64)
 
 
 def _limited(
@@ -57,7 +162,7 @@ def _limited(
     waiting = {name: end - begins.get(name, 0) for name, end in latest.items()}
     total = sum(waiting.values())
     if not limit or total <= limit:
-        return latest
+        return dict(latest)
     return {
         name: begins.get(name, 0) + max(min(1, count), count * limit // total)
         for name, count in waiting.items()

@@ -53,6 +53,8 @@ class JournalTransactions:
         Sends output at once instead of staging it (at least once); state is staged all the same.
     times
         How long the driver's lease lasts.
+    max_bytes
+        About the most bytes of messages that a batch with a limit reads; 0 is no limit.
     sends_again
         Publish a batch where a target queue no longer tells whether it was there.
     """
@@ -65,6 +67,7 @@ class JournalTransactions:
         send: Send | None = None,
         times: LeaseTimes | None = None,
         *,
+        max_bytes: int = 0,
         sends_again: bool = False,
     ) -> None:
         self._client = client
@@ -73,6 +76,7 @@ class JournalTransactions:
         self._job = job
         self._send = send
         self._times = times or LeaseTimes()
+        self._max_bytes = max_bytes
         self._guards = JournalGuards.from_environment()
         self._topic = CommitTopic(client, consumer, commit_topic(job))
         self._publisher = Publisher(
@@ -119,7 +123,9 @@ class JournalTransactions:
         self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
     ) -> PlanAnswer:
         """Read how far every queue has come."""
-        ranges = read_ranges(self._client, self._consumer, topics, offsets, limit, wait)
+        # Whoever asks without a limit asks how much there is.
+        most = self._max_bytes if limit else 0
+        ranges = read_ranges(self._client, self._consumer, topics, offsets, limit, wait, most)
         return PlanAnswer(
             record=self._topic.refresh().record,
             begins=ranges.begins,
