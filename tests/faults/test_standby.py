@@ -166,6 +166,19 @@ def test_standby_elsewhere_goes_when_the_lease_ends(broker: Broker, tmp_path: Pa
         assert standby.answer is True
 
 
+def test_standby_elsewhere_knows_who_drives(broker: Broker, tmp_path: Path) -> None:
+    name = "laptop:4711@boot/space/1/mark"
+    with (
+        LocalDriver(broker.address, tmp_path / "other", name=name),
+        lease_of_another(broker, tmp_path / "other", owner=name) as lease,
+        waiting(broker, tmp_path, alone=True) as standby,
+    ):
+        assert Standby(standby).driver() == name
+        lease.release()
+        assert standby.ends()
+        assert Standby(standby).driver() == name, "it ran it last"
+
+
 def test_lease_that_a_broker_forgot_is_no_reason_while_there_are_commits(
     broker: Broker, tmp_path: Path
 ) -> None:

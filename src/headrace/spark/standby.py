@@ -121,12 +121,17 @@ class Standby:
 
     def driver(self) -> str:
         """Give the name of the driver that runs the job, or ran it last; empty: nobody knows."""
-        (prepared, *_) = self._job.prepare()
-        topic = prepared.connection.plan.topology.commit_topic
-        if prepared.connection.plan.embedded:
-            jobs = Admin(prepared.connection.client).jobs()
-            return next((job.holder or job.driver for job in jobs if job.commit_topic == topic), "")
-        record = prepared.connection.transactions.plan([], {}, 0, 0).record
+        connection = self._job.prepare()[0].connection
+        client, plan = connection.client, connection.plan
+        if plan.embedded:
+            found = (job for job in Admin(client).jobs() if job.record.job == plan.job)
+            return next((job.holder or job.driver for job in found), "")
+        # A reader of its own: the job's is used by another thread.
+        transactions = StateHome.of(plan.job, client).transactions
+        try:
+            record = transactions.plan([], {}, 0, 0).record
+        finally:
+            transactions.close()
         return "" if record is None else record.driver
 
     def _keep_warm(
