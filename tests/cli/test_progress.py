@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli import progress as progress_module
 from headrace.cli import restoring
-from headrace.cli.progress import line_of, shown
+from headrace.cli.progress import ending_of, line_of, shown
 from headrace.runtime.commit.lease import LeaseWait
 
 
@@ -42,6 +42,13 @@ def test_groups_are_one_line() -> None:
     assert line_of(Progress(groups=2)).startswith(begin)
     failed = "3 groups (1 failed) · 17 batches · "
     assert line_of(Progress(groups=3, failed=1)).startswith(failed)
+
+
+def test_job_that_was_stopped_says_how_far_it_is() -> None:
+    on = "; the next start goes on from there."
+    assert ending_of(Progress()) == f"Stopped after batch 17{on}"
+    assert ending_of(Progress(groups=2, batch=1034)) == f"Stopped after 1,034 batches{on}"
+    assert ending_of(Progress(epoch=0, batch=0)) == "Stopped before it began."
 
 
 SINCE = datetime(2026, 11, 21, 16, 19, 31).astimezone()

@@ -378,6 +378,13 @@ time.sleep(60)
     assert starts(tmp_path) == 1
 
 
+def test_driver_that_is_stopped_before_it_can_hear_of_it_has_not_failed(tmp_path: Path) -> None:
+    process = running(tmp_path, "note('pid', os.getpid()); time.sleep(60)")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    assert starts(tmp_path) == 1
+
+
 def test_signal_in_a_pause_ends_the_supervisor(tmp_path: Path) -> None:
     process = running(tmp_path, "note('pid', os.getpid()); die()")
     await_true("no third start", lambda: starts(tmp_path) == 3)

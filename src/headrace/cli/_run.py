@@ -129,10 +129,7 @@ def run(
         _check_has_end(program)
     with _stopped_by_signals(), _job(program, settings, supervisor) as job:
         if supervisor is not None and standby:
-            try:
-                again |= stand_by(job, supervisor)
-            except KeyboardInterrupt:
-                return
+            again |= stand_by(job, supervisor)
         if again:
             _go_on(job)
         _follow(
@@ -213,7 +210,7 @@ def _follow(
     until_caught_up: bool,
     limit: timedelta | None,
 ) -> None:
-    from headrace.cli.progress import shown
+    from headrace.cli.progress import ending_of, shown
 
     try:
         with (
@@ -229,7 +226,7 @@ def _follow(
                 job.await_termination()
     except KeyboardInterrupt:
         job.stop()
-        say(f"Stopped after batch {job.statistics().batch}; the next start goes on from there.")
+        say(ending_of(job.statistics()))
         return
     done = job.statistics()
     say(f"Caught up: {done.records_in:,} records in, {done.records_out:,} results out.")
@@ -241,6 +238,9 @@ def _stopped_by_signals() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
+    except KeyboardInterrupt:
+        # While it connects, starts Spark or stands by; a job that has begun says more.
+        say("Stopped before it began.")
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.commit.lease import LeaseWait
 
-__all__ = ["JobProgress", "line_of", "shown"]
+__all__ = ["JobProgress", "ending_of", "line_of", "shown"]
 
 _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 1.0
@@ -86,6 +86,14 @@ def line_of(progress: JobProgress) -> str:
         f"{progress.records_out:,} out · {progress.records_per_second:,.0f} records/s · "
         f"lag {lag}"
     )
+
+
+def ending_of(progress: JobProgress) -> str:
+    """Say how far a job is that was stopped."""
+    if not progress.epoch:
+        return "Stopped before it began."
+    batch = f"batch {progress.batch:,}" if progress.groups == 1 else f"{progress.batch:,} batches"
+    return f"Stopped after {batch}; the next start goes on from there."
 
 
 def _place_of(progress: JobProgress) -> str:

@@ -162,6 +162,9 @@ class Supervisor:
         drove = child is self._driver
         if drove:
             self._driver = None
+        if self._stopped and status == -signal.SIGTERM:
+            # It had not come so far yet that it could end in order.
+            status = 0
         if self._status is not None or self._stopped:
             if drove or not self._children:
                 self._finish(status if drove else 0)
