@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.transactions.cases.executions import (
     problems_on_rocketmq,
     runs_of,
 )
+from tests.transactions.cases.hosts import HOSTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -29,6 +31,13 @@ USUAL = {"TX04", "TX10", "TX11", "TX12", "TX23"}
 
 #: Where a stock RocketMQ has rules of its own.
 ON_ROCKETMQ = ["TX03", "TX05", "TX07", "TX11", "TX16", "TX17", "TX24"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sessions() -> Iterator[None]:
+    """End the sessions that the cases have shared."""
+    yield
+    HOSTS.close()
 
 
 def _runs() -> list[Any]:

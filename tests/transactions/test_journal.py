@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,38 +75,101 @@ def emitted(spout: JournalSpout, calls: int = 1) -> list[int]:
     return [values[0] for _, _, values in found.emitted]
 
 
-class TestRollBack:
-    def batch(self, spout: JournalSpout, number: int, calls: int = 2) -> list[int]:
-        found = emitted(spout, calls)
-        spout.finish_batch()
-        spout.commit(BatchGroupId(number), None)
-        return found
+_tasks: list[JournalSpout] = []
 
+
+def task(spout: JournalSpout, state: int | None = None) -> JournalSpout:
+    """Begin with a copy of a spout, as each process does."""
+    own = copy.deepcopy(spout)
+    own.prepare(TaskContext("site", "clicks-source", 0, 1, 1, {}))
+    own.init_state(state)
+    _tasks.append(own)
+    return own
+
+
+def batch(spout: JournalSpout, number: int, calls: int = 2) -> list[int]:
+    found = emitted(spout, calls)
+    spout.finish_batch()
+    assert spout.commit(BatchGroupId(number), None) == number
+    return found
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    while _tasks:
+        _tasks.pop().cleanup()
+
+
+class TestRollBack:
     def test_what_was_not_committed_is_emitted_again(self) -> None:
-        spout = JournalSpout(Clicks())
-        assert self.batch(spout, 1) == [0, 1]
+        spout = task(JournalSpout(Clicks()))
+        assert batch(spout, 1) == [0, 1]
         spout.ack_commit(BatchGroupId(1))
-        assert self.batch(spout, 2) == [2, 3]
-        spout.roll_back(None)
-        assert self.batch(spout, 2) == [2, 3, 4]
-        spout.roll_back(None)
-        assert self.batch(spout, 2, calls=1) == [2, 3, 4]
+        assert batch(spout, 2) == [2, 3]
+        spout.roll_back(1)
+        assert batch(spout, 2) == [2, 3, 4]
+        spout.roll_back(1)
+        spout.ack_commit(BatchGroupId(1))
+        assert batch(spout, 2, calls=1) == [2, 3, 4]
         spout.ack_commit(BatchGroupId(2))
-        assert self.batch(spout, 3) == [5, 6]
+        assert batch(spout, 3) == [5, 6]
 
     def test_what_turns_out_to_be_committed_is_not(self) -> None:
-        spout = JournalSpout(Clicks())
-        assert self.batch(spout, 1) == [0, 1]
-        spout.roll_back(None)
-        spout.ack_commit(BatchGroupId(1))
-        assert self.batch(spout, 2) == [2, 3]
+        spout = task(JournalSpout(Clicks()))
+        assert batch(spout, 1) == [0, 1]
+        spout.roll_back(1)
+        assert batch(spout, 2) == [2, 3]
 
     def test_an_older_commit_forgets_nothing(self) -> None:
-        spout = JournalSpout(Clicks())
-        assert self.batch(spout, 5) == [0, 1]
-        spout.roll_back(None)
+        spout = task(JournalSpout(Clicks()), 4)
+        assert batch(spout, 5) == [0, 1]
         spout.ack_commit(BatchGroupId(4))
         assert emitted(spout) == [0, 1]
+
+    def test_a_task_that_moves_to_another_process_emits_it_again_there(self) -> None:
+        spout = JournalSpout(Clicks())
+        here = task(spout)
+        assert batch(here, 1) == [0, 1]
+        there = task(spout)
+        assert batch(there, 1, calls=1) == [0, 1]
+        here.roll_back(1)
+        assert emitted(here) == [2]
+
+    def test_what_a_process_emitted_before_it_died_is_emitted_by_the_next_one(self) -> None:
+        spout = JournalSpout(Clicks())
+        first = task(spout)
+        assert batch(first, 1) == [0, 1]
+        first.ack_commit(BatchGroupId(1))
+        assert emitted(first, 3) == [2, 3, 4]
+        assert emitted(task(spout, 1)) == [2, 3, 4]
+
+    def test_an_entry_that_a_dying_process_left_unfinished_is_none(self, folder: Path) -> None:
+        spout = JournalSpout(Clicks())
+        emitted(task(spout), 2)
+        (file,) = folder.glob("headrace-spouts-*/*")
+        file.write_bytes(file.read_bytes() + pickle.dumps([7, 1])[:-3])
+        second = task(spout)
+        assert emitted(second, 1) == [0, 1]
+        assert emitted(second, 1) == [0]
+        assert emitted(task(spout), 1) == [0, 1, 0]
+
+    def test_another_driver_does_not_take_it(self) -> None:
+        assert emitted(task(JournalSpout(Clicks())), 2) == [0, 1]
+        assert emitted(task(JournalSpout(Clicks()))) == [0]
+
+
+def test_what_a_driver_left_behind_is_removed_after_a_day(folder: Path) -> None:
+    for age in (2, 30):
+        old = folder / f"headrace-spouts-{age}"
+        old.mkdir()
+        (old / "clicks-0").touch()
+        for path in (old / "clicks-0", old):
+            os.utime(path, (time.time() - age * 3600, time.time() - age * 3600))
+    emitted(task(JournalSpout(Clicks())))
+    assert (folder / "headrace-spouts-2").exists()
+    assert not (folder / "headrace-spouts-30").exists()
 
 
 @pytest.mark.parametrize("streams", [("other",), ("default", "other")])

@@ -6,11 +6,13 @@ own, the other one reads them there.  From the topic on everything is exactly on
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.topology import DEFAULT_STREAM
 from headrace.transactions.components import Spout
+from headrace.transactions.spout_log import SpoutLog
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -40,9 +42,9 @@ __all__ = ["JournalSpout"]
 class JournalSpout(Spout):
     """Lets a spout without state take part: its tuples are written to a topic first.
 
-    What is in the topic is processed exactly once.  What the spout emitted before that is emitted
-    again after a failure, unless its process died: then tuples since the last commit are gone, as
-    nobody can give them again.
+    What is in the topic is processed exactly once.  What the spout emitted before that is kept in a
+    file of the machine, and emitted again after a failure, also by another process.  When the driver
+    ends, or the machine, the tuples since the last commit are gone: nobody can give them again.
 
     Parameters
     ----------
@@ -80,10 +82,11 @@ class JournalSpout(Spout):
 
     def __init__(self, spout: PlainSpout) -> None:
         self.spout = spout
-        #: What was emitted since the last commit that is known of, and what is to be again.
-        self._open: list[list[Any]] = []
+        #: The same in all copies of this spout, wherever they run.
+        self._owner = uuid.uuid4().hex
+        self._log: SpoutLog | None = None
+        #: What is to be emitted again.
         self._again: list[list[Any]] = []
-        self._batch = 0
 
     def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
         """Name the fields that the spout emits."""
@@ -91,53 +94,63 @@ class JournalSpout(Spout):
 
     def prepare(self, context: TaskContext) -> None:
         """Prepare the spout."""
+        self._log = SpoutLog(self._owner, f"{context.component}-{context.task}")
         self.spout.prepare(context)
 
-    def init_state(self, state: None) -> None:
-        """Begin: there is nothing to go on from."""
+    def init_state(self, state: int | None) -> None:
+        """Begin with what another process has emitted without a commit."""
+        self._again = self._kept.uncommitted(state or 0)
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         """Emit again what was not committed, else let the spout emit."""
         again, self._again = self._again, []
         for values in again:
             collector.emit(values)
-        self._open += again
-        if not again:
-            self.spout.next_tuple(_Keeping(collector, self._open))
+        if again:
+            return
+        try:
+            self.spout.next_tuple(_Keeping(collector, self._kept))
+        finally:
+            self._kept.flush()
 
     def finish_batch(self) -> None:
         """End the batch: nothing of the spout is kept."""
 
-    def commit(self, batch_group_id: BatchGroupId, state: None) -> None:
-        """Note the batch in which the open tuples are."""
+    def commit(self, batch_group_id: BatchGroupId, state: None) -> int:
+        """Note the batch in which the tuples are; its number is the state."""
         del state
-        self._batch = batch_group_id.batch_id
+        self._kept.end_batch(batch_group_id.batch_id)
+        return batch_group_id.batch_id
 
-    def roll_back(self, state: None) -> None:
-        """Emit the open tuples again, unless it turns out that they are committed."""
-        del state
-        self._again, self._open = [*self._again, *self._open], []
+    def roll_back(self, state: int | None) -> None:
+        """Emit again what is not committed."""
+        self._again = self._kept.uncommitted(state or 0)
 
     def ack_commit(self, batch_group_id: BatchGroupId) -> None:
         """Forget what is committed."""
-        if 0 < self._batch <= batch_group_id.batch_id:
-            self._open, self._again, self._batch = [], [], 0
+        self._again = self._kept.uncommitted(batch_group_id.batch_id)
 
     def cleanup(self) -> None:
         """Clean the spout up."""
+        self._kept.close()
         self.spout.cleanup()
+
+    @property
+    def _kept(self) -> SpoutLog:
+        assert self._log is not None, "prepare comes first"
+        return self._log
 
 
 class _Keeping:
     """A spout's collector that keeps what goes through it."""
 
-    def __init__(self, collector: SpoutCollector, kept: list[list[Any]]) -> None:
+    def __init__(self, collector: SpoutCollector, kept: SpoutLog) -> None:
         self._collector = collector
         self._kept = kept
 
     def emit(self, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         self._collector.emit(values, stream)
-        self._kept.append(list(values))
+        self._kept.add(list(values))
 
     def emit_direct(self, task: int, values: Sequence[Any], stream: str = DEFAULT_STREAM) -> None:
         self._collector.emit_direct(task, values, stream)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -115,12 +117,21 @@ def _answer(order: Order, code: int) -> None:
     draft.replace(path)
 
 
-def main(folder: Path) -> None:
+def _read(orders: SimpleQueue[Order]) -> None:
+    """Take orders; whoever gave them is gone when there are no more, and so is this process."""
+    for line in sys.stdin.buffer:
+        orders.put(msgspec.json.decode(line, type=Order))
+    os._exit(0)
+
+
+def main(folder: Path) -> NoReturn:
     """Run the drivers that are asked for, until nobody asks any more."""
     logging.basicConfig(level=logging.WARNING)
+    orders: SimpleQueue[Order] = SimpleQueue()
+    threading.Thread(target=_read, args=(orders,), daemon=True).start()
     get_session(JobSettings(master=MASTER, data_dir=folder))
-    for line in sys.stdin.buffer:
-        order = msgspec.json.decode(line, type=Order)
+    while True:
+        order = orders.get()
         _settle_in(folder, order)
         _answer(order, _run(order))
 

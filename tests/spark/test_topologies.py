@@ -1,0 +1,125 @@
+"""Topologies on Spark: from driver to driver, and with spouts that cannot replay."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace import TransactionJob, serdes
+from headrace.topology import SpoutCollector, TaskContext, Tuple
+from headrace.transactions import (
+    FieldsDeclarer,
+    JournalSpout,
+    TopicSink,
+    TransactionTopologyBuilder,
+)
+from tests.clusters import Cluster
+from tests.spark import topology_program
+from tests.spark.pipelines import LIMIT, Rig
+from tests.transactions.components import Pass
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+WORDS = ["be"] * 5 + ["or"] * 3
+COUNTS = Counter([*(("be", n) for n in range(1, 6)), *(("or", n) for n in range(1, 4))])
+PATIENCE = 120.0
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.05)
+
+
+def counted(rig: Rig, topic: str) -> Counter[tuple[str, int]]:
+    # A RocketMQ broker shows what it has taken a moment later.
+    wait_for(lambda: len(rig.read(topic)) >= COUNTS.total())
+    return Counter((key, int(body)) for key, body in rig.read(topic))
+
+
+def test_a_topology_goes_on_where_the_last_driver_stopped(rig: Rig) -> None:
+    lines, counts = rig.topic(queues=1), rig.topic()
+    batches = []
+    for part in (WORDS[:4], WORDS[4:]):
+        rig.send(lines, part)
+        topology = topology_program.build(f"words-{lines}", lines, counts).build()
+        with TransactionJob(topology, rig.settings()).start() as job:
+            job.await_caught_up(LIMIT)
+            batches.append(job.statistics().batch)
+    assert batches[1] > batches[0] >= 1
+    assert counted(rig, counts) == COUNTS
+
+
+class Slips:
+    """Takes slips of paper from a box, a folder per task: who has taken one cannot take it again."""
+
+    def __init__(self, box: Path) -> None:
+        self.box = box
+
+    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
+        declarer.declare("number")
+
+    def prepare(self, context: TaskContext) -> None:
+        self.own = self.box / str(context.task)
+        self.fuse = self.box / "fuse" if context.task == 0 else None
+
+    def next_tuple(self, collector: SpoutCollector) -> None:
+        slip = min(self.own.iterdir(), default=None)
+        if slip is None:
+            return
+        # The ninth begins a batch: nothing that was taken is lost with this copy of the spout.
+        if slip.name == "0008" and self.fuse is not None and self.fuse.exists():
+            self.fuse.unlink()
+            raise RuntimeError("the box is stuck")
+        slip.unlink()
+        collector.emit([slip.name])
+
+    def cleanup(self) -> None:
+        pass
+
+
+class TestJournalSpout:
+    @pytest.fixture
+    def cluster(self, embedded: Cluster) -> Cluster:
+        return embedded
+
+    def test_what_it_took_comes_once_over_failures_of_both_groups(
+        self, rig: Rig, tmp_path: Path
+    ) -> None:
+        box, out = tmp_path / "box", rig.topic()
+        for task in range(2):
+            (box / str(task)).mkdir(parents=True)
+            for number in range(20):
+                (box / str(task) / f"{task * 1000 + number:04}").touch()
+        (box / "fuse").touch()
+        config = {"tuple.num.per.batch": 4, "transaction.schedule.batch.delay.ms": 50}
+        builder = TransactionTopologyBuilder(f"slips-{out}", config)
+        builder.set_spout("slips", JournalSpout(Slips(box)), 2)
+        builder.set_bolt("pass", Once(tmp_path / "once"), 2).shuffle_grouping("slips")
+        builder.set_sink("out", TopicSink(out, serdes.json)).shuffle_grouping("pass")
+        with TransactionJob(builder.build(), rig.settings()).start() as job:
+            reads, writes = job.jobs.values()
+            wait_for(lambda: job.failures == {} and len(rig.read(out)) >= 40)
+            assert reads.statistics().restarts == 1
+            assert writes.statistics().restarts == 1
+        found = Counter(body.decode().strip('"') for _, body in rig.read(out))
+        assert found == {f"{task * 1000 + n:04}": 1 for task in range(2) for n in range(20)}
+
+
+class Once(Pass):
+    """Passes numbers on; fails at the first that is above a thousand."""
+
+    def __init__(self, flag: Path) -> None:
+        super().__init__("number")
+        self.flag = flag
+
+    def execute(self, taken: Tuple, /) -> None:
+        if taken["number"] >= "1000" and not self.flag.exists():
+            self.flag.touch()
+            raise RuntimeError("not at first")
+        super().execute(taken)
