@@ -5,94 +5,36 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import HeadraceError, JobFailedError
+from headrace.client import Admin, Client, Producer
+from headrace.errors import JobFailedError
+from headrace.protocol.messages import Message
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.claims import claimed
 from headrace.runtime.state.following import StateFollower
 from headrace.settings import JobSettings
-from headrace.spark.launch import Prepared, make_connection, pickle_plan, prepare_topics
+from headrace.spark.launch import Prepared, make_connection, prepare_topics
 from headrace.spark.standby import Standby
 from tests.faults.broker import Broker, make_lines, running_broker, send
 from tests.faults.harness import await_true
 from tests.faults.local_driver import PARTITIONS, LocalDriver
-from tests.faults.word_pipeline import topology
+from tests.faults.waiting import DOUBT, waiting
+from tests.faults.word_pipeline import pipeline, topology
 
 LINES = make_lines(60)
-DOUBT = 1.0
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running_broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
-
-
-class Waiting:
-    """A job that stands by in a thread."""
-
-    def __init__(
-        self, broker: Broker, folder: Path, *, alone: bool, error: HeadraceError | None = None
-    ) -> None:
-        self._fault = error
-        self.error: HeadraceError | None = None
-        settings = JobSettings(namesrv=broker.address, data_dir=folder, partitions=PARTITIONS)
-        connection = make_connection(topology, settings, broker.address)
-        self.prepared = Prepared(
-            connection, pickle_plan(connection.plan), prepare_topics(connection)
-        )
-        self.go, self.alone, self.ready = threading.Event(), threading.Event(), threading.Event()
-        if alone:
-            self.alone.set()
-        #: Whether there was a driver before it; None while it waits.
-        self.answer: bool | None = None
-        self.warmed = 0
-        self._thread = threading.Thread(target=self._wait)
-        self._thread.start()
-
-    def prepare(self) -> list[Prepared]:
-        return [self.prepared]
-
-    def _wait(self) -> None:
-        standby = Standby(self, warm=self._warm, doubt=DOUBT)
-        try:
-            self.answer = standby.wait(self.go, alone=self.alone, ready=self.ready.set)
-        except HeadraceError as error:
-            self.error = error
-
-    def _warm(self, prepared: Prepared, batches: int, over: threading.Event) -> None:
-        assert prepared is self.prepared
-        if self._fault is not None:
-            raise self._fault
-        self.warmed += batches
-
-    def ends(self, patience: float = 20.0) -> bool:
-        self._thread.join(patience)
-        return not self._thread.is_alive()
-
-    def close(self) -> None:
-        self.go.set()
-        self._thread.join()
-        self.prepared.connection.close()
-
-
-@contextmanager
-def waiting(
-    broker: Broker, folder: Path, *, alone: bool, error: HeadraceError | None = None
-) -> Iterator[Waiting]:
-    standby = Waiting(broker, folder, alone=alone, error=error)
-    try:
-        yield standby
-    finally:
-        standby.close()
 
 
 @contextmanager
@@ -110,10 +52,10 @@ def lease_of_another(standby_of: Broker, folder: Path, owner: str = "another") -
 
 
 def test_first_process_drives_at_once(broker: Broker, tmp_path: Path) -> None:
-    with waiting(broker, tmp_path, alone=True) as standby:
+    with waiting(broker.address, tmp_path, alone=True) as standby:
         assert standby.ends()
         assert standby.answer is False
-        assert standby.warmed == 0, "it need not get warm for nothing"
+        assert not standby.warmed, "it need not get warm for nothing"
 
 
 def test_lease_of_a_dead_process_of_this_machine_is_no_reason_to_wait(
@@ -125,7 +67,7 @@ def test_lease_of_a_dead_process_of_this_machine_is_no_reason_to_wait(
     with (
         LocalDriver(broker.address, tmp_path / "near"),
         lease_of_another(broker, tmp_path / "other", owner),
-        waiting(broker, tmp_path, alone=True) as standby,
+        waiting(broker.address, tmp_path, alone=True) as standby,
     ):
         assert standby.ends()
         assert standby.answer is False
@@ -134,7 +76,7 @@ def test_lease_of_a_dead_process_of_this_machine_is_no_reason_to_wait(
 def test_standby_that_cannot_be_kept_warm_ends(broker: Broker, tmp_path: Path) -> None:
     with (
         lease_of_another(broker, tmp_path / "other"),
-        waiting(broker, tmp_path, alone=False, error=JobFailedError("no Java")) as standby,
+        waiting(broker.address, tmp_path, alone=False, error=JobFailedError("no Java")) as standby,
     ):
         assert standby.ends()
         assert standby.answer is None
@@ -144,20 +86,20 @@ def test_standby_that_cannot_be_kept_warm_ends(broker: Broker, tmp_path: Path) -
 def test_standby_goes_when_its_supervisor_says_so(broker: Broker, tmp_path: Path) -> None:
     with (
         lease_of_another(broker, tmp_path / "other"),
-        waiting(broker, tmp_path, alone=False) as standby,
+        waiting(broker.address, tmp_path, alone=False) as standby,
     ):
         assert standby.ready.wait(20)
         assert not standby.ends(1.5)
         standby.go.set()
         assert standby.ends(2.0), "it does not look at the lease of a driver that is dead"
         assert standby.answer is True
-        assert standby.warmed > 0
+        assert standby.warmed[topology.name] > 0
 
 
 def test_standby_elsewhere_goes_when_the_lease_ends(broker: Broker, tmp_path: Path) -> None:
     with (
         lease_of_another(broker, tmp_path / "other") as lease,
-        waiting(broker, tmp_path, alone=True) as standby,
+        waiting(broker.address, tmp_path, alone=True) as standby,
     ):
         assert standby.ready.wait(20)
         assert not standby.ends(2.5)
@@ -171,7 +113,7 @@ def test_standby_elsewhere_knows_who_drives(broker: Broker, tmp_path: Path) -> N
     with (
         LocalDriver(broker.address, tmp_path / "other", name=name),
         lease_of_another(broker, tmp_path / "other", owner=name) as lease,
-        waiting(broker, tmp_path, alone=True) as standby,
+        waiting(broker.address, tmp_path, alone=True) as standby,
     ):
         assert Standby(standby).driver() == name
         lease.release()
@@ -185,7 +127,7 @@ def test_lease_that_a_broker_forgot_is_no_reason_while_there_are_commits(
     send(broker.address, LINES)
     with (
         lease_of_another(broker, tmp_path / "other") as lease,
-        waiting(broker, tmp_path, alone=True) as standby,
+        waiting(broker.address, tmp_path, alone=True) as standby,
         LocalDriver(broker.address, tmp_path / "driver", batch_size=1) as driver,
     ):
         assert standby.ready.wait(20)
@@ -232,7 +174,52 @@ def test_copies_of_a_driver_on_this_machine_are_left_alone(broker: Broker, tmp_p
         assert ours
         send(broker.address, LINES)
         driver.commit(driver.process())
-        with waiting(broker, tmp_path, alone=False) as standby:
+        with waiting(broker.address, tmp_path, alone=False) as standby:
             assert standby.ready.wait(20)
             assert not standby.ends(2.5)
             assert [path.name for path in state_root.iterdir()] == ["claim"]
+
+
+def test_every_group_of_a_topology_is_warm_and_has_its_copies(tmp_path: Path) -> None:
+    jobs = [pipeline("-left"), pipeline("-right")]
+    root = tmp_path / "far"
+    with running_broker(tmp_path / "broker") as broker, Client(broker.address) as client:
+        for job in jobs:
+            for topic in {*job.sources[0].topics, *(sink.topics[0] for sink in job.sinks)}:
+                Admin(client).create_topic(topic, queues=2)
+        with ExitStack() as opened:
+            drivers = [
+                opened.enter_context(LocalDriver(broker.address, tmp_path / job.name, job=job))
+                for job in jobs
+            ]
+            for job, driver in zip(jobs, drivers, strict=True):
+                lines = [
+                    Message(topic=job.sources[0].topics[0], body=line.encode())
+                    for line in make_lines(30)
+                ]
+                Producer(client).send_batch(lines)
+                assert driver.catch_up() > 0
+            with waiting(broker.address, root, alone=False, jobs=jobs) as standby:
+                assert standby.ready.wait(20)
+                time.sleep(2.5)
+                standby.go.set()
+                assert standby.ends()
+                assert set(standby.warmed) == {job.name for job in jobs}
+                assert [
+                    restored(*pair) for pair in zip(standby.prepared, drivers, strict=True)
+                ] == [
+                    0,
+                    0,
+                ]
+
+
+def restored(prepared: Prepared, driver: LocalDriver) -> int:
+    """Count the state messages that a driver would have to read before its first batch."""
+    connection, plan = prepared.connection, prepared.connection.plan
+    copies = connection.state_home.copies(list(plan.state_topics), plan.state_root)
+    read = 0
+    for state in driver.record.states:
+        copy = copies.open(state.store, state.partition, state, driver.record.lineage)
+        read += copy.restored
+        copy.close()
+    return read

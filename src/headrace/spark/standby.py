@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.client import Admin
 from headrace.errors import HeadraceError
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
-from headrace.runtime.commit.succession import free_from_the_dead
 from headrace.runtime.state.claims import claimed
 from headrace.runtime.state.following import StateFollower
 from headrace.runtime.state.home import StateHome
@@ -98,9 +98,9 @@ class Standby:
         prepared = self._job.prepare()
         # One process drives all groups of a topology: one lease tells.
         lease = _lease(prepared[0])
-        plan = prepared[0].connection.plan
-        if plan.embedded:
-            free_from_the_dead(prepared[0].connection.client, lease, plan.topology.commit_topic)
+        before = DriverName.parse(self.driver())
+        if before is not None and before.is_dead():
+            lease.release_for(str(before))
         if alone.is_set() and lease.acquire():
             lease.release()
             return False
@@ -127,7 +127,7 @@ class Standby:
             found = (job for job in Admin(client).jobs() if job.record.job == plan.job)
             return next((job.holder or job.driver for job in found), "")
         # A reader of its own: the job's is used by another thread.
-        transactions = StateHome.of(plan.job, client).transactions
+        transactions = plan.make_transactions(connection)
         try:
             record = transactions.plan([], {}, 0, 0).record
         finally:
@@ -164,7 +164,9 @@ def _following(prepared: Prepared, opened: ExitStack) -> Callable[[], None]:
     connection, plan = prepared.connection, prepared.connection.plan
     if plan.stores is not None or not opened.enter_context(claimed(plan.state_root)):
         return lambda: None
-    home = StateHome.of(plan.job, connection.client)
+    # Transactions of its own: the lease is watched by the job's.
+    transactions = plan.make_transactions(connection)
+    home = StateHome(plan.job, connection.client, transactions, tagged=not plan.embedded)
     follower = StateFollower(home, list(plan.state_topics), plan.state_root)
 
     def follow() -> None:
