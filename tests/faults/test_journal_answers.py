@@ -52,3 +52,20 @@ def test_lost_requests_and_answers_change_nothing(
             assert driver.catch_up() == 5
         assert (scene.problems(), scene.repeated()) == ([], 0)
         scene.close()
+
+
+def test_what_was_published_before_an_end_in_order_is_not_published_again(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        scene = Scene(broker.address, tmp_path)
+        scene.send(make_lines(60))
+        job = pipeline(scene.mark)
+        with LocalDriver(broker.address, scene.folder, job=job, journal=True) as first:
+            assert first.catch_up(2) == 2
+        # Two drivers die before they commit anything, so the next one cannot know of the end.
+        for _ in range(2):
+            LocalDriver(broker.address, scene.folder, job=job, journal=True).abandon()
+        with LocalDriver(broker.address, scene.folder, job=job, journal=True) as last:
+            assert last.epoch == 4
+            assert last.catch_up() == 1
+        assert (scene.problems(), scene.repeated()) == ([], 0)
+        scene.close()

@@ -225,9 +225,14 @@ class JournalTransactions:
         return log.record
 
     def _closing(self, record: CommitRecord) -> CommitRecord:
-        """Make the record that ends the epoch; the next driver need not look at what this one has."""
+        """Make the record that ends the epoch; the next driver need not look at what this one has.
+
+        Nothing is left to publish: whoever builds on it must not look for it behind these ends.
+        """
         ends = record.published | self._publisher.published(record)
-        return msgspec.structs.replace(record, kind="close", published=ends, timestamp=_now())
+        return msgspec.structs.replace(
+            record, kind="close", parts=[], published=ends, timestamp=_now()
+        )
 
     def _publish(self, record: CommitRecord) -> None:
         doubtful, self._doubtful = self._doubtful, True
