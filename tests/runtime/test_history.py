@@ -15,9 +15,11 @@ import pytest
 from headrace.cli._job_history import _show_data, _show_tables
 from headrace.client import Admin, Client, Message, MessageQueue, Producer, PullConsumer
 from headrace.embedded import embedded_broker
+from headrace.errors import ConnectionFailedError
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.jobs import history as module
 from headrace.runtime.jobs.history import HistoryEntry, history
+from headrace.runtime.jobs.standings import standing_of_job
 from headrace.topology import commit_topic
 
 JOB = "long"
@@ -113,3 +115,19 @@ def test_long_history_is_tables_of_a_page_each(
     shown = capsys.readouterr().out
     assert shown.count("┃ time ") == COUNT // 1000
     assert shown.count("│ commit │") == COUNT
+
+
+class Emptied(Client):
+    """A client of a name server that has forgotten its brokers."""
+
+    def brokers(self) -> dict[str, str]:
+        return {}
+
+
+def test_cluster_without_a_broker_does_not_say_that_there_is_no_job(client: Client) -> None:
+    (address,) = client.asynchronous.name_servers
+    with Emptied(address) as emptied:
+        with pytest.raises(ConnectionFailedError, match="knows no broker now, and so no jobs"):
+            history(emptied, "another")
+        with pytest.raises(ConnectionFailedError, match="knows no broker"):
+            standing_of_job(emptied, "another")

@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin, JobStanding
-from headrace.errors import StateError, TopicNotFoundError
+from headrace.errors import ConnectionFailedError, StateError, TopicNotFoundError
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.jobs.journal import staged_in_journal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.protocol.transactions import CommitRecord
 
-__all__ = ["standing_of_job", "standings", "unknown_job"]
+__all__ = ["check_brokers", "standing_of_job", "standings", "unknown_job"]
 
 _SUFFIX = commit_topic("")
 #: What the holder of a lease is called where the cluster does not name it.
@@ -30,6 +30,8 @@ def standings(client: Client) -> list[JobStanding]:
     if admin.is_headrace():
         return sorted(admin.jobs(), key=lambda job: job.record.job)
     names = sorted(t.removesuffix(_SUFFIX) for t in admin.topics() if t.endswith(_SUFFIX))
+    if not names:
+        check_brokers(client)
     found = (_read(client, name) for name in names)
     return [standing for standing in found if standing is not None]
 
@@ -54,7 +56,14 @@ def standing_of_job(client: Client, job: str) -> JobStanding:
 
 
 def unknown_job(client: Client, job: str) -> StateError:
-    """Make the error of a name that no job has; it names one that is near."""
+    """Make the error of a name that no job has; it names one that is near.
+
+    Raises
+    ------
+    ConnectionFailedError
+        The cluster has no broker now, and so no jobs.
+    """
+    check_brokers(client)
     topics = Admin(client).topics()
     known = [topic.removesuffix(_SUFFIX) for topic in topics if topic.endswith(_SUFFIX)]
     near = difflib.get_close_matches(job, known, n=1)
@@ -63,6 +72,22 @@ def unknown_job(client: Client, job: str) -> StateError:
         f"job '{job}' was never started on this cluster",
         hint=hint + "look at its name and at the address: headrace job list shows all jobs",
     )
+
+
+def check_brokers(client: Client) -> None:
+    """Make sure that the name server knows a broker: it forgets one that is away, and its topics.
+
+    Raises
+    ------
+    ConnectionFailedError
+        It knows none.
+    """
+    if not client.brokers():
+        raise ConnectionFailedError(
+            "the name server knows no broker now, and so no jobs",
+            hint="it forgets a broker that was away for two minutes: start the broker, and look"
+            " again",
+        )
 
 
 def _read(client: Client, job: str) -> JobStanding | None:
