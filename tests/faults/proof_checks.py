@@ -96,8 +96,11 @@ class BankChecker:
     against the count and the hash in the record.
     """
 
-    def __init__(self, client: Client, names: Names, topology: Topology) -> None:
-        self._embedded = Admin(client).is_headrace()
+    def __init__(
+        self, client: Client, names: Names, topology: Topology, *, journal: bool = False
+    ) -> None:
+        #: Whether the protocol is that for RocketMQ, which other brokers serve as well.
+        self.journal = journal or not Admin(client).is_headrace()
         self._log = CommitLog()
         #: Valid records of which, on RocketMQ, it is not known yet whether they are published.
         self._waiting: list[CommitRecord] = []
@@ -105,7 +108,7 @@ class BankChecker:
         self._transfers = Follower(client, names.transfers)
         self._outputs = {op: Follower(client, topic) for op, topic in names.moved.items()}
         self._states = {
-            operator: StateFollower(client, topology, operator, by_tags=not self._embedded)
+            operator: StateFollower(client, topology, operator, by_tags=self.journal)
             for operator in (DEBITS, CREDITS)
         }
         self._expected: dict[str, Counter[str]] = {DEBITS: Counter(), CREDITS: Counter()}
@@ -117,10 +120,10 @@ class BankChecker:
         for message in self._commits.new():
             record = msgspec.json.decode(message.body, type=CommitRecord)
             verdict = self._log.feed(message.queue_offset, record)
-            if self._embedded or (verdict is Verdict.VALID and record.kind != "close"):
+            if not self.journal or (verdict is Verdict.VALID and record.kind != "close"):
                 self._waiting.append(record)
         # A batch is published before the next one commits.
-        known = len(self._waiting) - (0 if self._embedded else 1)
+        known = len(self._waiting) - self.journal
         return self._checked(max(0, known))
 
     def _checked(self, count: int) -> list[str]:

@@ -44,10 +44,12 @@ class Checkers:
     more: Mapping[str, Checker] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, client: Client, names: Names, front: Front = "streams") -> Self:
+    def of(
+        cls, client: Client, names: Names, front: Front = "streams", *, journal: bool = False
+    ) -> Self:
         """Make the checkers of a job."""
         job = job_of(names, front)
-        bank = BankChecker(client, names, job)
+        bank = BankChecker(client, names, job, journal=journal)
         more = {"tally": TallyChecker(client, names, job, bank)} if front == "bolts" else {}
         return cls(client, SetChecker(client, names), SequenceChecker(client, names), bank, more)
 

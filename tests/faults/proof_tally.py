@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from headrace.client import Admin, Client, MessageQueue
+from headrace.client import Client, MessageQueue
 from headrace.protocol.transactions import CommitRecord
 from headrace.topology import Topology
 from tests.faults.proof_bolts import IDS, SEQUENCES, TALLY, TICKS, TRANSFERS, tick_of
@@ -30,12 +30,11 @@ class TallyChecker:
     """
 
     def __init__(self, client: Client, names: Names, topology: Topology, bank: BankChecker) -> None:
-        by_tags = not Admin(client).is_headrace()
         self._bank = bank
         self._checked = 0
         self._topics = {IDS: names.ids, SEQUENCES: names.sequences, TRANSFERS: names.transfers}
         self._states = {
-            operator: StateFollower(client, topology, operator, by_tags=by_tags)
+            operator: StateFollower(client, topology, operator, by_tags=bank.journal)
             for operator in (TALLY, TICKS)
         }
         self._ticks = 0
