@@ -61,11 +61,12 @@ def running_rocketmq(folder: Path, *settings: str, java: str = "") -> Iterator[C
 
 
 @contextmanager
-def running_rocketmq_broker(folder: Path, namesrv: str, name: str) -> Iterator[str]:
+def running_rocketmq_broker(folder: Path, namesrv: str, name: str, java: str = "") -> Iterator[str]:
     """Start a real broker alone; give its address once a name server knows it."""
     require_rocketmq()
+    named = f"brokerName={name}"
     try:
-        port = _start(folder, lambda port: ["broker", folder, namesrv, port, f"brokerName={name}"])
+        port = _start(folder, lambda port: ["broker", folder, namesrv, port, named], java)
         _await_registration(namesrv, name)
         yield f"127.0.0.1:{port}"
     finally:

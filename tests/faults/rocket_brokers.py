@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 from headrace.client import Client
 from tests.clusters import SCRIPT, running_rocketmq, running_rocketmq_broker
@@ -89,6 +88,7 @@ class RocketBrokers:
                     server.port,
                     f"brokerName={server.name}",
                 ],
+                env=os.environ | {"JAVA_TOOL_OPTIONS": _JAVA},
                 check=True,
                 timeout=_PATIENCE,
                 stdin=subprocess.DEVNULL,
@@ -113,9 +113,8 @@ def running_rocket_brokers(folder: Path) -> Iterator[RocketBrokers]:
     first.mkdir(parents=True)
     second.mkdir()
     with (
-        patch.dict(os.environ, JAVA_TOOL_OPTIONS=_JAVA),
-        running_rocketmq(first) as cluster,
-        running_rocketmq_broker(second, cluster.namesrv, "broker-b") as address,
+        running_rocketmq(first, java=_JAVA) as cluster,
+        running_rocketmq_broker(second, cluster.namesrv, "broker-b", _JAVA) as address,
     ):
         port = int(cluster.namesrv.rpartition(":")[2]) + 1000
         servers = [

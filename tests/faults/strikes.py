@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import psutil
@@ -103,6 +103,12 @@ ON_A_CLUSTER: Mapping[str, Strike] = {
     "SIGKILL executor": _kill_executor,
     "SIGSTOP executor": _stop_executor,
 }
+
+
+def rounds(kinds: Collection[str], chance: Chance) -> Iterator[str]:
+    """Give kinds of strikes for ever: each once in every round, in an order of chance."""
+    while True:
+        yield from chance.sample(sorted(kinds), len(kinds))
 
 
 @dataclass

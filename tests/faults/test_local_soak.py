@@ -20,7 +20,7 @@ from tests.faults.local_run import LocalRun
 from tests.faults.proof_feeder import ProofFeeder, make_topics
 from tests.faults.proof_fronts import Checkers, Front, job_of
 from tests.faults.proof_pipeline import Names
-from tests.faults.strikes import Survived
+from tests.faults.strikes import Survived, rounds
 
 NAMES = Names("proof")
 MINUTES = float(os.environ.get("MINUTES", "10"))
@@ -48,9 +48,8 @@ def running(folder: Path, front: Front) -> Iterator[tuple[LocalRun, ProofFeeder]
             run.clean_up()
 
 
-def strike(run: LocalRun, chance: random.Random, strikes: Counter[str]) -> None:
+def strike(run: LocalRun, kind: str, chance: random.Random, strikes: Counter[str]) -> None:
     """Let something happen at a random moment, and wait until the job goes on."""
-    kind = chance.choice(sorted(run.strikes()))
     time.sleep(chance.uniform(0.0, 0.3))
     run.strikes()[kind](chance)
     strikes[kind] += 1
@@ -62,8 +61,10 @@ def survive(folder: Path, front: Front, chance: random.Random, enough: Iterator[
     begin, survived = time.monotonic(), Survived()
     with running(folder, front) as (run, feeder):
         run.await_commits()
-        while not next(enough):
-            strike(run, chance, survived.strikes)
+        for kind in rounds(run.strikes(), chance):
+            if next(enough):
+                break
+            strike(run, kind, chance, survived.strikes)
         sent = feeder.stop()
         run.await_caught_up(sent)
         assert run.checkers.finish(sent) == []

@@ -21,6 +21,7 @@ from tests.faults.strikes import (
     PATIENCE_SECONDS,
     STRIKES,
     Strike,
+    rounds,
 )
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(0)]
@@ -63,8 +64,9 @@ def test_whatever_dies_or_stands_still_every_result_is_there_once(
     begin = time.monotonic()
     with proof_job(tmp_path, brokers(tmp_path / "broker"), options, spark, front=front) as scene:
         scene.begin()
-        while time.monotonic() < begin + 60 * MINUTES:
-            kind = chance.choice(sorted(strikes))
+        for kind in rounds(strikes, chance):
+            if time.monotonic() > begin + 60 * MINUTES:
+                break
             scene.strike(kind, strikes[kind], chance)
         survived = scene.finish()
         survived.seconds = time.monotonic() - begin

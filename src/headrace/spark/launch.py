@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from pyspark import cloudpickle
 
-from headrace.client import Admin, Client
+from headrace.client import Admin, Client, MessageQueue
 from headrace.errors import (
     ConnectionFailedError,
+    JobFailedError,
     TopicNotFoundError,
     TopologyError,
 )
@@ -127,11 +128,15 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
         A source or sink topic does not exist.
     PartitionCountError
         A state topic has fewer queues than the job has partitions.
+    JobFailedError
+        The job has committed before, and its commit topic is away.
     """
     plan = job.plan
     admin = Admin(job.client)
     known = set(admin.topics())
     home = _home_broker(job)
+    if not plan.embedded and plan.topology.commit_topic not in known:
+        _check_has_never_run(job)
     _make_batch_topics(job, admin, known)
     for through in plan.topology.throughs:
         if through.topic not in known:
@@ -162,6 +167,32 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
         _queues(job, journal, f"job '{plan.job}' stages in topic '{journal}'")
         check_retention(job.client, plan.job, plan.state_topics.values(), plan.settings)
     return queues
+
+
+def _check_has_never_run(job: JobConnection) -> None:
+    """Make sure that there is no commit topic because there has never been one.
+
+    A name server forgets the topics of a broker that is away.  A commit topic made anew on another
+    one would begin with nothing, and the job would do everything a second time.
+    """
+    plan = job.plan
+    queues = [queue for topic in job.source_topics() for queue in _known(job, topic)]
+    done = next((queue for queue in queues if job.consumer.committed(queue)), None)
+    if done is not None:
+        raise JobFailedError(
+            f"job '{plan.job}' has committed up to offset {job.consumer.committed(done)} of"
+            f" {done}, but its commit topic '{plan.topology.commit_topic}' is not on"
+            f" {plan.namesrv}: its broker is away, or it was deleted",
+            hint="start the broker that holds it, or restore the topic; to begin anew, give the"
+            " job another name",
+        )
+
+
+def _known(job: JobConnection, topic: str) -> list[MessageQueue]:
+    try:
+        return job.client.queues(topic)
+    except TopicNotFoundError:
+        return []
 
 
 def _home_broker(job: JobConnection) -> list[str]:
