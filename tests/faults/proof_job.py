@@ -60,6 +60,7 @@ class Scene:
         self.survived.epochs, self.survived.batches = self.run.standing()
         self.survived.records = sent.messages
         self.survived.looks = self.watch.looks
+        self.survived.repeats = self.checkers.repeats()
         return self.survived
 
 

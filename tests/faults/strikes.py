@@ -66,6 +66,14 @@ def _stop_java(run: KillTest, _: Chance) -> None:
     run.put_java_to_sleep()
 
 
+def _pause_java(run: KillTest, _: Chance) -> None:
+    driver = run.driver
+    await_true("a Java process", lambda: bool(driver.java()))
+    (java,) = driver.java()
+    with standing_still(java):
+        pass
+
+
 def _stop_worker(run: KillTest, chance: Chance) -> None:
     driver = run.driver
     await_true("a Python worker", lambda: bool(driver.workers()))
@@ -103,6 +111,8 @@ ON_A_CLUSTER: Mapping[str, Strike] = {
     "SIGKILL executor": _kill_executor,
     "SIGSTOP executor": _stop_executor,
 }
+#: A driver whose Java stands still keeps its lease there, so nobody takes over from it.
+ON_ROCKETMQ: Mapping[str, Strike] = {**STRIKES, "SIGSTOP java": _pause_java}
 
 
 def rounds(kinds: Collection[str], chance: Chance) -> Iterator[str]:
@@ -120,6 +130,8 @@ class Survived:
     batches: int = 0
     records: int = 0
     looks: int = 0
+    #: Messages on RocketMQ that are there again, with the tag by which readers drop them.
+    repeats: int = 0
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -128,4 +140,5 @@ class Survived:
             f"survived {self.strikes.total()} strikes in {self.seconds / 60:.1f} minutes ({kinds});"
             f" {self.batches} batches and {self.records} records in {self.epochs} epochs,"
             f" looked at {self.looks} times meanwhile and once after: nothing lost, nothing twice"
+            f" ({self.repeats} late repetitions that readers drop)"
         )

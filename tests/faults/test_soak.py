@@ -18,6 +18,7 @@ from tests.faults.proof_job import proof_job
 from tests.faults.rocket_brokers import LEASE_SECONDS, running_rocket_brokers
 from tests.faults.strikes import (
     ON_A_CLUSTER,
+    ON_ROCKETMQ,
     PATIENCE_SECONDS,
     STRIKES,
     Strike,
@@ -45,7 +46,7 @@ _SPARK = {
             running_rocket_brokers,
             {"--lease-expiry": f"{LEASE_SECONDS} s"},
             {},
-            STRIKES,
+            ON_ROCKETMQ,
             id="rocketmq",
             marks=pytest.mark.rocketmq,
         ),
