@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
+from headrace.client import PullConsumer
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.commit.drivers import DriverName
-from tests.faults.broker import Broker
-from tests.faults.harness import await_true
+from tests.faults.harness import Brokers, await_true
 from tests.faults.local_driver import LocalDriver
 from tests.faults.proof_feeder import Sent
 from tests.faults.proof_fronts import Checkers, Front, job_of
@@ -30,12 +31,14 @@ _STILL = 2.0
 _FENCED, _TRY_AGAIN = 3, 4
 
 
-def drive_on(namesrv: str, folder: Path, names: Names, front: Front) -> None:
+def drive_on(
+    namesrv: str, folder: Path, names: Names, front: Front, more: Mapping[str, Any]
+) -> None:
     """Be a driver until another one takes over, or a failure that a new driver may mend."""
     name, job = str(DriverName.here()), job_of(names, front)
     try:
         with LocalDriver(
-            namesrv, folder, _BATCH_SIZE, job=job, name=name, request_timeout=_REQUEST
+            namesrv, folder, _BATCH_SIZE, job=job, name=name, request_timeout=_REQUEST, **more
         ) as driver:
             while True:
                 if not driver.catch_up():
@@ -52,11 +55,13 @@ def drive_on(namesrv: str, folder: Path, names: Names, front: Front) -> None:
 class LocalRun:
     """A broker, the driver of the moment, and what a person does about a failure."""
 
-    broker: Broker
+    broker: Brokers
     folder: Path
     names: Names
     checkers: Checkers
     front: Front = "streams"
+    #: More settings of every driver.
+    more: Mapping[str, Any] = field(default_factory=dict)
     drivers: list[BaseProcess] = field(default_factory=list)
     #: Drivers that gave up after a failure that may pass, and were started again.
     again: int = 0
@@ -68,7 +73,7 @@ class LocalRun:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", __name__])
         place = self.folder / f"machine-{self.machines}"
-        arguments = (self.broker.address, place, self.names, self.front)
+        arguments = (self.broker.address, place, self.names, self.front, self.more)
         driver = context.Process(target=drive_on, args=arguments, daemon=True)
         driver.start()
         self.drivers.append(driver)
@@ -85,12 +90,14 @@ class LocalRun:
         await_true(f"commit {wanted}", lambda: self._goes_on() and self._commits() >= wanted)
 
     def await_caught_up(self, sent: Sent) -> None:
-        """Wait until everything that was sent is committed."""
+        """Wait until everything that was sent is committed and published."""
+        client = self.checkers.client
+        consumer = PullConsumer(client, self.names.job)
+        queues = [queue for topic in self.names.sources for queue in client.queues(topic)]
 
         def done() -> bool:
             self._goes_on()
-            record = self.checkers.bank.history[-1]
-            return sum(record.offsets.values()) == sent.messages
+            return sum(consumer.committed(queue) or 0 for queue in queues) == sent.messages
 
         await_true("caught up", done)
 
