@@ -26,8 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         home = "spark" if _SPARK in item.path.parents else str(item.path)
         item.add_marker(pytest.mark.xdist_group(home))
-        if any(folder in item.path.parents for folder in _SLOW):
-            # Last, so that a limit of a test's own wins.
+        slow = any(folder in item.path.parents for folder in _SLOW)
+        if slow and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_PATIENCE))
     items.sort(key=lambda item: _SPARK not in item.path.parents)
 

@@ -86,7 +86,8 @@ class ProofFeeder:
             ):
                 shares: dict[MessageQueue, list[str]] = defaultdict(list)
                 for number, text in make():
-                    shares[self._queues[topic][number % QUEUES]].append(text)
+                    queues = self._queues[topic]
+                    shares[queues[number % len(queues)]].append(text)
                 for queue, texts in shares.items():
                     self._send(queue, texts)
 

@@ -63,7 +63,7 @@ def test_job_does_not_begin_anew_while_the_broker_of_its_commits_is_away(
             driver.catch_up(2)
         brokers.kill()
         await_true("one broker", lambda: list(client.brokers()) == ["broker-b"])
-        with pytest.raises(JobFailedError, match="its commit topic 'home-commitTopic' is not on"):
+        with pytest.raises(JobFailedError, match="the broker that holds home-commitTopic is away"):
             LocalDriver(brokers.address, tmp_path, 40, job=proof(names))
         brokers.restart()
         with LocalDriver(brokers.address, tmp_path, 40, job=proof(names)) as driver:

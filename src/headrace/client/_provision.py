@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["ensure_group", "topic_fields"]
 
 
-def topic_fields(name: str, queues: int, attributes: Mapping[str, str]) -> dict[str, str]:
+def topic_fields(
+    name: str,
+    queues: int,
+    attributes: Mapping[str, str],
+    perm: Perm = Perm.READ | Perm.WRITE,
+) -> dict[str, str]:
     """Fields of the request that creates or changes a topic."""
     fields = {
         "topic": name,
         "defaultTopic": "TBW102",
         "readQueueNums": str(queues),
         "writeQueueNums": str(queues),
-        "perm": str(int(Perm.READ | Perm.WRITE)),
+        "perm": str(int(perm)),
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0",
         "order": "false",

@@ -20,7 +20,7 @@ from headrace.errors import (
     TopicNotFoundError,
 )
 from headrace.protocol.bodies import loads
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import GroupList
 from headrace.protocol.ids import decode_offset_id
@@ -60,6 +60,7 @@ class AsyncAdmin(GroupAdministration):
         *,
         attributes: Mapping[str, str] | None = None,
         brokers: list[str] | None = None,
+        perm: Perm = Perm.READ | Perm.WRITE,
     ) -> None:
         """Create a topic, or change the number of its queues, and wait until its route shows.
 
@@ -71,6 +72,8 @@ class AsyncAdmin(GroupAdministration):
             For example ``{"cleanup.policy": "COMPACTION"}``; only a new topic takes them.
         brokers
             Names of the brokers that shall hold it; all brokers, if not given.
+        perm
+            What it allows on them; ``Perm(0)`` takes its name there, and nothing else.
 
         Raises
         ------
@@ -85,7 +88,7 @@ class AsyncAdmin(GroupAdministration):
                 f"no broker is registered at {self.client.name_servers[0]}",
                 hint="start one, and look at its log if it runs",
             )
-        ext = topic_fields(name, queues, attributes or {})
+        ext = topic_fields(name, queues, attributes or {}, perm)
         make = lambda: Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)  # noqa: E731
         await asyncio.gather(*(self.client.ask_broker(broker, make) for broker in chosen))
         await self._await_route(name, queues, set(chosen))

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from pyspark import cloudpickle
 
-from headrace.client import Admin, Client, MessageQueue
+from headrace.client import Admin, Client
 from headrace.errors import (
     ConnectionFailedError,
     JobFailedError,
     TopicNotFoundError,
     TopologyError,
 )
+from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.checks import other_partitions
@@ -129,14 +130,12 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     PartitionCountError
         A state topic has fewer queues than the job has partitions.
     JobFailedError
-        The job has committed before, and its commit topic is away.
+        The broker of its commit topic is away.
     """
     plan = job.plan
     admin = Admin(job.client)
     known = set(admin.topics())
     home = _home_broker(job)
-    if not plan.embedded and plan.topology.commit_topic not in known:
-        _check_has_never_run(job)
     _make_batch_topics(job, admin, known)
     for through in plan.topology.throughs:
         if through.topic not in known:
@@ -157,8 +156,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
             raise other_partitions(plan.job, len(found), plan.settings.partitions)
         # A job that was rescaled to fewer partitions leaves the other queues empty.
         queues[topic] = found[: plan.settings.partitions]
-    if plan.topology.commit_topic not in known:
-        admin.create_topic(plan.topology.commit_topic, 1, attributes=_COMPACTION, brokers=home)
+    _make_commit_topic(job, admin, home)
     _queues(job, plan.topology.commit_topic, f"job '{plan.job}' commits to")
     if not plan.embedded:
         journal = journal_topic(plan.job)
@@ -169,39 +167,45 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     return queues
 
 
-def _check_has_never_run(job: JobConnection) -> None:
-    """Make sure that there is no commit topic because there has never been one.
+def _home_broker(job: JobConnection) -> list[str]:
+    """Choose the broker of a job's own topics: where its commit topic is, else by its name.
+
+    The order of a commit topic decides what is committed: it has one queue, on one broker.
+    """
+    topic = job.plan.topology.commit_topic
+    if _brokers_of(job.client, topic):
+        queues = job.client.queues(topic)
+        if not queues:
+            raise JobFailedError(
+                f"the broker that holds {topic} is away: without it nobody knows what job"
+                f" '{job.plan.job}' has done",
+                hint="start that broker first; `mqadmin clusterList` shows those that are there",
+            )
+        return [queues[0].broker]
+    brokers = sorted(job.client.brokers())
+    return [brokers[zlib.crc32(job.plan.job.encode()) % len(brokers)]] if brokers else []
+
+
+def _make_commit_topic(job: JobConnection, admin: Admin, home: list[str]) -> None:
+    """Make the commit topic on its broker, and take its name on all others.
 
     A name server forgets the topics of a broker that is away.  A commit topic made anew on another
     one would begin with nothing, and the job would do everything a second time.
     """
-    plan = job.plan
-    queues = [queue for topic in job.source_topics() for queue in _known(job, topic)]
-    done = next((queue for queue in queues if job.consumer.committed(queue)), None)
-    if done is not None:
-        raise JobFailedError(
-            f"job '{plan.job}' has committed up to offset {job.consumer.committed(done)} of"
-            f" {done}, but its commit topic '{plan.topology.commit_topic}' is not on"
-            f" {plan.namesrv}: its broker is away, or it was deleted",
-            hint="start the broker that holds it, or restore the topic; to begin anew, give the"
-            " job another name",
-        )
+    topic = job.plan.topology.commit_topic
+    held = _brokers_of(job.client, topic)
+    if not held:
+        admin.create_topic(topic, 1, attributes=_COMPACTION, brokers=home)
+    others = sorted({*job.client.brokers()} - held - {*home})
+    if others:
+        admin.create_topic(topic, 1, attributes=_COMPACTION, brokers=others, perm=Perm(0))
 
 
-def _known(job: JobConnection, topic: str) -> list[MessageQueue]:
+def _brokers_of(client: Client, topic: str) -> set[str]:
     try:
-        return job.client.queues(topic)
+        return {part.broker_name for part in client.route(topic, refresh=True).queue_datas}
     except TopicNotFoundError:
-        return []
-
-
-def _home_broker(job: JobConnection) -> list[str]:
-    """Choose the broker of a job's own topics, the same in every process.
-
-    The order of a commit topic decides what is committed: it has one queue, on one broker.
-    """
-    brokers = sorted(job.client.brokers())
-    return [brokers[zlib.crc32(job.plan.job.encode()) % len(brokers)]] if brokers else []
+        return set()
 
 
 def _make_batch_topics(job: JobConnection, admin: Admin, known: set[str]) -> None:

@@ -11,7 +11,12 @@ from functools import cached_property
 import msgspec
 
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
-from headrace.errors import HeadraceError, OffsetExpiredError, RequestTimeoutError
+from headrace.errors import (
+    HeadraceError,
+    OffsetExpiredError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+)
 from headrace.protocol.commit_log import CommitLog, Verdict, record_key
 from headrace.protocol.messages import Message
 from headrace.protocol.transactions import CommitRecord
@@ -53,6 +58,8 @@ class CommitTopic:
     def queue(self) -> MessageQueue:
         """Its one queue; where each of several brokers has one, the one that holds records."""
         queues = sorted(self._client.queues(self._topic))
+        if not queues:
+            raise TopicNotFoundError(f"the broker that holds {self._topic} is away")
         ends = self._consumer.end_offsets(queues)
         return next((queue for queue in queues if ends[queue]), queues[0])
 
