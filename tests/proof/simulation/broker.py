@@ -56,6 +56,19 @@ class Queue:
     """The messages of one queue, each as it is stored."""
 
     records: list[bytes] = field(default_factory=list)
+    #: Offsets that compaction has taken.
+    holes: set[int] = field(default_factory=set)
+
+    def compact(self) -> None:
+        """Keep the last message of each key, as compaction does to all but its newest files."""
+        last = {message.keys: message.queue_offset for message in self.messages()}
+        self.holes = set(range(len(self.records))) - set(last.values())
+
+    def pull(self, offset: int, most: int) -> tuple[bytes, int]:
+        """Give messages from an offset on, and where the next ones begin."""
+        there = (at for at in range(offset, len(self.records)) if at not in self.holes)
+        found = list(itertools.islice(there, most))
+        return b"".join(self.records[at] for at in found), found[-1] + 1 if found else offset
 
     def messages(self) -> list[StoredMessage]:
         """Decode all of them."""
@@ -119,6 +132,12 @@ class SimulatedBroker:
         """Store messages, as a producer would."""
         self.append(topic, queue_id, encode_records(topic, queue_id, bodies, None, self.now))
         self._sent.setdefault(queue_id, []).extend(body.decode() for body in bodies)
+
+    def compact(self) -> None:
+        """Compact the topics that are meant to be."""
+        for topic, queues in self.topics.items():
+            for queue in queues if topic.endswith(_COMPACTED) else ():
+                queue.compact()
 
     def lines(self, queue_id: int, end: int) -> list[str]:
         """Give what was sent to a queue of the source, up to an offset."""
@@ -188,15 +207,15 @@ class SimulatedBroker:
         return self.topics[topic][queue_id]
 
     def _pull(self, command: Command, answer: Answer) -> None:
-        records, offset = self._queue(command).records, int(command.ext["queueOffset"])
-        found = records[offset : offset + int(command.ext["maxMsgNums"])]
+        queue, offset = self._queue(command), int(command.ext["queueOffset"])
+        found, following = queue.pull(offset, int(command.ext["maxMsgNums"]))
         code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
         ext = {
-            "nextBeginOffset": str(offset + len(found)),
+            "nextBeginOffset": str(following),
             "minOffset": "0",
-            "maxOffset": str(len(records)),
+            "maxOffset": str(len(queue.records)),
         }
-        answer(command.reply(code, None, ext, b"".join(found)))
+        answer(command.reply(code, None, ext, found))
 
     def _min_offset(self, command: Command, answer: Answer) -> None:
         """Answer as a stock broker whose log has expired: of compacted topics pulls give more."""

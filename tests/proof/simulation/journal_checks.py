@@ -25,6 +25,9 @@ class JournalChecks:
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
         self._seen: dict[tuple[str, int], int] = {}
+        #: The highest tag of each key of state, and that of its last message.
+        self._newest: dict[tuple[int, str | None], tuple[int, int]] = {}
+        self._last: dict[tuple[int, str | None], tuple[int, int]] = {}
         self._highest: dict[tuple[str, int], tuple[int, int]] = defaultdict(lambda: (0, -1))
         self.ids: Counter[str] = Counter()
         self._counts: dict[str, int] = defaultdict(int)
@@ -43,6 +46,10 @@ class JournalChecks:
             for number, message in self._new(topic):
                 if self._is_first(topic, number, message):
                     take(message)
+
+    def hidden(self) -> int:
+        """Count the keys of state of which compaction would keep an older value."""
+        return sum(self._last[key] < place for key, place in self._newest.items())
 
     def finish(self, *, calm: bool) -> None:
         """Check that everything is there; nothing twice, where no request was held up."""
@@ -84,6 +91,10 @@ class JournalChecks:
             place[0] <= len(self.commits),
             f"message {place} of {topic} is sent, batch {len(self.commits)} is committed",
         )
+        if topic == _STATE:
+            key = number, message.keys
+            self._last[key] = place
+            self._newest[key] = max(place, self._newest.get(key, place))
         if place <= self._highest[topic, number]:
             self.late += 1
             return False

@@ -132,5 +132,10 @@ JOURNAL_MUTANTS = (
         unsafe="read_back",
     ),
     Mutant("the tail of target queues is not read", "there twice", unsafe="publish_tail"),
+    Mutant(
+        "state that a late message hides is not written again",
+        "compaction would lose",
+        unsafe="mend",
+    ),
     Mutant("nobody asks for the lease", "there twice", 40, unsafe="lease"),
 )

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from headrace import failpoints
 from headrace.client._loop import called_by
 
 T = TypeVar("T")
@@ -122,12 +123,16 @@ class World:
     """The clock, the events, and the processes."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.chance = random.Random(seed)
         self.now = 0.0
         self.current: Process | None = None
         #: What strikes at which call, counted over all processes, and after how many events.
         self.strikes: dict[int, tuple[Callable[[Process], None], int]] = {}
         self.calls = 0
+        #: What strikes at which hit of a failpoint.
+        self.point_strikes: dict[int, Callable[[Process], None]] = {}
+        self.hits = 0
         #: Lets others go on while a driver waits.
         self.on_sleep: Callable[[], None] = lambda: None
         self.log: list[str] = []
@@ -200,6 +205,19 @@ class World:
         self.calls += 1
         return self.strikes.pop(self.calls, (None, 0))
 
+    def hit(self, name: str) -> None:
+        """Count a failpoint that a process passes, and let strike what is to strike there."""
+        process = self.current
+        if threading.get_ident() != self._thread or process is None:
+            return
+        self.hits += 1
+        strike = self.point_strikes.pop(self.hits, None)
+        if strike is not None:
+            self.tell(f"{process.name} is at {name}")
+            strike(process)
+            if process.dead:
+                raise Killed
+
     @contextmanager
     def inside(self, process: Process) -> Iterator[Process]:
         """Run code as a process does."""
@@ -240,6 +258,7 @@ class World:
             for name, clock in clocks.items():
                 mine = self.only_here(clock, getattr(time, name))
                 stack.enter_context(patch.object(time, name, mine))
+            stack.enter_context(patch.object(failpoints, "_armed", _Points(self)))
             pauses = random.Random(seed)
             mine = self.only_here(pauses.uniform, random.uniform)
             stack.enter_context(patch.object(random, "uniform", mine))
@@ -247,6 +266,16 @@ class World:
                 yield
             finally:
                 logging.disable(logging.NOTSET)
+
+
+class _Points:
+    """Stands in for the failpoints that the environment arms."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def hit(self, name: str) -> None:
+        self._world.hit(name)
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
