@@ -41,7 +41,7 @@ from headrace.protocol.transactions import (
 )
 from tests.proof.simulation.world import BEGIN, World
 
-BROKER, ADDRESS, HOST = "broker-a", "10.0.0.1:9876", ("10.0.0.1", 9876)
+HOST, NAME_SERVER = "10.0.0.1", 9876
 
 LOCK_EXPIRY = 6.0
 _COMPACTED = ("-commitTopic", "-stateTopic")
@@ -86,11 +86,23 @@ class SimulatedBroker:
         Safeguards of the commit protocol; a mutant lacks some.
     embedded
         Whether it knows the requests of jobs, as Headrace's own broker does.
+    peers
+        The brokers of the cluster that it joins.
     """
 
     def __init__(
-        self, world: World, guards: Guards | None = None, *, embedded: bool = True
+        self,
+        world: World,
+        guards: Guards | None = None,
+        *,
+        embedded: bool = True,
+        peers: list[SimulatedBroker] | None = None,
     ) -> None:
+        #: All brokers of the cluster; the first one is the name server, too.
+        self.peers = [] if peers is None else peers
+        self.name = f"broker-{'abc'[len(self.peers)]}"
+        self.port = NAME_SERVER + len(self.peers)
+        self.peers.append(self)
         self.topics: dict[str, list[Queue]] = {}
         #: Called after each commit, with its request.
         self.on_commit: Callable[[CommitRequest], None] = lambda _: None
@@ -113,6 +125,12 @@ class SimulatedBroker:
         """The broker's clock, ms since 1970."""
         return int((BEGIN + self._world.now) * 1000)
 
+    @property
+    def place(self) -> BrokerData:
+        """Say where it is."""
+        address = f"{HOST}:{self.port}"
+        return BrokerData(cluster="c", broker_name=self.name, broker_addrs={"0": address})
+
     def create(self, topic: str, queues: int) -> None:
         """Make a topic."""
         self.topics.setdefault(topic, [Queue() for _ in range(queues)])
@@ -121,7 +139,7 @@ class SimulatedBroker:
         """Store records; give the offset of the first."""
         queue = self.topics[topic][queue_id]
         first = len(queue.records)
-        stamp_records(records, first, self._position, self.now, HOST)
+        stamp_records(records, first, self._position, self.now, (HOST, self.port))
         self._position += len(records.data)
         starts = [*records.starts.tolist(), len(records.data)]
         data = bytes(records.data)
@@ -166,21 +184,26 @@ class SimulatedBroker:
     # Where things are
 
     def _route(self, command: Command, answer: Answer) -> None:
-        queues = self.topics.get(command.ext["topic"])
-        if queues is None:
-            raise TopicNotFoundError(f"no topic {command.ext['topic']}")
-        count = len(queues)
-        data = QueueData(
-            broker_name=BROKER,
-            read_queue_nums=count,
-            write_queue_nums=count,
-            perm=Perm.READ | Perm.WRITE,
-        )
-        route = TopicRoute(broker_datas=[_SELF], queue_datas=[data])
+        topic = command.ext["topic"]
+        there = [broker for broker in self.peers if topic in broker.topics]
+        if not there:
+            raise TopicNotFoundError(f"no topic {topic}")
+        queues = [
+            QueueData(
+                broker_name=broker.name,
+                read_queue_nums=len(broker.topics[topic]),
+                write_queue_nums=len(broker.topics[topic]),
+                perm=Perm.READ | Perm.WRITE,
+            )
+            for broker in there
+        ]
+        datas = [broker.place for broker in there]
+        route = TopicRoute(broker_datas=datas, queue_datas=queues)
         answer(command.reply(body=dumps(route)))
 
     def _cluster(self, command: Command, answer: Answer) -> None:
-        info = ClusterInfo(broker_addr_table={BROKER: _SELF}, cluster_addr_table={"c": [BROKER]})
+        places = {broker.name: broker.place for broker in self.peers}
+        info = ClusterInfo(broker_addr_table=places, cluster_addr_table={"c": list(places)})
         answer(command.reply(body=dumps(info)))
 
     def _topics(self, command: Command, answer: Answer) -> None:
@@ -245,7 +268,8 @@ class SimulatedBroker:
         wanted = [(queue.topic, queue.queue_id) for queue in asked.mq_set]
         now = self._world.now
         granted = self._locks.acquire(asked.consumer_group, asked.client_id, wanted, now=now)
-        result = LockResult(granted=[QueueRef(topic, BROKER, number) for topic, number in granted])
+        refs = [QueueRef(topic, self.name, number) for topic, number in granted]
+        result = LockResult(granted=refs)
         answer(command.reply(body=dumps(result)))
 
     def _unlock(self, command: Command, answer: Answer) -> None:
@@ -309,7 +333,7 @@ class SimulatedBroker:
     def _plan(self, command: Command, answer: Answer, *, waited: bool = False) -> None:
         asked = msgspec.json.decode(command.payload, type=PlanRequest)
         ends = {
-            f"{topic}@{BROKER}@{number}": len(queue.records)
+            f"{topic}@{self.name}@{number}": len(queue.records)
             for topic in asked.topics
             for number, queue in enumerate(self.topics[topic])
         }
@@ -329,7 +353,6 @@ class SimulatedBroker:
         answer(command.reply(body=_json(plan)))
 
 
-_SELF = BrokerData(cluster="c", broker_name=BROKER, broker_addrs={"0": ADDRESS})
 _KEY = ("epoch", "batch", "stage", "partition", "attempt")
 _json = msgspec.json.Encoder().encode
 

@@ -18,17 +18,20 @@ from tests.proof.simulation.job import COUNTS, DROPPED, IDS, LINES, topology
 
 _STATE = topology.state_topics["count"]
 
+Place = tuple[str, int]
+"""Broker and number of a queue."""
+
 
 class JournalChecks:
-    """Looks at a broker's topics as a reader does who knows tags and the rule of the log."""
+    """Looks at brokers' topics as a reader does who knows tags and the rule of the log."""
 
-    def __init__(self, broker: SimulatedBroker) -> None:
-        self._broker = broker
-        self._seen: dict[tuple[str, int], int] = {}
+    def __init__(self, brokers: list[SimulatedBroker]) -> None:
+        self._brokers = {broker.name: broker for broker in brokers}
+        self._seen: dict[tuple[str, Place], int] = {}
         #: The highest tag of each key of state, and that of its last message.
-        self._newest: dict[tuple[int, str | None], tuple[int, int]] = {}
-        self._last: dict[tuple[int, str | None], tuple[int, int]] = {}
-        self._highest: dict[tuple[str, int], tuple[int, int]] = defaultdict(lambda: (0, -1))
+        self._newest: dict[tuple[Place, str | None], tuple[int, int]] = {}
+        self._last: dict[tuple[Place, str | None], tuple[int, int]] = {}
+        self._highest: dict[tuple[str, Place], tuple[int, int]] = defaultdict(lambda: (0, -1))
         self.ids: Counter[str] = Counter()
         self._counts: dict[str, int] = defaultdict(int)
         self._state: dict[str, int] = {}
@@ -83,7 +86,7 @@ class JournalChecks:
                 require(offset >= before.get(queue, 0), f"the offset of {queue} goes back")
             self.commits.append(record)
 
-    def _is_first(self, topic: str, number: int, message: StoredMessage) -> bool:
+    def _is_first(self, topic: str, number: Place, message: StoredMessage) -> bool:
         job, batch, sequence = message.properties["TX"].rsplit(":", 2)
         place = int(batch), int(sequence)
         require(job == topology.name, f"a message of {topic} has the tag of {job}")
@@ -118,16 +121,18 @@ class JournalChecks:
     def _wanted(self) -> Counter[str]:
         wanted: Counter[str] = Counter()
         for queue, offset in (self.commits[-1].offsets if self.commits else {}).items():
-            topic, _, number = queue.split("@")
+            topic, broker, number = queue.split("@")
             if topic == LINES:
-                lines = self._broker.lines(int(number), offset)
+                lines = self._brokers[broker].lines(int(number), offset)
                 wanted.update(line for line in lines if line[0] != DROPPED)
         return wanted
 
-    def _new(self, topic: str) -> list[tuple[int, StoredMessage]]:
-        found: list[tuple[int, StoredMessage]] = []
-        for number, queue in enumerate(self._broker.topics[topic]):
-            begin = self._seen.get((topic, number), 0)
-            found += [(number, m) for m in decode_messages(b"".join(queue.records[begin:]))]
-            self._seen[topic, number] = len(queue.records)
+    def _new(self, topic: str) -> list[tuple[Place, StoredMessage]]:
+        found: list[tuple[Place, StoredMessage]] = []
+        for name, broker in self._brokers.items():
+            for number, queue in enumerate(broker.topics.get(topic, ())):
+                place = name, number
+                begin = self._seen.get((topic, place), 0)
+                found += [(place, m) for m in decode_messages(b"".join(queue.records[begin:]))]
+                self._seen[topic, place] = len(queue.records)
         return found

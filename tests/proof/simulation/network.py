@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.protocol.frames import Command, FrameBuffer, encode
@@ -22,20 +23,22 @@ _LATE = (0.6, 3.0)
 
 @dataclass
 class Network:
-    """All connections to one broker.
+    """All connections to the brokers of a cluster.
 
     In TCP nothing is lost or doubled by itself: a connection breaks, or an answer takes longer
     than its client waits, and the client asks again while the first request is still under way.
     """
 
     world: World
-    handle: Handle
+    #: What handles requests, by the broker's port.
+    handles: Mapping[int, Handle]
     #: Requests of a thousand that meet with trouble.
     trouble: int = 0
-    down: bool = False
+    #: Ports of brokers that do not run.
+    down: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._open: list[Transport] = []
+        self._open: dict[int, list[Transport]] = defaultdict(list)
 
     def connect(self, process: Process, host: str, port: int, protocol: Any) -> Transport:
         """Connect a process.
@@ -45,23 +48,19 @@ class Network:
         ConnectionRefusedError
             The broker is down.
         """
-        if self.down or process.dead:
+        if port in self.down or process.dead:
             raise ConnectionRefusedError(111, "refused")
-        transport = Transport(self, process, protocol)
-        self._open.append(transport)
+        transport = Transport(self, process, protocol, port)
+        self._open[port].append(transport)
         process.on_death.append(transport.abort)
         return transport
 
-    def restart(self, seconds: float) -> None:
-        """Break all connections, and let nobody in for a while."""
-        self.down = True
-        for transport in self._open:
+    def restart(self, port: int, seconds: float) -> None:
+        """Break all connections to a broker, and let nobody in for a while."""
+        self.down.add(port)
+        for transport in self._open.pop(port, []):
             transport.break_off()
-        self._open.clear()
-        self.world.at(self.world.now + seconds, self._up)
-
-    def _up(self) -> None:
-        self.down = False
+        self.world.at(self.world.now + seconds, lambda: self.down.discard(port))
 
     def choose(self) -> Trouble:
         """Choose what happens to a request."""
@@ -74,12 +73,13 @@ class Network:
 class Transport(asyncio.Transport):
     """One end of a connection."""
 
-    def __init__(self, network: Network, process: Process, protocol: Any) -> None:
+    def __init__(self, network: Network, process: Process, protocol: Any, port: int) -> None:
         super().__init__()
         self._network = network
         self._world = network.world
         self._process = process
         self._protocol = protocol
+        self._port = port
         self._frames = FrameBuffer()
         self._closed = False
 
@@ -107,7 +107,7 @@ class Transport(asyncio.Transport):
 
     def _arrived(self, command: Command, trouble: Trouble) -> None:
         # What has reached the broker is handled, also when its sender is gone by now.
-        if self._network.down:
+        if self._port in self._network.down:
             return
         chance = self._world.chance
 
@@ -119,7 +119,7 @@ class Transport(asyncio.Transport):
             data = b"".join(encode(reply))
             self._later(late + chance.uniform(0.0001, 0.002), lambda: self._receive(data))
 
-        self._network.handle(command, answer)
+        self._network.handles[self._port](command, answer)
 
     def _receive(self, data: bytes) -> None:
         if not self._closed:

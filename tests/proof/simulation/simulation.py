@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.runtime.state import local
 from headrace.settings import JobSettings
 from headrace.topology.names import journal_topic
-from tests.proof.simulation.broker import BROKER, SimulatedBroker
+from tests.proof.simulation.broker import HOST, NAME_SERVER, SimulatedBroker
 from tests.proof.simulation.checks import Checks, ViolationError
 from tests.proof.simulation.disk import SimulatedBatch, SimulatedDisk
 from tests.proof.simulation.driver import SimulatedDriver, client_settings
@@ -32,6 +32,8 @@ _UNDER_WAY = 5.0
 _MOST_WAITS = 100
 #: One seed of so many ends with a compaction and a driver that has no copies of state.
 _ANEW = 4
+#: One seed of so many has two brokers.
+_SEVERAL = 3
 
 
 @dataclass(frozen=True)
@@ -78,20 +80,25 @@ class Simulation:
         self.world = World(seed)
         self._chance = self.world.chance
         self.broker = SimulatedBroker(self.world, self._mutant.guards, embedded=embedded)
-        self.network = Network(self.world, self.broker.handle, trouble=self._chance.choice(_RATES))
+        self.brokers = self.broker.peers
+        if not embedded and seed % _SEVERAL == 1:
+            SimulatedBroker(self.world, embedded=False, peers=self.brokers)
+        handles = {broker.port: broker.handle for broker in self.brokers}
+        self.network = Network(self.world, handles, trouble=self._chance.choice(_RATES))
         #: Whether every request arrives at once: then nothing may be there twice for anybody.
         self._calm = self.network.trouble == 0
         self.checks: Checks | JournalChecks = (
-            Checks(self.broker) if embedded else JournalChecks(self.broker)
+            Checks(self.broker) if embedded else JournalChecks(self.brokers)
         )
         self.world.on_sleep = self._step_another
         self.broker.on_commit = lambda _: self.checks.look()
-        self.broker.on_send = self._sent_to
+        for broker in self.brokers:
+            broker.on_send = self._sent_to
         self.disk = SimulatedDisk()
         self._folder = folder
         self._partitions = self._chance.choice((1, 2))
         self._settings = JobSettings(
-            namesrv="10.0.0.1:9876",
+            namesrv=f"{HOST}:{NAME_SERVER}",
             data_dir=folder,
             partitions=self._partitions,
             max_records_per_batch=self._chance.choice((1, 2, 3, 5)),
@@ -156,8 +163,9 @@ class Simulation:
         self._kill_all()
 
     def _prepare(self) -> None:
-        for topic in (LINES, IDS, COUNTS):
-            self.broker.create(topic, QUEUES)
+        for broker in self.brokers:
+            for topic in (LINES, IDS, COUNTS):
+                broker.create(topic, QUEUES)
         self.broker.create(topology.commit_topic, 1)
         self.broker.create(journal_topic(topology.name), self._partitions)
         self.broker.create(f"%RETRY%{topology.name}", 1)
@@ -177,7 +185,8 @@ class Simulation:
     def _send(self, count: int) -> None:
         for _ in range(count):
             line = f"{self._chance.choice(KEYS)}-{self._sent}"
-            self.broker.send(LINES, self._chance.randrange(QUEUES), [line.encode()])
+            broker = self._chance.choice(self.brokers) if len(self.brokers) > 1 else self.broker
+            broker.send(LINES, self._chance.randrange(QUEUES), [line.encode()])
             self._sent += 1
 
     def _is_done(self) -> bool:
@@ -188,8 +197,9 @@ class Simulation:
             return False
         offsets = self.checks.commits[-1].offsets
         return all(
-            offsets.get(f"{LINES}@{BROKER}@{number}", 0) == len(queue.records)
-            for number, queue in enumerate(self.broker.topics[LINES])
+            offsets.get(f"{LINES}@{broker.name}@{number}", 0) == len(queue.records)
+            for broker in self.brokers
+            for number, queue in enumerate(broker.topics[LINES])
         )
 
     def _step(self) -> None:
@@ -262,8 +272,12 @@ class Simulation:
             embedded=self._embedded,
         )
         driver.queues = {
-            topic: [f"{topic}@{BROKER}@{number}" for number in range(len(queues))]
-            for topic, queues in self.broker.topics.items()
+            topic: [
+                f"{topic}@{broker.name}@{number}"
+                for broker in self.brokers
+                for number in range(len(broker.topics.get(topic, ())))
+            ]
+            for topic in self.broker.topics
         }
         started = driver, driver.steps()
         self._drivers.append(started)
@@ -294,15 +308,16 @@ class Simulation:
         raise Killed
 
     def _restart(self, _: Process) -> None:
-        self.world.tell("the broker is killed and starts anew")
-        self.network.restart(self._chance.uniform(0.05, 0.5))
-        self.broker.restart()
+        broker = self._chance.choice(self.brokers) if len(self.brokers) > 1 else self.broker
+        self.world.tell(f"{broker.name} is killed and starts anew")
+        self.network.restart(broker.port, self._chance.uniform(0.05, 0.5))
+        broker.restart()
         if isinstance(self.checks, JournalChecks):
             self.checks.look()
             # Before a driver has made up for late messages, compaction would lose what they hide.
             if not self.checks.hidden():
-                self.world.tell("the broker compacts")
-                self.broker.compact()
+                self.world.tell(f"{broker.name} compacts")
+                broker.compact()
 
     def _sleep(self, process: Process) -> None:
         """Let a driver sleep wherever it is, another one run for a while, and the first wake."""
