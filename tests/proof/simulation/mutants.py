@@ -109,12 +109,12 @@ MUTANTS = (
     ),
     Mutant(
         "every staged attempt counts",
-        "visible twice",
+        "comes as",
         changes=((SimulatedBroker, "_publish", _every_attempt),),
     ),
     Mutant(
         "a commit is answered before it is on disk",
-        "PredecessorMismatchError",
+        "though epoch",
         changes=((SimulatedBroker, "restart", _forgetful),),
     ),
     Mutant(

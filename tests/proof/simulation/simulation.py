@@ -11,6 +11,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from headrace.errors import HeadraceError
+from headrace.protocol.columns import record_starts
+from headrace.protocol.records import Records
 from headrace.runtime.state import local
 from headrace.settings import JobSettings
 from headrace.topology.names import journal_topic
@@ -132,7 +134,12 @@ class Simulation:
             self.checks.finish(calm=self._calm)
 
     def _begin_anew(self, checks: JournalChecks) -> None:
-        """Compact the job's own topics, and let a driver without copies go on from them."""
+        """Compact the job's own topics, and let a driver without copies go on from them.
+
+        Before that a message of state arrives that was held up since the first batch.
+        """
+        self._calm = False
+        self._send_late()
         self.network.trouble = 0
         self.world.strikes.clear()
         self.world.point_strikes.clear()
@@ -150,6 +157,13 @@ class Simulation:
             with suppress(_DoneError):
                 while not self._is_done():
                     self._step()
+
+    def _send_late(self) -> None:
+        for topic in topology.state_topics.values():
+            for number, queue in enumerate(self.broker.topics[topic]):
+                if queue.records:
+                    data = bytearray(queue.records[0])
+                    self.broker.append(topic, number, Records(data, record_starts(data)))
 
     def _kill_all(self) -> None:
         for driver, steps in self._drivers:

@@ -20,6 +20,9 @@ from headrace.errors import ConnectionFailedError
 from tests.proof.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant
 from tests.proof.simulation.simulation import simulate
 
+#: A busy machine needs minutes for what takes seconds.
+pytestmark = pytest.mark.timeout(300)
+
 SEEDS, SHARES = 1000, 8
 EACH = SEEDS // SHARES
 ROCKETMQ_SEEDS = 320
