@@ -109,12 +109,12 @@ MUTANTS = (
     ),
     Mutant(
         "every staged attempt counts",
-        "comes as",
+        "visible twice",
         changes=((SimulatedBroker, "_publish", _every_attempt),),
     ),
     Mutant(
         "a commit is answered before it is on disk",
-        "though epoch",
+        "PredecessorMismatchError",
         changes=((SimulatedBroker, "restart", _forgetful),),
     ),
     Mutant(

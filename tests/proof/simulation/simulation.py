@@ -34,6 +34,8 @@ _UNDER_WAY = 5.0
 _MOST_WAITS = 100
 #: One seed of so many ends with a compaction and a driver that has no copies of state.
 _ANEW = 4
+#: In one seed of so many something strikes at failpoints, too.
+_POINTS = 5
 #: One seed of so many has two brokers.
 _SEVERAL = 3
 
@@ -190,7 +192,7 @@ class Simulation:
         kinds = (self._kill_driver, self._kill_process, self._sleep, self._sleep, self._restart)
         # Chances of their own, so that failpoints that are added change no other story.
         points = random.Random(f"{self.world.seed} points")
-        for _ in range(points.randint(0, 2)):
+        for _ in range(0 if self.world.seed % _POINTS else points.randint(1, 3)):
             self.world.point_strikes[points.randint(1, 80)] = points.choice(kinds[:-1])
         for _ in range(self._chance.randint(1, 4)):
             call = self._chance.randint(1, 70)
