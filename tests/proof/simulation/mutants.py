@@ -110,6 +110,7 @@ MUTANTS = (
     Mutant(
         "every staged attempt counts",
         "visible twice",
+        1,
         changes=((SimulatedBroker, "_publish", _every_attempt),),
     ),
     Mutant(
