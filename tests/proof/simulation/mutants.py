@@ -138,5 +138,5 @@ JOURNAL_MUTANTS = (
         "compaction would lose",
         unsafe="mend",
     ),
-    Mutant("nobody asks for the lease", "there twice", 40, unsafe="lease"),
+    Mutant("nobody asks for the lease", "there twice", 60, unsafe="lease"),
 )
