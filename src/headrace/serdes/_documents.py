@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import keyword
 import pickle
+import sys
 import typing
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pydantic
 
 from headrace.encoding import decode, encode_canonical, encode_exact, encode_exact_many
 from headrace.errors import SerializationError
@@ -21,6 +21,8 @@ from headrace.keys import decode_keys, encode_keys
 from headrace.serdes.base import Serde, wrong_type
 
 if TYPE_CHECKING:
+    import pydantic
+
     from headrace.columns.schema import Schema
 
 __all__ = [
@@ -36,7 +38,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-M = TypeVar("M", bound=pydantic.BaseModel)
+M = TypeVar("M", bound="pydantic.BaseModel")
 
 _CACHE = "__msgspec_cache__"
 #: Before a pickle: no plain data begins so.
@@ -306,9 +308,13 @@ def json_of(type: type[T]) -> Serde[T]:  # noqa: A002 - the name that callers re
     Order(item='tea', price=3)
     """
     given: Any = type
-    if inspect.isclass(given) and issubclass(given, pydantic.BaseModel):
-        model: Serde[Any] = PydanticSerde(given)
-        return model
+    # Whoever has a model has imported pydantic; nobody else waits for that.
+    if inspect.isclass(given) and "pydantic" in sys.modules:
+        from pydantic import BaseModel
+
+        if issubclass(given, BaseModel):
+            model: Serde[Any] = PydanticSerde(given)
+            return model
     return TypedJsonSerde(type)
 
 
