@@ -59,3 +59,14 @@ def test_killed_driver_leaves_each_result_once(scene: Scene, failpoint: str) -> 
     done = scene.run()
     assert done.returncode == 0, done.stderr
     assert (scene.problems(), scene.repeated()) == ([], 0)
+
+
+def test_killed_on_top_of_an_orderly_end_it_leaves_each_result_once(scene: Scene) -> None:
+    scene.send(make_lines(40))
+    assert scene.run().returncode == 0
+    for failpoint in ("job.before_open=kill", "job.opened=kill", "job.opened=kill"):
+        assert scene.run(failpoint).returncode == _KILLED
+    scene.send(make_lines(40, first=40))
+    done = scene.run()
+    assert done.returncode == 0, done.stderr
+    assert (scene.problems(), scene.repeated()) == ([], 0)
