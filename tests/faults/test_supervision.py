@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.faults.broker import running_broker
+from headrace.client import Admin, Client, Producer, PullConsumer
+from headrace.keys import key_from_properties
+from headrace.protocol.messages import Message
+from tests.faults import topology_program
+from tests.faults.broker import make_lines, running_broker
 from tests.faults.feeder import Feeder
 from tests.faults.harness import Driver, KillTest, await_true, kill_test
+from tests.faults.topology_program import GROUPS, counts_of, lines_of
 from tests.faults.verification import problems, read_results
 
 pytestmark = pytest.mark.spark
@@ -24,6 +30,7 @@ def supervised(run: KillTest, *switches: str) -> Driver:
         run.broker.address,
         run.folder / "job",
         run.folder / "driver.log",
+        program=run.program,
         supervised=True,
         switches=switches,
     )
@@ -144,3 +151,56 @@ def test_standby_takes_over_and_another_one_stands_by(tmp_path: Path) -> None:
         assert driver not in drivers_of(supervisor)
         finish(run, feeder)
         assert supervisor.said.count("its standby takes over.") == 1
+
+
+@pytest.mark.timeout(600)
+def test_standby_takes_over_all_groups_of_a_topology(tmp_path: Path) -> None:
+    program = Path(str(topology_program.__file__))
+    job = topology_program.topology.groups[0]
+    with (
+        running_broker(tmp_path / "broker") as broker,
+        kill_test(tmp_path, broker, job=job, program=program) as run,
+    ):
+        for group in GROUPS:
+            for topic in (lines_of(group), counts_of(group)):
+                Admin(run.client).create_topic(topic, queues=2)
+        sent = {group: send_lines(run.client, group, 0) for group in GROUPS}
+        supervisor = supervised(run, "--standby")
+        await_true("a standby", lambda: "Standing by" in supervisor.said)
+        driver, standby = drivers_of(supervisor)
+        driver.kill()
+        for group in GROUPS:
+            sent[group] += send_lines(run.client, group, 1)
+            await_counts(run.client, group, sent[group])
+        assert standby in drivers_of(supervisor)
+        assert {standing.record.epoch for standing in Admin(run.client).jobs()} == {2}
+        assert run.driver.stop() == 0, run.driver.said
+
+
+def send_lines(client: Client, group: str, seed: int) -> Counter[str]:
+    """Send lines to a group, and count their words."""
+    lines = make_lines(100, seed, first=100 * seed)
+    topic = lines_of(group)
+    Producer(client).send_batch([Message(topic=topic, body=line.encode()) for line in lines])
+    return Counter(word for line in lines for word in line.split())
+
+
+def await_counts(client: Client, group: str, wanted: Counter[str]) -> None:
+    await_true(f"counts of {group}", lambda: counted(client, group) == wanted)
+
+
+def counted(client: Client, group: str) -> Counter[str]:
+    """Read how often each word was counted; each occurrence must have given a count of its own."""
+    consumer = PullConsumer(client)
+    counts: dict[str, list[int]] = {}
+    for queue in client.queues(counts_of(group)):
+        offset, end = 0, consumer.end_offset(queue)
+        while offset < end:
+            result = consumer.pull(queue, offset)
+            for message in result.messages():
+                word = str(key_from_properties(message.properties))
+                counts.setdefault(word, []).append(int(message.body))
+            offset = result.next_offset
+    for word, values in counts.items():
+        assert sorted(values) == list(range(1, len(values) + 1)), f"{group}: {word} had {values}"
+    return Counter({word: len(values) for word, values in counts.items()})
