@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from headrace.client import Admin, Client
@@ -19,6 +20,10 @@ _SPARK = Path(__file__).parent / "spark"
 #: Folders of tests that start whole jobs; a busy machine needs seconds for every process of them.
 _SLOW = [_SPARK, *(Path(__file__).parent / name for name in ("faults", "transactions", "cli"))]
 _PATIENCE = 300
+
+# A busy machine is no reason for a property test to fail.
+hypothesis.settings.register_profile("headrace", deadline=None)
+hypothesis.settings.load_profile("headrace")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

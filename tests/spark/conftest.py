@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from headrace.settings import JobSettings
@@ -21,11 +20,6 @@ __all__ = ["rig"]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
-
-
-# A busy machine is no failure.
-settings.register_profile("headrace", deadline=None)
-settings.load_profile("headrace")
 
 
 @pytest.fixture(scope="session")

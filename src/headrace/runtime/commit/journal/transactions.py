@@ -214,11 +214,6 @@ class JournalTransactions:
             record = msgspec.structs.replace(
                 last, kind="open", epoch=epoch, driver=self._driver, timestamp=_now()
             )
-            if log.closed:
-                # All of it is published, before the ends that the close names: should this driver
-                # die here, the next one would not find it behind them, and publish it again.
-                done = [msgspec.structs.replace(part, counts={}) for part in last.parts]
-                record = msgspec.structs.replace(record, parts=done)
             logger.info("driver %s opens epoch %d of job %s", self._driver, epoch, self._job)
             self._topic.append(record)
             if log.epoch != last.epoch:
