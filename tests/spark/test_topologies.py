@@ -1,7 +1,10 @@
-"""Topologies on Spark: from driver to driver, and with spouts that cannot replay."""
+"""Topologies on Spark: on both kinds of cluster, from the command line, with spouts that cannot replay."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +27,7 @@ from tests.transactions.components import Pass
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
+ROOT = Path(__file__).parents[2]
 WORDS = ["be"] * 5 + ["or"] * 3
 COUNTS = Counter([*(("be", n) for n in range(1, 6)), *(("or", n) for n in range(1, 4))])
 PATIENCE = 120.0
@@ -53,6 +57,46 @@ def test_a_topology_goes_on_where_the_last_driver_stopped(rig: Rig) -> None:
             batches.append(job.statistics().batch)
     assert batches[1] > batches[0] >= 1
     assert counted(rig, counts) == COUNTS
+
+
+@pytest.mark.rocketmq
+class TestHeadraceRun:
+    @pytest.fixture
+    def cluster(self, rocketmq: Cluster) -> Cluster:
+        return rocketmq
+
+    def test_it_takes_a_topology_on_rocketmq(self, rig: Rig) -> None:
+        lines, counts = rig.topic(queues=1), rig.topic()
+        said = ""
+        for part in (WORDS[:4], WORDS[4:]):
+            rig.send(lines, part)
+            said += headrace_run(rig, lines, counts)
+        assert counted(rig, counts) == COUNTS, said
+
+
+def headrace_run(rig: Rig, lines: str, counts: str) -> str:
+    program = topology_program
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        program.NAME: f"words-{lines}",
+        program.LINES: lines,
+        program.COUNTS: counts,
+    }
+    options = ["--namesrv", rig.namesrv, "--data-dir", str(rig.folder / "run"), "--partitions", "2"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "headrace", "run", str(program.__file__)),
+            *("--until-caught-up", "--master", "local[2,4]", *options),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 class Slips:
