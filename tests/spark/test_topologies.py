@@ -8,16 +8,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace import TransactionJob, serdes
+from headrace.errors import BatchTimeoutError
 from headrace.topology import SpoutCollector, TaskContext, Tuple
 from headrace.transactions import (
     FieldsDeclarer,
     JournalSpout,
     TopicSink,
+    TopicSpout,
     TransactionTopologyBuilder,
 )
 from tests.clusters import Cluster
@@ -167,3 +170,44 @@ class Once(Pass):
             self.flag.touch()
             raise RuntimeError("not at first")
         super().execute(taken)
+
+
+class Sleeper(Pass):
+    """Passes words on, and never comes back from one of them."""
+
+    def execute(self, taken: Tuple, /) -> None:
+        if taken["word"] == "perchance":
+            time.sleep(10**6)
+        super().execute(taken)
+
+
+class TestWatchdog:
+    @pytest.fixture
+    def cluster(self, embedded: Cluster) -> Cluster:
+        return embedded
+
+    def test_bolt_that_sleeps_for_good_stops_the_job_and_is_named(self, rig: Rig) -> None:
+        lines, out = rig.topic(queues=1), rig.topic()
+        config = {"transaction.batch.snapshot.timeout": 10, "poison.max.rollbacks": 2}
+        builder = TransactionTopologyBuilder(f"sleeps-{lines}", config)
+        builder.set_spout("lines", TopicSpout(lines, serdes.string, fields=["word"]))
+        builder.set_bolt("sleeper", Sleeper(), 2).shuffle_grouping("lines")
+        builder.set_sink("out", TopicSink(out, serdes.string)).shuffle_grouping("sleeper")
+        rig.send(lines, ["to", "sleep"])
+        with TransactionJob(builder.build(), rig.settings()).start() as job:
+            job.await_caught_up(LIMIT)
+            before, slow = job.statistics().batch, job.statistics().restarts
+            began = time.monotonic()
+            rig.send(lines, ["perchance", "to", "dream"])
+            with pytest.raises(BatchTimeoutError) as caught:
+                job.await_termination(timedelta(seconds=PATIENCE))
+            took = time.monotonic() - began
+            # On a busy machine the first batch, which starts processes, may be too slow as well.
+            assert (job.statistics().batch, job.statistics().restarts) == (before, slow + 2)
+        # Three times the limit, and pauses of half a second and a second.
+        assert took >= 3 * 10 + 0.5 + 1
+        message = str(caught.value)
+        assert "'sleeper'" in message
+        assert "time.sleep(10**6)" in message
+        assert f"2 roll-backs to batch {before} did not help" in message
+        assert Counter(body for _, body in rig.read(out)) == {b"to": 1, b"sleep": 1}
