@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,12 +13,14 @@ import pytest
 from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.keys import key_from_properties
 from headrace.protocol.messages import Message
+from tests.clusters import running_rocketmq
 from tests.faults import topology_program
 from tests.faults.broker import make_lines, running_broker
 from tests.faults.feeder import Feeder
 from tests.faults.harness import Driver, KillTest, await_true, kill_test
 from tests.faults.topology_program import GROUPS, counts_of, lines_of
 from tests.faults.verification import problems, read_results
+from tests.faults.word_pipeline import EACH, LATEST, LINES
 
 pytestmark = pytest.mark.spark
 
@@ -129,6 +132,32 @@ def test_driver_stops_in_order_when_its_supervisor_is_killed(tmp_path: Path) -> 
         supervised(run)
         run.await_batches(2)
         finish(run, feeder)
+
+
+@pytest.mark.rocketmq
+@pytest.mark.timeout(600)
+def test_standby_on_rocketmq_does_not_wait_for_the_lease_of_the_dead(tmp_path: Path) -> None:
+    folder = tmp_path / "rocketmq"
+    folder.mkdir()
+    with running_rocketmq(folder) as cluster:
+        with Client(cluster.namesrv) as client:
+            for topic in (LINES, LATEST, EACH):
+                Admin(client).create_topic(topic, queues=4)
+        broker = SimpleNamespace(address=cluster.namesrv)
+        with kill_test(tmp_path, broker) as run:
+            feeder = Feeder(cluster.namesrv)
+            feeder.start()
+            supervisor = supervised(run, "--standby")
+            await_true("a standby", lambda: "Standing by" in supervisor.said)
+            run.await_batches(2)
+            drivers_of(supervisor)[0].kill()
+            begin = time.monotonic()
+            run.await_epoch(2)
+            run.await_batches(1)
+            took = time.monotonic() - begin
+            assert took < 45.0, "the lease alone would last 60 s"
+            finish(run, feeder)
+            assert supervisor.said.count("its standby takes over.") == 1
 
 
 @pytest.mark.timeout(600)
