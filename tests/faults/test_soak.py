@@ -32,7 +32,9 @@ MINUTES = float(os.environ.get("MINUTES", "10"))
 _CLUSTER = {"--master": "local-cluster[3,1,1024]"}
 _SPARK = {
     "HEADRACE_SPARK_CONFIG": "spark.executor.memory=512m,spark.executor.heartbeatInterval=1s,"
-    f"spark.network.timeout={PATIENCE_SECONDS}s,spark.network.timeoutInterval=1s,spark.task.maxFailures=4"
+    f"spark.network.timeout={PATIENCE_SECONDS}s,spark.network.timeoutInterval=1s,"
+    # Without these, a busy machine has that long to start.
+    "spark.rpc.askTimeout=120s,spark.rpc.lookupTimeout=120s,spark.task.maxFailures=4"
 }
 
 
