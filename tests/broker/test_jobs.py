@@ -70,8 +70,9 @@ def opened(*commits: CommitRequest, epochs: int = 1, guards: Guards | None = Non
 
 
 def reopen(book: JobBook) -> None:
-    record = book.open(open_request(), now=1)
-    book.recorded(TOPIC, JobState(record=record, position=7))
+    request = open_request()
+    record = book.open(request, now=1)
+    book.recorded(TOPIC, JobState(record=record, position=7, driver=request.driver))
 
 
 def current(book: JobBook) -> CommitRecord:
@@ -102,6 +103,33 @@ def test_open_repeats_the_commit_it_builds_on() -> None:
 def test_open_refuses_a_commit_topic_that_is_not_the_jobs(request_: OpenRequest) -> None:
     with pytest.raises(InvalidParameterError):
         opened().open(request_, now=0)
+
+
+@pytest.mark.parametrize(
+    ("driver", "after"),
+    [
+        pytest.param("host:2", 0, id="another driver begins"),
+        pytest.param("host:1", 2, id="the driver goes back from the newest epoch"),
+        pytest.param("host:1", 1, id="it asks again, as the answer was lost"),
+    ],
+)
+def test_open_follows_the_newest_epoch(driver: str, after: int) -> None:
+    assert going_back(opened(epochs=2), driver, after).epoch == 3
+
+
+def test_driver_that_another_one_has_replaced_opens_nothing() -> None:
+    with pytest.raises(FencedError, match=r"epoch 2 is open by host:1, this one had epoch 1"):
+        going_back(opened(epochs=2), "host:2", 1)
+
+
+def test_without_the_epoch_guard_a_driver_takes_the_job_back_from_its_successor() -> None:
+    book = opened(epochs=2, guards=Guards(epoch=False))
+    assert going_back(book, "host:2", 1).epoch == 3
+
+
+def going_back(book: JobBook, driver: str, after: int) -> CommitRecord:
+    request = OpenRequest(job="j", commit_topic=TOPIC, driver=driver, after=after)
+    return book.open(request, now=0)
 
 
 def test_commit_follows_the_last_one() -> None:

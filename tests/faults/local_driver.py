@@ -93,6 +93,7 @@ class LocalDriver:
             # The protocol for RocketMQ needs nothing that an embedded broker has not.
             self._job = JobConnection(replace(self._job.plan, embedded=False))
         queues = prepare_topics(self._job)
+        self._name = name
         failpoint("job.before_open")
         # Drivers of one name count as one driver that begins anew: none waits for another's lease.
         answer = self._job.transactions.open(name)
@@ -114,6 +115,10 @@ class LocalDriver:
             )
         )
         self._at: Offset = self._reader.initialOffset()
+
+    def roll_back(self) -> int:
+        """Open another epoch, as a driver does whose batch has failed."""
+        return self._job.transactions.open(self._name).epoch
 
     def plan(self) -> Planned | None:
         """Plan the next batch; None when everything is committed."""

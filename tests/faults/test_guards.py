@@ -41,8 +41,9 @@ class Scene:
             running_broker(folder / "broker", environment=environment)
         )
 
-    def driver(self) -> LocalDriver:
-        return self._opened.enter_context(LocalDriver(self.broker.address, self._folder / "job"))
+    def driver(self, name: str = "local") -> LocalDriver:
+        driver = LocalDriver(self.broker.address, self._folder / "job", name=name)
+        return self._opened.enter_context(driver)
 
     def send(self, lines: list[str]) -> None:
         send(self.broker.address, lines)
@@ -106,6 +107,32 @@ def test_without_the_epoch_check_the_sleeper_pushes_its_successor_out(scene: Sce
     scene.driver().catch_up()
     found = scene.problems()
     assert any("does not follow epoch 2" in problem for problem in found), found
+
+
+def roll_back_beside_the_successor(scene: Scene) -> None:
+    """A driver sleeps for longer than a batch may take, so that it goes back when it wakes."""
+    scene.send(make_lines(60))
+    sleeper = scene.driver("sleeper")
+    sleeper.commit(sleeper.process())
+    successor = scene.driver("successor")
+    pending = successor.process()
+    sleeper.roll_back()
+    successor.commit(pending)
+
+
+@safe
+def test_driver_that_wakes_and_goes_back_leaves_the_job_to_its_successor(scene: Scene) -> None:
+    with pytest.raises(FencedError, match="by successor, this one had epoch 1"):
+        roll_back_beside_the_successor(scene)
+    scene.driver().catch_up()
+    assert scene.problems() == []
+
+
+@unsafe("epoch", "predecessor")
+def test_without_the_epoch_check_a_sleeper_takes_the_job_back(scene: Scene) -> None:
+    roll_back_beside_the_successor(scene)
+    found = scene.problems()
+    assert any("follow epoch" in problem for problem in found), found
 
 
 def wake_after_the_successor_is_done(scene: Scene) -> None:

@@ -32,6 +32,8 @@ __all__ = ["COMMIT_TOPIC_SUFFIX", "JobBook", "JobState", "check_parts"]
 COMMIT_TOPIC_SUFFIX = "-commitTopic"
 """By the end of its name a commit topic is found again after a restart."""
 
+_STOP = "Another driver runs this job now; stop this one."
+
 Staged = Callable[[StagedPart], tuple[int, int]]
 """Tells how many chunks and records are held of a part."""
 
@@ -97,6 +99,8 @@ class JobBook:
         ------
         InvalidParameterError
             When the commit topic cannot be the job's.
+        FencedError
+            When the driver goes back from an epoch that is not the newest any more.
         """
         topic = request.commit_topic
         if not topic.endswith(COMMIT_TOPIC_SUFFIX):
@@ -111,6 +115,7 @@ class JobBook:
         if state is None:
             return CommitRecord(job=request.job, kind="open", epoch=1, batch=0, timestamp=now)
         _check_owner(topic, state.record.job, request.job)
+        self._check_not_replaced(request, state)
         return msgspec.structs.replace(state.record, kind="open", epoch=state.record.epoch + 1)
 
     def check_stage(self, job: str, epoch: int, batch: int) -> None:
@@ -161,6 +166,16 @@ class JobBook:
             raise PredecessorMismatchError(message, hint=hint)
         return None
 
+    def _check_not_replaced(self, request: OpenRequest, state: JobState) -> None:
+        """Refuse a driver that slept and would take the job back from its successor."""
+        newest = state.record.epoch
+        # An epoch of its own that it does not know of: the answer was lost.
+        lost = state.driver == request.driver
+        if self._guards.epoch and 0 < request.after < newest and not lost:
+            message = f"job {request.job!r} was taken over: epoch {newest} is open by"
+            message += f" {state.driver or 'another driver'}, this one had epoch {request.after}"
+            raise FencedError(message, hint=_STOP)
+
     def _check_epoch(self, job: str, epoch: int, newest: CommitRecord | None, what: str) -> None:
         if not self._guards.epoch:
             return
@@ -170,8 +185,7 @@ class JobBook:
             raise InvalidParameterError(message, hint="Open the job first (OPEN_JOB).")
         if epoch < newest.epoch:
             message = f"job {job!r} cannot {what} in epoch {epoch}: epoch {newest.epoch} is open"
-            hint = "Another driver runs this job now; stop this one."
-            raise FencedError(message, hint=hint)
+            raise FencedError(message, hint=_STOP)
 
 
 def check_parts(request: CommitRequest, staged: Staged) -> None:

@@ -152,6 +152,9 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     commit_topic: str
     #: Names the driver in errors and listings, e.g. ``host:pid``.
     driver: str
+    #: Its epoch before, which it goes back from; 0 at its start.  Nobody else may have opened one
+    #: since.
+    after: int = 0
 
 
 class OpenAnswer(msgspec.Struct, frozen=True, kw_only=True):

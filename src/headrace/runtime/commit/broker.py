@@ -66,12 +66,17 @@ class BrokerTransactions:
         self._commit_topic = commit_topic
         self._send = send
         self._max_bytes = max_bytes
+        self._epoch = 0
 
     def open(self, driver: str) -> OpenAnswer:
-        """Begin a new epoch."""
-        return self._jobs.open(
-            OpenRequest(job=self._job, commit_topic=self._commit_topic, driver=driver)
+        """Begin a new epoch; not the first one only if nobody else has opened one since."""
+        answer = self._jobs.open(
+            OpenRequest(
+                job=self._job, commit_topic=self._commit_topic, driver=driver, after=self._epoch
+            )
         )
+        self._epoch = answer.epoch
+        return answer
 
     def plan(
         self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
