@@ -86,7 +86,6 @@ def _forget(cluster: Cluster) -> None:
             cluster.mqadmin("deleteExpiredCommitLog", "-b", address)
             # The broker looks every ten seconds, but not in its first minute.
             time.sleep(12)
-            cluster.mqadmin("cleanExpiredCQ", "-b", address)
 
 
 @pytest.fixture

@@ -53,15 +53,13 @@ def calls(path: Path) -> list[tuple[int, str]]:
     return [(int(batch), value) for batch, value in rows]
 
 
-def noting(path: Path, failures: int = 0) -> Callable[[BatchRecords[Any, str], BatchToken], None]:
-    """Make a function that fails so many times and then writes down what it gets."""
-    tries = path.with_suffix(".tries")
+def noting(path: Path) -> Callable[[BatchRecords[Any, str], BatchToken], None]:
+    """Make a function that writes down what it gets, and raises while there is a file ``.broken``."""
+    broken = path.with_suffix(".broken")
 
     def note(records: BatchRecords[Any, str], token: BatchToken) -> None:
-        tried = int(tries.read_text()) if tries.exists() else 0
-        tries.write_text(str(tried + 1))
-        if tried < failures:
-            message = f"not yet, {tried}"
+        if broken.exists():
+            message = "not yet, it is broken"
             raise ValueError(message)
         with path.open("a") as file:
             file.writelines(f"{token.batch}\t{record.value}\n" for record in records)
@@ -74,15 +72,18 @@ def test_every_batch_comes_once_in_order_also_after_failures_and_a_restart(
 ) -> None:
     lines, notes = rig.topic(queues=2), tmp_path / "notes"
     builder = StreamBuilder(f"noted-{lines}")
-    builder.source(lines, serdes.string).for_each_batch(noting(notes, failures=2), name="note")
+    builder.source(lines, serdes.string).for_each_batch(noting(notes), name="note")
     topology = builder.build()
+    broken = notes.with_suffix(".broken")
+    broken.touch()
     rig.send(lines, LINES[:200])
     with StreamJob(topology, rig.settings(max_records_per_batch=60)).start() as job:
         job.await_caught_up(LIMIT)
-        await_true(lambda: job.statistics().batches["note"].failures > 0)
+        await_true(lambda: job.statistics().batches["note"].failures > 1)
         status = job.statistics().batches["note"]
         assert "not yet, " in (status.error or "")
         assert "test_batches.py" in (status.error or "")
+        broken.unlink()
         job.await_batches(LIMIT)
         assert job.statistics().batches["note"].failures == 0
     found = calls(notes)
