@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ while True:
         count += 1
 """
 PATIENCE = 30.0
+_GET_CHILD_SUBREAPER = 37
 
 
 def command(folder: Path, text: str) -> list[str]:
@@ -141,6 +143,9 @@ note("alive", [pid for pid in left if os.path.exists(f"/proc/{{pid}}")])
 """
     assert supervise(tmp_path, text) == 0
     assert (tmp_path / "alive").read_text() == "[]"
+    adopts = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    assert adopts.value == 0, "whoever called the supervisor adopts nobody any more"
 
 
 def test_standby_is_started_after_the_first_commit_and_takes_over_at_once(

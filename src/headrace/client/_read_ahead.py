@@ -88,7 +88,8 @@ class ReadAhead:
         if result.status is PullStatus.NO_MATCH and result.next_offset > at:
             return result.next_offset
         deadline = asyncio.get_running_loop().time() + self._patience
-        while result.min_offset <= at and result.max_offset < end:
+        # A RocketMQ that has just made a compacted topic names -1 as its first offset.
+        while result.min_offset <= at and (result.max_offset < end or result.min_offset < 0):
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(_PAUSE)

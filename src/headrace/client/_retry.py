@@ -17,6 +17,9 @@ __all__ = ["retrying"]
 
 T = TypeVar("T")
 
+# Of its own: what a program has seeded stays as it is.
+_jitter = random.Random()
+
 
 async def retrying(
     attempt: Callable[[], Awaitable[T]],
@@ -42,5 +45,5 @@ async def retrying(
             if not error.retriable or isinstance(error, final) or left <= 0:
                 raise
             on_retry(error)
-        await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), left))
+        await asyncio.sleep(min(pause * _jitter.uniform(0.5, 1.0), left))
         pause = min(2 * pause, longest)

@@ -10,13 +10,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from headrace.cli.supervision.channel import Word
 from headrace.cli.supervision.silence import Silence
 
-__all__ = ["Child", "adopt_orphans", "children_of", "is_stopped", "kill_left_behind"]
+__all__ = ["Child", "adopting_orphans", "children_of", "is_stopped", "kill_left_behind"]
 
 _SET_CHILD_SUBREAPER = 36
 _PATIENCE = 5.0
@@ -103,10 +103,15 @@ class Child:
         return self._process.wait()
 
 
-def adopt_orphans() -> None:
-    """Become the parent of all descendants that lose theirs, where the system can do that."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+@contextlib.contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Be the parent of all descendants that lose theirs, where the system can do that."""
+    adopt = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: None
+    adopt(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        adopt(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def is_stopped(pid: int) -> bool:

@@ -17,7 +17,7 @@ from headrace.cli._terminal import say
 from headrace.cli.supervision.channel import Word
 from headrace.cli.supervision.children import (
     Child,
-    adopt_orphans,
+    adopting_orphans,
     children_of,
     is_stopped,
     kill_left_behind,
@@ -76,9 +76,13 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the job to its end; give the exit status."""
-        adopt_orphans()
-        self._others = children_of(os.getpid())
-        with self._opened, selectors.DefaultSelector() as selector, self._signals(selector):
+        with (
+            self._opened,
+            adopting_orphans(),
+            selectors.DefaultSelector() as selector,
+            self._signals(selector),
+        ):
+            self._others = children_of(os.getpid())
             while self._status is None or self._children:
                 self._start_what_is_due(selector)
                 for key, _ in selector.select(self._patience()):
