@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 _SPARK = Path(__file__).parent / "spark"
 #: Folders of tests that start whole jobs; a busy machine needs seconds for every process of them.
 _SLOW = [_SPARK, *(Path(__file__).parent / name for name in ("faults", "transactions", "cli"))]
-_PATIENCE = 300
+_PATIENCE = 600
 
 # A busy machine is no reason for a property test to fail.
 hypothesis.settings.register_profile("headrace", deadline=None)
