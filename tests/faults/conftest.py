@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.faults.short_leases import namesrv
 from tests.spark.pipelines import rig
 
-__all__ = ["rig"]
+__all__ = ["namesrv", "rig"]

@@ -5,43 +5,22 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from headrace.broker import BrokerSettings, EmbeddedBroker
-from tests.clusters import running_rocketmq
 from tests.faults.broker import make_lines
 from tests.faults.journal_scene import Scene
+from tests.faults.short_leases import LEASE
 
 pytestmark = pytest.mark.timeout(180)
 
 _KILLED = -signal.SIGKILL
-_LEASE = 4
-
-
-@pytest.fixture(
-    scope="module",
-    params=["embedded", pytest.param("rocketmq", marks=pytest.mark.rocketmq)],
-)
-def namesrv(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """A cluster whose locks expire soon."""
-    if request.param == "embedded":
-        settings = BrokerSettings(lock_expiry=timedelta(seconds=_LEASE))
-        with EmbeddedBroker(tmp_path_factory.mktemp("broker"), settings=settings) as broker:
-            yield broker.address
-        return
-    java = f"-Drocketmq.broker.rebalance.lockMaxLiveTime={_LEASE * 1000}"
-    with running_rocketmq(tmp_path_factory.mktemp("rocketmq"), java=java) as cluster:
-        yield cluster.namesrv
 
 
 @pytest.fixture
 def scene(namesrv: str, tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(namesrv, tmp_path, f"{_LEASE} s")
+    scene = Scene(namesrv, tmp_path, f"{LEASE} s")
     scene.send(make_lines(100))
     yield scene
     scene.close()

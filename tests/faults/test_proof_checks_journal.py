@@ -7,47 +7,26 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
-from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import psutil
 import pytest
 
-from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Client
 from headrace.failpoints import arm
 from headrace.runtime.commit.drivers import DriverName
-from tests.clusters import running_rocketmq
 from tests.faults.harness import await_true
 from tests.faults.local_driver import LocalDriver
 from tests.faults.proof_feeder import ProofFeeder, make_topics
 from tests.faults.proof_fronts import Checkers, Front, job_of
 from tests.faults.proof_pipeline import Names
+from tests.faults.short_leases import LEASE
 
 pytestmark = pytest.mark.timeout(180)
 
-_LEASE = 4
 _numbers = itertools.count()
-
-
-@pytest.fixture(
-    scope="module",
-    params=["embedded", pytest.param("rocketmq", marks=pytest.mark.rocketmq)],
-)
-def namesrv(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """A cluster whose locks expire soon."""
-    if request.param == "embedded":
-        settings = BrokerSettings(lock_expiry=timedelta(seconds=_LEASE))
-        with EmbeddedBroker(tmp_path_factory.mktemp("broker"), settings=settings) as broker:
-            yield broker.address
-        return
-    java = f"-Drocketmq.broker.rebalance.lockMaxLiveTime={_LEASE * 1000}"
-    with running_rocketmq(tmp_path_factory.mktemp("rocketmq"), java=java) as cluster:
-        yield cluster.namesrv
 
 
 def drive(namesrv: str, folder: Path, names: Names, front: Front, size: int, last: int) -> None:
@@ -59,7 +38,7 @@ def drive(namesrv: str, folder: Path, names: Names, front: Front, size: int, las
         job=job_of(names, front),
         name=str(DriverName.here()),
         journal=True,
-        lease_expiry=f"{_LEASE} s",
+        lease_expiry=f"{LEASE} s",
     ) as driver:
         while sum(driver.record.offsets.values()) < last:
             driver.commit(driver.process())

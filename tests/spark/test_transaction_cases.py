@@ -11,7 +11,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.transactions.cases.broken import CONTROLS
-from tests.transactions.cases.case import read_case
+from tests.transactions.cases.case import controlled, read_case
 from tests.transactions.cases.executions import (
     finding,
     problems_of,
@@ -67,14 +67,7 @@ def test_case_on_rocketmq(rocketmq: Cluster, tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("control", "name"),
-    [
-        pytest.param(control["id"], name, id=f"{control['id']}-{name}")
-        for control in CONTENT["negative_controls"]
-        for name in control["must_fail"]
-    ],
-)
+@pytest.mark.parametrize(("control", "name"), controlled(CONTENT))
 def test_broken_build_is_caught(control: str, name: str) -> None:
     build = CONTROLS[control]
     found = finding(CASES[name], build, "spark")

@@ -30,7 +30,6 @@ from headrace.cli import (
 )
 from headrace.cli._security import connecting
 from headrace.cli._terminal import debug_wanted, report, status_of
-from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
 
@@ -98,9 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = sys.argv[1:] if arguments is None else list(arguments)
         # A command that runs itself in another process asks for its own arguments.
         app(args=given, prog_name="headrace", obj=given)
-    except HeadraceError as error:
-        report(error, debug=_switches.debug)
-        sys.exit(status_of(error))
     except Exception as error:  # noqa: BLE001  the last line of defence: nobody is shown a traceback
         report(error, debug=_switches.debug)
-        sys.exit(1)
+        sys.exit(status_of(error))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.transactions.cases.workload import BATCH
 
-__all__ = ["Case", "read_case"]
+__all__ = ["Case", "controlled", "read_case"]
 
 
 @dataclass(frozen=True)
@@ -59,3 +59,12 @@ def read_case(raw: Mapping[str, Any]) -> Case:
         levels=raw["levels"],
         setup=setup,
     )
+
+
+def controlled(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Give each broken build of a file with each case that must notice it."""
+    return [
+        (control["id"], name)
+        for control in content["negative_controls"]
+        for name in control["must_fail"]
+    ]

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -96,7 +97,6 @@ class Channel:
 
     def _beat(self) -> None:
         alive = f"{Word.ALIVE}\n".encode()
-        pause = threading.Event()
         while True:
             if self._stalled() < _STANDSTILL:
                 try:
@@ -106,7 +106,7 @@ class Channel:
                     pass
                 except OSError:
                     return
-            pause.wait(_BEAT)
+            time.sleep(_BEAT)
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError), self._socket.makefile() as lines:
