@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from headrace import failpoints
+from headrace.client import _retry
 from headrace.client._loop import called_by
 
 T = TypeVar("T")
@@ -260,8 +261,8 @@ class World:
                 stack.enter_context(patch.object(time, name, mine))
             stack.enter_context(patch.object(failpoints, "_armed", _Points(self)))
             pauses = random.Random(seed)
-            mine = self.only_here(pauses.uniform, random.uniform)
-            stack.enter_context(patch.object(random, "uniform", mine))
+            mine = self.only_here(pauses.uniform, _retry._jitter.uniform)
+            stack.enter_context(patch.object(_retry._jitter, "uniform", mine))
             try:
                 yield
             finally:
