@@ -2,7 +2,7 @@
 
 ``python tests/run_cases.py compaction FILE``
 ``python tests/run_cases.py streams FILE [--on driver|spark]``
-``python tests/run_cases.py transactions FILE [--on local|spark]``
+``python tests/run_cases.py transactions FILE [--on local|spark|cluster]``
 
 ``--only ID,ID`` runs some of them.  Where a file has builds that are wrong on purpose, each of them
 must be caught by every case that it names.
@@ -39,6 +39,7 @@ RUNNERS = {
     "transactions": {
         "local": ("tests.transactions.cases.executions", "run_on_local"),
         "spark": ("tests.transactions.cases.executions", "run_on_spark"),
+        "cluster": ("tests.transactions.cases.executions", "run_on_cluster"),
     },
 }
 #: Tells whether a case catches a build that is wrong.

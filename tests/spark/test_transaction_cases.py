@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,6 @@ CASES = {raw["id"]: read_case(raw) for raw in CONTENT["cases"]}
 #: Those that only Spark can run, and a roll-back; the long tests run the others.
 USUAL = {"TX04", "TX10", "TX11", "TX12", "TX23"}
 
-#: Where a stock RocketMQ has rules of its own.
-ON_ROCKETMQ = ["TX03", "TX05", "TX07", "TX11", "TX16", "TX17", "TX24"]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def sessions() -> Iterator[None]:
@@ -40,28 +37,35 @@ def sessions() -> Iterator[None]:
     HOSTS.close()
 
 
-def _runs() -> list[Any]:
+def _runs(usual: Collection[str] = ()) -> list[Any]:
+    """Give every run: the first one of each usual case for the suite, the others for the long tests."""
     found = []
     for name, case in CASES.items():
         for number, (workload, variant) in enumerate(runs_of(case)):
-            brief = name in USUAL and number == 0
+            brief = name in usual and number == 0
             marks = [] if brief else [pytest.mark.soak]
             run = f"{name}-{workload}-{variant}".strip("-")
             found.append(pytest.param(name, workload, variant, id=run, marks=marks))
     return found
 
 
-@pytest.mark.parametrize(("name", "workload", "variant"), _runs())
+@pytest.mark.parametrize(("name", "workload", "variant"), _runs(USUAL))
 def test_case(name: str, workload: str, variant: str) -> None:
     problems = problems_of(CASES[name], workload, variant, "spark")
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.soak
+@pytest.mark.parametrize(("name", "workload", "variant"), _runs())
+def test_case_on_executors(name: str, workload: str, variant: str) -> None:
+    problems = problems_of(CASES[name], workload, variant, "cluster")
+    assert not problems, "\n".join(problems)
+
+
 @pytest.mark.rocketmq
-@pytest.mark.parametrize("name", ON_ROCKETMQ)
-def test_case_on_rocketmq(rocketmq: Cluster, tmp_path: Path, name: str) -> None:
-    workload, variant = runs_of(CASES[name])[0]
+@pytest.mark.parametrize(("name", "workload", "variant"), _runs())
+def test_case_on_rocketmq(
+    rocketmq: Cluster, tmp_path: Path, name: str, workload: str, variant: str
+) -> None:
     problems = problems_on_rocketmq(CASES[name], workload, variant, rocketmq, tmp_path, "spark")
     assert not problems, "\n".join(problems)
 

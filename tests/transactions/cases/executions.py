@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headrace.broker import spawn_broker
 from headrace.client import Client
@@ -29,6 +29,7 @@ __all__ = [
     "finding",
     "problems_of",
     "problems_on_rocketmq",
+    "run_on_cluster",
     "run_on_local",
     "run_on_spark",
     "runs_of",
@@ -47,6 +48,11 @@ def run_on_local(raw: dict[str, Any]) -> None:
 def run_on_spark(raw: dict[str, Any]) -> None:
     """Run a case on Spark, on an embedded broker of its own."""
     _run(read_case(raw), "spark")
+
+
+def run_on_cluster(raw: dict[str, Any]) -> None:
+    """Run a case on Spark with executors of their own, on an embedded broker of its own."""
+    _run(read_case(raw), "cluster")
 
 
 def runs_of(case: Case) -> list[tuple[str, str]]:
@@ -100,9 +106,9 @@ def finding(case: Case, control: Control, on: On = "local") -> str | None:
     return None
 
 
-def catch(raw: dict[str, Any], control: str, on: str) -> bool:
+def catch(raw: dict[str, Any], control: str, on: On | Literal[""]) -> bool:
     """Tell whether a case of the file finds a build wrong, and say what it finds."""
-    found = finding(read_case(raw), CONTROLS[control], "spark" if on == "spark" else "local")
+    found = finding(read_case(raw), CONTROLS[control], on or "local")
     print(f"     {control} by {raw['id']}: {found}", flush=True)
     return found is not None
 

@@ -32,12 +32,14 @@ class Host:
 
     Parameters
     ----------
+    on
+        Which of the masters it has.
     environment
         What its processes find in theirs, beside what each driver needs.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.environment = environment
+    def __init__(self, on: str, environment: Mapping[str, str]) -> None:
+        self.kind = on, environment
         self._scratch = tempfile.TemporaryDirectory(prefix="headrace-host-")
         self.folder = Path(self._scratch.name)
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
@@ -52,7 +54,7 @@ class Host:
                     **os.environ,
                     "PYTHONPATH": path,
                     **environment,
-                    **spark.environment_of(self.folder),
+                    **spark.environment_of(self.folder, on),
                 },
             )
         self._family: list[psutil.Process] = []
@@ -156,22 +158,22 @@ class Hosts:
         self._idle: list[Host] = []
         self._lock = threading.Lock()
 
-    def take(self, environment: Mapping[str, str]) -> Host:
-        """Give a host with an environment, a new one where none waits."""
+    def take(self, on: str, environment: Mapping[str, str]) -> Host:
+        """Give a host with a master and an environment, a new one where none waits."""
         with self._lock:
             for host in list(self._idle):
                 if not host.is_alive:
                     self._idle.remove(host)
                     host.close()
-                elif host.environment == environment:
+                elif host.kind == (on, environment):
                     self._idle.remove(host)
                     return host
-        return Host(environment)
+        return Host(on, environment)
 
-    def make_ready(self, environment: Mapping[str, str]) -> None:
+    def make_ready(self, on: str, environment: Mapping[str, str]) -> None:
         """Let Spark start for a driver that will come soon, while another one runs."""
-        if not any(host.environment == environment for host in self._idle):
-            self.give_back(Host(environment))
+        if not any(host.kind == (on, environment) for host in self._idle):
+            self.give_back(Host(on, environment))
 
     def give_back(self, host: Host) -> None:
         """Let a host wait for work."""

@@ -43,7 +43,8 @@ from tests.transactions.cases.workloads import WORKLOADS
 
 __all__ = ["On", "Process", "Rig"]
 
-On = Literal["local", "spark"]
+On = Literal["local", "spark", "cluster"]
+"""Without Spark, on Spark in one Java process, on Spark with executors of their own."""
 
 #: Of the topics of results; the messages of a source are in one, so that their order is known.
 QUEUES = 2
@@ -282,10 +283,10 @@ class Rig:
         Path(order.log).touch()
         self._release_ended()
         environment = {FLAW: self.flaw, BROKEN: self.broken}
-        driver = HOSTS.take(environment).run(order)
+        driver = HOSTS.take(self.on, environment).run(order)
         if failpoints:
             # This one is to be killed, or to sleep: another one comes next.
-            HOSTS.make_ready(environment)
+            HOSTS.make_ready(self.on, environment)
         return Process(driver, Path(order.log), Path(order.points))
 
     def _release_ended(self) -> None:

@@ -30,10 +30,17 @@ from tests.transactions.cases.hooks import VARIABLE
 from tests.transactions.cases.local import FENCED
 from tests.transactions.cases.workloads import WORKLOADS
 
-__all__ = ["MASTER", "Order", "environment_of"]
+__all__ = ["MASTERS", "Order", "environment_of"]
 
-MASTER = "local[2,4]"
+MASTERS: dict[str, dict[str, Any]] = {
+    "spark": {"master": "local[2,4]"},
+    "cluster": {
+        "master": "local-cluster[3,1,1024]",
+        "spark_config": {"spark.executor.memory": "512m"},
+    },
+}
 """Spark tries a task four times: a worker that dies once is no failure of the batch."""
+_ON = "HEADRACE_CASES_ON"
 
 _CASE, _POINTS = "case", "points"
 _LOOK = timedelta(seconds=0.05)
@@ -59,9 +66,17 @@ class Order(msgspec.Struct):
     answer: str
 
 
-def environment_of(folder: Path) -> dict[str, str]:
+def environment_of(folder: Path, on: str) -> dict[str, str]:
     """Give what all processes of a host look up."""
-    return {VARIABLE: str(folder / _CASE), ENVIRONMENT_VARIABLE: f"folder:{folder / _POINTS}"}
+    return {
+        VARIABLE: str(folder / _CASE),
+        ENVIRONMENT_VARIABLE: f"folder:{folder / _POINTS}",
+        _ON: on,
+    }
+
+
+def _master() -> dict[str, Any]:
+    return MASTERS[os.environ[_ON]]
 
 
 def _run(order: Order) -> int:
@@ -82,7 +97,7 @@ def _run(order: Order) -> int:
 def _run_job(order: Order) -> None:
     workload = WORKLOADS[order.workload]
     builder = workload.build(order.config, order.suffix)
-    settings: dict[str, Any] = {"master": MASTER, **order.settings}
+    settings: dict[str, Any] = {**_master(), **order.settings}
     with TransactionJob(builder.build(), JobSettings(**settings)).start() as job:
         if workload.sources and not order.last:
             job.await_caught_up()
@@ -129,7 +144,7 @@ def main(folder: Path) -> NoReturn:
     logging.basicConfig(level=logging.WARNING)
     orders: SimpleQueue[Order] = SimpleQueue()
     threading.Thread(target=_read, args=(orders,), daemon=True).start()
-    get_session(JobSettings(master=MASTER, data_dir=folder))
+    get_session(JobSettings(**_master(), data_dir=folder))
     while True:
         order = orders.get()
         _settle_in(folder, order)
