@@ -57,6 +57,43 @@ def test_file_with_a_neighbour_runs_until_it_has_caught_up(tmp_path: Path) -> No
         assert counts_of(client) == Counter(" ".join(LINES).split())
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("raises", "options", "says"),
+    [
+        ("ValueError('poison')", (), "ValueError: poison"),
+        (
+            "RollbackError('the server is away')",
+            ("--rollback-retries", "1"),
+            "the job stops: 1 roll-backs to batch 0 did not help (setting rollback_retries)",
+        ),
+    ],
+    ids=["poison record", "retries used up"],
+)
+def test_job_that_failed_for_good_is_not_started_again(
+    tmp_path: Path, raises: str, options: tuple[str, ...], says: str
+) -> None:
+    """The end of TX14: a status that is not 0, nothing committed, and no restart."""
+    text = f"""
+from headrace.errors import RollbackError
+
+def words(line):
+    raise {raises}
+"""
+    program = write(tmp_path, text + WORD_COUNT.replace("line.split()", "words(line)") + BUILT)
+    with embedded_broker(tmp_path) as address, Client(address) as client:
+        for topic in ("lines", "counts"):
+            Admin(client).create_topic(topic, queues=1)
+        Producer(client).send(Message(topic="lines", body=b"to be"))
+        done = headrace("run", str(program), *options, folder=tmp_path)
+        assert done.returncode == 1, done.stderr
+        assert says in done.stderr
+        assert "starting another one" not in done.stderr
+        assert counts_of(client) == {}
+        (job,) = Admin(client).jobs()
+        assert job.record.batch == 0
+
+
 def test_missing_topic_ends_with_one_message(tmp_path: Path) -> None:
     program = write(tmp_path, WORD_COUNT + BUILT)
     done = headrace("run", str(program), folder=tmp_path)
