@@ -63,7 +63,7 @@ def driver_killed(case: Case, variant: str, rig: Rig) -> Iterator[str]:
 
 def _kill_at(case: Case, variant: str, rig: Rig) -> None:
     if case.failpoint == "F1":
-        rig.start("job.opened=kill").await_killed()
+        _kill_at_point("job.opened", 1, rig)
     elif case.failpoint in ("F3", "F4", "F5"):
         arm(rig.folder, Fault(f"{bolt_of(rig)}.execute", case.middle, ("wait",)))
         process = rig.start()
@@ -76,7 +76,7 @@ def _kill_at(case: Case, variant: str, rig: Rig) -> None:
         _kill_at_commit(case, rig, "drop answer")
     else:
         point = next(_POINTS[name] for name in (variant, case.failpoint) if name in _POINTS)
-        rig.start(f"{point}=kill:{case.batch}").await_killed()
+        _kill_at_point(point, case.batch, rig)
 
 
 def _kill_at_commit(case: Case, rig: Rig, trick: Any) -> None:
@@ -187,9 +187,10 @@ def at_least_once(case: Case, variant: str, rig: Rig) -> Iterator[str]:
         rig.finish_batch(case.batch - 1)
     rig.send_all(case.batches)
     if variant == "F9":
-        rig.start(f"job.after_commit=kill:{case.batch}").await_killed()
+        _kill_at_point("job.after_commit", case.batch, rig)
     elif variant == "F5":
-        _kill_at_staging(rig)
+        # When the first task of the next batch has staged its part.
+        _kill_at_point("task.staged", 1, rig)
     rig.finish()
     seen: dict[Any, int] = {}
     for row in rig.evidence().results:
@@ -202,14 +203,13 @@ def at_least_once(case: Case, variant: str, rig: Rig) -> Iterator[str]:
         yield f"results of other batches than {case.batch} come twice: {sorted(twice)[:5]}"
 
 
-def _kill_at_staging(rig: Rig) -> None:
-    """Kill the driver when the first task of the next batch has staged its part."""
+def _kill_at_point(point: str, hit: int, rig: Rig) -> None:
+    """Kill the driver at a failpoint, which on Spark another of its processes may pass."""
     if rig.on == "local":
-        rig.start("task.staged=kill").await_killed()
+        rig.start(f"{point}=kill:{hit}").await_killed()
         return
-    # Tasks run in other processes: one of them stands still, and the driver dies.
-    process = rig.start("task.staged=stop")
-    await_true(lambda: process.times_hit("task.staged") > 0, process)
+    process = rig.start(f"{point}=stop:{hit}")
+    await_true(lambda: process.times_hit(point) >= hit, process)
     process.kill()
 
 
