@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace.runtime.bolts.tasks import StatefulTasks
 from headrace.runtime.state import local as copies
+from tests.transactions.cases.case import On
 from tests.transactions.cases.workload import BATCH
 
 __all__ = ["CONTROLS", "Control", "break_build"]
@@ -34,6 +35,8 @@ class Control:
     broken: str = ""
     #: Name of the flaw of the workload's own code.
     flaw: str = ""
+    #: What shows it on Spark: a task that moves to another worker begins anew there.
+    on_spark: On = "spark"
 
 
 CONTROLS: Mapping[str, Control] = {
@@ -43,7 +46,7 @@ CONTROLS: Mapping[str, Control] = {
     "NC4": Control("ack_commit comes before the commit", broken="early ack"),
     "NC5": Control("a committed change is not applied to local state", broken="lost change"),
     "NC6": Control("a driver that was replaced tidies local state up", broken="tidy zombie"),
-    "NC7": Control("a bolt ignores roll_back(None)", flaw="forgetful"),
+    "NC7": Control("a bolt ignores roll_back(None)", flaw="forgetful", on_spark="one core"),
     "NC8": Control("changes are applied that no commit names", broken="early change"),
 }
 

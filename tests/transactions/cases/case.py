@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tests.transactions.cases.workload import BATCH
 
-__all__ = ["Case", "controlled", "read_case"]
+__all__ = ["Case", "On", "controlled", "read_case"]
+
+On = Literal["local", "spark", "one core", "cluster"]
+"""What the drivers run on: no Spark, or Spark in one Java process or with executors of their own."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from headrace.broker import spawn_broker
 from headrace.client import Client
 from tests.clusters import Cluster
 from tests.transactions.cases.broken import CONTROLS, Control
-from tests.transactions.cases.case import Case, read_case
+from tests.transactions.cases.case import Case, On, read_case
 from tests.transactions.cases.checks import INVARIANTS
 from tests.transactions.cases.restated import ASSERTS
-from tests.transactions.cases.rig import On, Rig, rig
+from tests.transactions.cases.rig import Rig, rig
 from tests.transactions.cases.scenarios import scenario_of
 from tests.transactions.cases.workloads import TWO_KINDS
 
@@ -96,9 +96,10 @@ def problems_of(
 
 def finding(case: Case, control: Control, on: On = "local") -> str | None:
     """Give what a case finds wrong with a build, in some workload and variant."""
+    place = control.on_spark if on == "spark" else on
     for workload, variant in runs_of(case):
         try:
-            problems = problems_of(case, workload, variant, on, control)
+            problems = problems_of(case, workload, variant, place, control)
         except AssertionError as error:
             problems = [str(error)]
         if problems:

@@ -63,12 +63,13 @@ class FaultError(Exception):
 class Fault:
     """What happens at one place of a workload's callbacks."""
 
-    #: ``component.callback``.
+    #: ``component.callback``, or some of them with spaces between.
     place: str
     #: The id of the tuple, or the batch, for which it happens; None for the first that comes.
     at: int | None
     #: One for each time it happens; the last one goes on for ever where ``always`` is set.
-    #: "raise", "commit_fail", "kill", "wait", "hold" (waits, then raises), "sleep:SECONDS".
+    #: "raise", "commit_fail", "kill", "wait", "hold" (waits, then raises), "sleep:SECONDS",
+    #: "pass" (nothing happens this time).
     actions: tuple[str, ...]
     always: bool = False
 
@@ -104,10 +105,10 @@ def here(place: str, at: int, state: Any = None) -> Any:
     if folder is None:
         return state
     fault = _armed(folder)
-    if fault is None or fault.place != place or fault.at not in (None, at):
+    if fault is None or place not in fault.place.split() or fault.at not in (None, at):
         return state
     action = _next_action(folder, fault)
-    return state if action is None else _do(folder, action, f"{place} of {at}")
+    return state if action in (None, "pass") else _do(folder, action, f"{place} of {at}")
 
 
 def _folder() -> Path | None:

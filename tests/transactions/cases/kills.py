@@ -46,7 +46,9 @@ _PATIENCE_TO_END = 30.0
 def driver_killed(case: Case, variant: str, rig: Rig) -> Iterator[str]:
     """SIGKILL of the driver at a failpoint; another one goes on."""
     if variant == "COMMIT_FAIL":
-        arm(rig.folder, Fault(f"{bolt_of(rig)}.commit.0", case.batch, ("commit_fail",)))
+        # On Spark, a bolt that refuses takes its worker along; those that live on must go back too.
+        places = f"{bolt_of(rig)}.commit.0 driver.commit"
+        arm(rig.folder, Fault(places, case.batch, ("commit_fail", "pass", "raise")))
         rig.send_all(case.batches)
         rig.finish()
         return

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import msgspec
 import psutil
@@ -34,6 +34,7 @@ from headrace.topology.operators.core import Source
 from headrace.transactions import TransactionTopology
 from tests.transactions.automaton import Call
 from tests.transactions.cases import local, program
+from tests.transactions.cases.case import On
 from tests.transactions.cases.evidence import Evidence, collect, read_history
 from tests.transactions.cases.hooks import BROKEN, FLAW, VARIABLE, traces
 from tests.transactions.cases.hosts import HOSTS, HostedDriver
@@ -41,10 +42,7 @@ from tests.transactions.cases.spark import Order
 from tests.transactions.cases.workload import BATCH, FIRST, Workload
 from tests.transactions.cases.workloads import WORKLOADS
 
-__all__ = ["On", "Process", "Rig"]
-
-On = Literal["local", "spark", "cluster"]
-"""Without Spark, on Spark in one Java process, on Spark with executors of their own."""
+__all__ = ["Process", "Rig"]
 
 #: Of the topics of results; the messages of a source are in one, so that their order is known.
 QUEUES = 2

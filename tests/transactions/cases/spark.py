@@ -21,12 +21,13 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from headrace.errors import FencedError, HeadraceError
+from headrace.errors import FencedError, HeadraceError, RollbackError
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm_in_folder
 from headrace.settings import JobSettings
 from headrace.spark import TransactionJob
+from headrace.spark.driver import JobDriver
 from headrace.spark.session import get_session
-from tests.transactions.cases.hooks import VARIABLE
+from tests.transactions.cases.hooks import VARIABLE, FaultError, here
 from tests.transactions.cases.local import FENCED
 from tests.transactions.cases.workloads import WORKLOADS
 
@@ -34,6 +35,7 @@ __all__ = ["MASTERS", "Order", "environment_of"]
 
 MASTERS: dict[str, dict[str, Any]] = {
     "spark": {"master": "local[2,4]"},
+    "one core": {"master": "local[1,4]"},
     "cluster": {
         "master": "local-cluster[3,1,1024]",
         "spark_config": {"spark.executor.memory": "512m"},
@@ -132,6 +134,20 @@ def _answer(order: Order, code: int) -> None:
     draft.replace(path)
 
 
+def _let_drivers_give_up() -> None:
+    """Have ``driver.commit`` be a place for faults: the batch fails, and no worker with it."""
+    commit = JobDriver._commit
+
+    def commit_or_give_up(self: JobDriver, *given: Any) -> None:
+        try:
+            here("driver.commit", self.batch + 1)
+        except FaultError as error:
+            raise RollbackError(f"the driver gives a batch up: {error}") from error
+        commit(self, *given)
+
+    JobDriver._commit = commit_or_give_up  # type: ignore[method-assign, assignment]
+
+
 def _read(orders: SimpleQueue[Order]) -> None:
     """Take orders; whoever gave them is gone when there are no more, and so is this process."""
     for line in sys.stdin.buffer:
@@ -145,6 +161,7 @@ def main(folder: Path) -> NoReturn:
     orders: SimpleQueue[Order] = SimpleQueue()
     threading.Thread(target=_read, args=(orders,), daemon=True).start()
     get_session(JobSettings(**_master(), data_dir=folder))
+    _let_drivers_give_up()
     while True:
         order = orders.get()
         _settle_in(folder, order)
