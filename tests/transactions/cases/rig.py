@@ -97,9 +97,11 @@ class Process:
     def kill_java(self) -> None:
         """End the Java process of its Spark as a crash would."""
         family = psutil.Process(self.process.pid).children(recursive=True)
+        # Executors are Java, too, and end without the first one by themselves.
         for java in [child for child in family if child.name() == "java"]:
-            java.kill()
-            java.wait(10)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                java.kill()
+                java.wait(10)
 
     def times_hit(self, failpoint: str) -> int:
         """Tell how often its processes have come to a failpoint."""
