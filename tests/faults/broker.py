@@ -84,8 +84,9 @@ class Broker:
         self._process.kill()
         return code
 
-    def restart(self) -> None:
-        """Start again on the same folder and port."""
+    def restart(self, environment: dict[str, str] | None = None) -> None:
+        """Start again on the same folder and port, from now on with these variables too."""
+        self._environment |= environment or {}
         self._process = spawn_broker(
             self._data,
             int(self.address.rpartition(":")[2]),

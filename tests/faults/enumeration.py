@@ -39,6 +39,46 @@ BATCH_SIZE = 60
 PHASES = (("here", 2), ("there", 3), ("here", None))
 _STARTS = 4
 
+#: Every step of a batch, an open and a restore; a driver that misses one misses a place to die.
+DRIVERS = {
+    "job.after_commit",
+    "job.before_commit",
+    "job.before_open",
+    "job.opened",
+    "job.published",
+    "plan.planned",
+    "plan.split",
+    "state.apply.read",
+    "state.apply.written",
+    "state.catch_up.block",
+    "state.changes.begun",
+    "state.changes.kept",
+    "state.replay.block",
+    "state.replay.emptied",
+    "task.begun",
+    "task.persisted",
+    "task.processed",
+    "task.staged",
+}
+EMBEDDED = DRIVERS | {
+    "broker.jobs.appended",
+    "broker.jobs.committed",
+    "broker.jobs.staged",
+    "stage.before_chunk",
+    "stage.chunk",
+    "store.unit.end",
+    "store.unit.middle",
+    "store.unit.synced",
+}
+ROCKETMQ = DRIVERS | {
+    "journal.commit.appended",
+    "journal.commit.before",
+    "journal.publish.begin",
+    "journal.publish.done",
+    "journal.publish.sent",
+    "journal.staged",
+}
+
 Committed = dict[str, dict[str, list[bytes]]]
 """Everything that a job has published: bodies in order, by topic and key."""
 

@@ -1,161 +1,190 @@
-"""Enumeration of crashes on Spark: one job meets one death after the other, each at another place.
+"""Enumeration of crashes on Spark: a run counts its failpoints, then each is deadly in a run once.
 
-A Spark session takes seconds to start.  So the job goes on: it is fed a round, the process dies
-that makes the armed hit, the job catches up, the checkers look, and the next hit is armed.  Only
-the driver's own places cost a start of the driver.
+Every run is a job of its own, on topics of its own, on one broker and as long as it lives in one
+Spark session.  What it publishes must be what the run without faults has published.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from headrace.broker.settings import UNSAFE_VARIABLE
+from headrace.client import Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm_in_folder, read_hits
-from tests.faults.broker import running_broker
-from tests.faults.enumeration import Hit
-from tests.faults.harness import PATIENCE
-from tests.faults.proof_job import Scene, proof_job
+from tests.faults.broker import Broker, running_broker
+from tests.faults.enumerated_job import ROUNDS, Place, Published
+from tests.faults.harness import PATIENT
+from tests.faults.spark_hosts import Hosting, Order, SparkHosts
 
-_ROUND_SECONDS = 10.0
-_OTHERS_REPLACE = ("worker", "planner")
-_AT_THE_START = ("job.before_open", "job.opened")
+_SETTINGS: Mapping[str, Any] = {"partitions": 2, "master": "local[2,4]"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SparkHit:
+    """One passing of one failpoint, counted over all processes of a run, and by what process."""
+
+    name: str
+    number: int
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.number}"
 
 
 class SparkEnumeration:
-    """A job on Spark that dies at one failpoint after the other.
+    """Any number of runs of one small job.
 
     Parameters
     ----------
-    scene
-        The job.
     folder
         Everything of the test.
-    points
-        Folders in which the processes of the job, and the broker, count their hits.
+    rocketmq
+        Address of a RocketMQ, which has no failpoints; without it there is an embedded broker,
+        which has.
+    settings
+        More settings of the job.
     """
 
-    def __init__(self, scene: Scene, folder: Path, points: tuple[Path, Path]) -> None:
-        self._scene = scene
-        self._run = scene.run
-        self._state = folder / "job" / "state"
-        self._points = points
-        self._prepare: Mapping[str, Callable[[], None]] = {
-            "state.replay": self._lose_state,
-            "state.catch_up": self._fall_behind,
-        }
-        self._feeding = threading.Thread()
-        self._restarts = 0
+    def __init__(
+        self, folder: Path, rocketmq: str = "", settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self._folder = folder
+        self._points = folder / "points", folder / "broker-points"
+        for each in self._points:
+            each.mkdir()
+        self._runs = 0
+        with ExitStack() as opened:
+            self._broker = None if rocketmq else opened.enter_context(self._own_broker())
+            self._address = self._broker.address if self._broker else rocketmq
+            self._client = opened.enter_context(Client(self._address, PATIENT))
+            given = {**_SETTINGS, **(settings or {}), "namesrv": self._address}
+            self._hosts = SparkHosts(Hosting(given, self._points[0], folder))
+            opened.callback(self._hosts.close)
+            #: What the run without faults passes, and what it publishes.
+            self.hits, self.published = self._fault_free()
+            self._opened = opened.pop_all()
+        #: Processes that were killed, by kind, and how long that took, with the run around it.
         self.deaths: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
-    def hits(self) -> list[Hit]:
-        """Count what a round without faults passes, also on state that is lost or behind."""
-        self._round()
-        found: Counter[str] = Counter()
-        for prepare in (self._nothing, self._lose_state, self._fall_behind, self._leave):
-            prepare()
-            before = self._count()
-            self._round()
-            found |= self._count() - before
-        return sorted(Hit(name, n + 1) for name, count in found.items() for n in range(count))
+    def _own_broker(self) -> AbstractContextManager[Broker]:
+        environment = {ENVIRONMENT_VARIABLE: f"folder:{self._points[1]}"}
+        return running_broker(self._folder / "broker", environment=environment)
 
-    def survives(self, hit: Hit) -> list[str]:
-        """Let the process die that makes a hit, and the job catch up; list what is wrong then."""
-        kind = hit.name.rpartition(".")[0]
-        self._prepare.get(kind, self._nothing)()
-        target = self._count()[hit.name] + hit.number
-        for folder in self._points:
-            arm_in_folder(folder, f"{hit.name}=kill:{target}")
-        if hit.name in _AT_THE_START:
-            self._leave()
-        self._until_dead(hit.name, target)
-        self._run.await_caught_up()
-        for folder in self._points:
-            arm_in_folder(folder, "")
-        return self._scene.checkers.look()
+    def _fault_free(self) -> tuple[list[SparkHit], Published]:
+        before = self._count()
+        place = self._new_job()
+        assert self._run(place) == 0
+        assert place.problems(self._client) == []
+        hits = [
+            SparkHit(name, number + 1 - before[name], kind)
+            for folder in self._points
+            for name, kinds in read_hits(folder).items()
+            for number, kind in enumerate(kinds)
+            if number >= before[name]
+        ]
+        return sorted(hits), place.published(self._client)
 
-    def _until_dead(self, name: str, target: int) -> None:
-        """Feed the job until a hit was made; start what is to be started after it."""
-        deadline = time.monotonic() + PATIENCE
-        due = 0.0
-        restarts = self._restarts
-        while not (self._settled() and self._is_over(name, target, self._restarts - restarts)):
-            assert time.monotonic() < deadline, f"{name} was not hit {target} times"
-            if time.monotonic() > due and not self._feeding.is_alive():
-                self._feed()
-                due = time.monotonic() + _ROUND_SECONDS
-            time.sleep(0.05)
-        while self._feeding.is_alive():
-            self._settled()
-            self._feeding.join(0.05)
-        self.deaths[name.partition(".")[0]] += 1
+    def survives(self, *hits: SparkHit, unsafe: str = "") -> list[str]:
+        """Run a job in which each process dies that makes one of the hits; list what is wrong.
 
-    def _is_over(self, name: str, target: int, restarts: int) -> bool:
-        """Tell whether a hit was made, and whoever made it is dead and replaced."""
-        kinds = [kind for folder in self._points for kind in read_hits(folder).get(name, ())]
-        # Workers are replaced by Spark, planners by the driver.
-        return len(kinds) >= target and (restarts > 0 or kinds[target - 1] in _OTHERS_REPLACE)
+        ``unsafe`` names safeguards that broker or drivers go without, so that something is wrong.
+        """
+        began = time.monotonic()
+        place = self._new_job()
+        wanted = {hit.name: self._count()[hit.name] + hit.number for hit in hits}
+        self._arm(wanted)
+        with self._without(unsafe), self._restarting() as kills:
+            deaths = self._run(place, "" if self._broker else unsafe)
+        self._arm({})
+        kinds = Counter(hit.kind for hit in hits)
+        problems = [
+            f"{name} was hit {count - wanted[name]} times too few"
+            for name, count in self._count().items()
+            if name in wanted and count < wanted[name]
+        ]
+        if (deaths, len(kills)) != (kinds["driver"], kinds["broker"]):
+            problems.append(f"{deaths} drivers and {len(kills)} brokers died")
+        problems += place.differences(place.published(self._client), self.published)
+        self.deaths += kinds
+        for kind in kinds:
+            self.seconds[kind] += time.monotonic() - began
+        return problems + place.problems(self._client)
 
-    def _settled(self) -> bool:
-        """Start again what is dead; tell whether nothing was."""
-        if not self._run.broker.runs():
-            self._run.kill_broker()
-        elif not self._run.driver.runs():
-            self._run.start_driver()
-        else:
-            return True
-        self._restarts += 1
-        return False
+    def _run(self, place: Place, unsafe: str = "") -> int:
+        """Run a job over all rounds; how many drivers died."""
+        data = self._folder / place.job
+        place.make_topics(self._client)
+        deaths = 0
+        for number in range(ROUNDS):
+            if number == ROUNDS - 1:
+                deaths += self._hosts.obey(Order())
+                place.harm_copies(data)
+            place.feed(self._address, number)
+            deaths += self._hosts.obey(Order(place, data, unsafe))
+        deaths += self._hosts.obey(Order())
+        shutil.rmtree(data)
+        return deaths
+
+    def _new_job(self) -> Place:
+        self._runs += 1
+        return Place(f"enumerated{os.getpid()}-{self._runs}")
 
     def _count(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+        return Counter(
+            {
+                name: len(kinds)
+                for folder in self._points
+                for name, kinds in read_hits(folder).items()
+            }
+        )
+
+    def _arm(self, wanted: Mapping[str, int]) -> None:
+        text = ",".join(f"{name}=kill:{number}" for name, number in wanted.items())
         for folder in self._points:
-            found.update({name: len(kinds) for name, kinds in read_hits(folder).items()})
-        return found
+            arm_in_folder(folder, text)
 
-    def _feed(self) -> None:
-        # In a thread: it waits for a broker that dies, and somebody has to start that again.
-        self._feeding = threading.Thread(target=self._scene.feeder.feed)
-        self._feeding.start()
+    @contextmanager
+    def _without(self, unsafe: str) -> Iterator[None]:
+        """Let the broker go without safeguards for a while."""
+        if self._broker is None or not unsafe:
+            yield
+            return
+        for words in (unsafe, ""):
+            self._broker.kill()
+            self._broker.restart({UNSAFE_VARIABLE: words})
+            if words:
+                yield
 
-    def _round(self) -> None:
-        self._feed()
-        self._feeding.join()
-        self._run.await_caught_up()
+    @contextmanager
+    def _restarting(self) -> Iterator[list[int]]:
+        """Start the broker again whenever it dies; gives the exit codes."""
+        kills: list[int] = []
+        over = threading.Event()
 
-    def _nothing(self) -> None:
-        pass
+        def watch() -> None:
+            while not over.wait(0.05):
+                if self._broker is not None and not self._broker.runs():
+                    kills.append(self._broker.wait())
+                    self._broker.restart()
 
-    def _lose_state(self) -> None:
-        """As on a machine that has never seen the job."""
-        shutil.rmtree(self._state)
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield kills
+        finally:
+            over.set()
+            thread.join()
 
-    def _fall_behind(self) -> None:
-        """As on a machine that did not have the partitions for a batch."""
-        older = self._state.with_name("older")
-        shutil.copytree(self._state, older)
-        self._round()
-        shutil.rmtree(self._state)
-        older.rename(self._state)
-
-    def _leave(self) -> None:
-        self._run.kill_driver()
-
-
-@contextmanager
-def enumeration_on_spark(
-    folder: Path, options: Mapping[str, str], environment: Mapping[str, str]
-) -> Iterator[SparkEnumeration]:
-    """A job on Spark that has done its first batches."""
-    points = folder / "points", folder / "broker-points"
-    for each in points:
-        each.mkdir()
-    of_job, of_broker = (f"folder:{each}" for each in points)
-    broker = running_broker(folder / "broker", environment={ENVIRONMENT_VARIABLE: of_broker})
-    with proof_job(folder, broker, options, environment, of_job) as scene:
-        yield SparkEnumeration(scene, folder, points)
-        scene.finish()
+    def close(self) -> None:
+        """End everything."""
+        self._opened.close()

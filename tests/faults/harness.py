@@ -233,7 +233,6 @@ class KillTest:
     program: Path = Path(str(word_pipeline.__file__))
     options: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    failpoints: str = ""
 
     @property
     def driver(self) -> Driver:
@@ -250,7 +249,7 @@ class KillTest:
             self.broker.address,
             folder,
             log,
-            failpoints or self.failpoints,
+            failpoints,
             program=self.program,
             environment=self.environment,
             options={**self.options, **(options or {})},

@@ -70,7 +70,6 @@ def proof_job(
     brokers: AbstractContextManager[Brokers],
     options: Mapping[str, str],
     environment: Mapping[str, str],
-    failpoints: str = "",
     front: Front = "streams",
 ) -> Iterator[Scene]:
     """The proof job with its first driver; feeder and checkers wait for :meth:`Scene.begin`."""
@@ -84,7 +83,6 @@ def proof_job(
             program=program_of(front),
             options={**_JOB, **options},
             environment={"PROOF_JOB": NAMES.job, **environment},
-            failpoints=failpoints,
         ) as run,
     ):
         make_topics(client, NAMES)

@@ -8,47 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clusters import Cluster
-from tests.faults.enumeration import Enumeration, Hit
-
-#: Every step of a batch, an open and a restore; a driver that misses one misses a place to die.
-DRIVERS = {
-    "job.after_commit",
-    "job.before_commit",
-    "job.before_open",
-    "job.opened",
-    "job.published",
-    "plan.planned",
-    "plan.split",
-    "state.apply.read",
-    "state.apply.written",
-    "state.catch_up.block",
-    "state.changes.begun",
-    "state.changes.kept",
-    "state.replay.block",
-    "state.replay.emptied",
-    "task.begun",
-    "task.persisted",
-    "task.processed",
-    "task.staged",
-}
-EMBEDDED = DRIVERS | {
-    "broker.jobs.appended",
-    "broker.jobs.committed",
-    "broker.jobs.staged",
-    "stage.before_chunk",
-    "stage.chunk",
-    "store.unit.end",
-    "store.unit.middle",
-    "store.unit.synced",
-}
-ROCKETMQ = DRIVERS | {
-    "journal.commit.appended",
-    "journal.commit.before",
-    "journal.publish.begin",
-    "journal.publish.done",
-    "journal.publish.sent",
-    "journal.staged",
-}
+from tests.faults.enumeration import DRIVERS, EMBEDDED, ROCKETMQ, Enumeration, Hit
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +65,14 @@ def test_a_run_on_rocketmq_passes_every_failpoint_of_the_protocol(on_rocketmq: E
 @pytest.mark.parametrize("name", sorted(ROCKETMQ - DRIVERS | {"job.opened", "task.staged"}))
 def test_a_death_on_rocketmq_changes_nothing(on_rocketmq: Enumeration, name: str) -> None:
     assert on_rocketmq.survives(middle(on_rocketmq, name)) == []
+
+
+@pytest.mark.rocketmq
+def test_without_a_look_at_the_tails_a_death_doubles_results(on_rocketmq: Enumeration) -> None:
+    hit = middle(on_rocketmq, "journal.publish.done")
+    found = on_rocketmq.survives(hit, unsafe="publish_tail")
+    assert any("repeated" in problem for problem in found), found
+    assert any("what is published differs" in problem for problem in found), found
 
 
 @pytest.mark.soak

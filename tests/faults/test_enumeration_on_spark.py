@@ -1,41 +1,128 @@
-"""Deaths at failpoints on Spark: of drivers, planners, workers and the broker."""
+"""Every failpoint that a job on Spark passes is deadly once: driver, planner, worker and broker."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.enumeration import Hit
-from tests.faults.enumeration_on_spark import enumeration_on_spark
+from tests.clusters import Cluster
+from tests.faults.enumeration import EMBEDDED, ROCKETMQ
+from tests.faults.enumeration_on_spark import SparkEnumeration, SparkHit
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-#: Places of the planner, of workers and of the broker, those that hurt most.
-SOME = (
-    "plan.planned",
-    "task.staged",
-    "state.apply.written",
-    "state.replay.block",
-    "store.unit.synced",
-)
+#: A master and two executors, all of them processes of this machine.
+_CLUSTER = {
+    "master": "local-cluster[2,1,1024]",
+    "spark_config": {"spark.executor.memory": "512m"},
+}
+#: Failpoints of the driver that are part of every test run: the death of a driver takes seconds.
+SOME = "job.opened", "job.after_commit"
+SOME_ON_ROCKETMQ = "job.opened", "journal.commit.appended", "journal.publish.sent"
+#: The feeder's messages are appended in the run too.
+FED = {"store.append.synced", "store.append.written"}
 
 
-@pytest.mark.timeout(900)
-def test_deaths_at_the_worst_places_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
-    with enumeration_on_spark(tmp_path, {}, {}) as enumeration:
-        for name in SOME:
-            assert enumeration.survives(Hit(name, 1)) == [], name
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEnumeration]:
+    yield from opened(SparkEnumeration(tmp_path_factory.mktemp("enumeration")))
+
+
+@pytest.fixture(scope="module")
+def on_rocketmq(
+    rocketmq: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkEnumeration]:
+    yield from opened(SparkEnumeration(tmp_path_factory.mktemp("enumeration"), rocketmq.namesrv))
+
+
+def opened(enumeration: SparkEnumeration) -> Iterator[SparkEnumeration]:
+    try:
+        yield enumeration
+    finally:
+        enumeration.close()
+
+
+def middle(enumeration: SparkEnumeration, name: str) -> SparkHit:
+    """The hit of a failpoint in the middle of a run."""
+    hits = [hit for hit in enumeration.hits if hit.name == name]
+    return hits[len(hits) // 2]
+
+
+def each_name(enumeration: SparkEnumeration, *drivers: str) -> list[SparkHit]:
+    """One hit of each failpoint of workers, planners and brokers, and of some of the driver."""
+    hits = [middle(enumeration, name) for name in sorted({hit.name for hit in enumeration.hits})]
+    return [hit for hit in hits if hit.kind != "driver" or hit.name in drivers]
+
+
+def survive_all(enumeration: SparkEnumeration, kind: str = "") -> None:
+    """Die at every hit, one in a run; ``FAULTS_FROM`` names the one to begin with."""
+    first = os.environ.get("FAULTS_FROM", "")
+    hits = [hit for hit in enumeration.hits if str(hit) >= first and kind in ("", hit.kind)]
+    began = time.monotonic()
+    for hit in hits:
+        assert enumeration.survives(hit) == [], f"FAULTS_FROM={hit}"
+        print(f"{hit} survived, a {hit.kind}", flush=True)
+    seconds = time.monotonic() - began
+    print(f"{len(hits)} deaths in {seconds:.0f} s: {dict(enumeration.deaths)}", flush=True)
+
+
+def test_a_job_on_spark_passes_every_failpoint_of_the_protocol(embedded: SparkEnumeration) -> None:
+    assert {hit.name for hit in embedded.hits} == EMBEDDED | FED
+
+
+def test_a_death_at_each_failpoint_in_one_run_changes_nothing(embedded: SparkEnumeration) -> None:
+    assert embedded.survives(*each_name(embedded, *SOME)) == []
+
+
+def test_half_a_commit_that_is_not_cut_off_is_found(embedded: SparkEnumeration) -> None:
+    hit = middle(embedded, "store.unit.middle")
+    assert embedded.survives(hit) == []
+    found = embedded.survives(hit, unsafe="marks")
+    assert any("counted differs" in problem for problem in found), found
+
+
+@pytest.mark.rocketmq
+def test_a_job_on_rocketmq_passes_every_failpoint_of_the_protocol(
+    on_rocketmq: SparkEnumeration,
+) -> None:
+    assert {hit.name for hit in on_rocketmq.hits} == ROCKETMQ
+
+
+@pytest.mark.rocketmq
+def test_a_death_at_each_failpoint_in_one_run_on_rocketmq_changes_nothing(
+    on_rocketmq: SparkEnumeration,
+) -> None:
+    assert on_rocketmq.survives(*each_name(on_rocketmq, *SOME_ON_ROCKETMQ)) == []
+
+
+@pytest.mark.rocketmq
+def test_without_a_look_at_the_tails_a_death_on_rocketmq_is_found(
+    on_rocketmq: SparkEnumeration,
+) -> None:
+    hit = middle(on_rocketmq, "journal.publish.done")
+    found = on_rocketmq.survives(hit, unsafe="publish_tail")
+    assert any("counted differs" in problem for problem in found), found
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_no_death_loses_or_doubles_anything(tmp_path: Path) -> None:
-    with enumeration_on_spark(tmp_path, {}, {}) as enumeration:
-        first = os.environ.get("FAULTS_FROM", "")
-        hits = [hit for hit in enumeration.hits() if str(hit) >= first]
-        for hit in hits:
-            assert enumeration.survives(hit) == [], f"FAULTS_FROM={hit}"
-            print(f"{hit} survived", flush=True)
-    print(f"{len(hits)} deaths, each at another place: {dict(enumeration.deaths)}", flush=True)
+def test_no_death_changes_anything(embedded: SparkEnumeration) -> None:
+    survive_all(embedded)
+
+
+@pytest.mark.soak
+@pytest.mark.rocketmq
+@pytest.mark.timeout(0)
+def test_no_death_on_rocketmq_changes_anything(on_rocketmq: SparkEnumeration) -> None:
+    survive_all(on_rocketmq)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_no_death_of_a_worker_of_an_executor_changes_anything(tmp_path: Path) -> None:
+    for enumeration in opened(SparkEnumeration(tmp_path, settings=_CLUSTER)):
+        survive_all(enumeration, "worker")
