@@ -50,7 +50,7 @@ def is_stage(rig: Rig) -> Callable[[Command], bool]:
     return lambda command: str(command.ext.get("b", "")).endswith("-journalTopic")
 
 
-def await_true(reached: Callable[[], bool], process: Process, patience: float = 120.0) -> None:
+def await_true(reached: Callable[[], bool], process: Process, patience: float = 240.0) -> None:
     deadline = time.monotonic() + patience
     while not reached():
         assert process.process.poll() is None, f"the driver ended:\n{process.said[-3000:]}"
