@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import FencedError, HeadraceError
@@ -20,7 +21,7 @@ from headrace.spark.transactions import settings_of
 from headrace.transactions import TransactionTopology
 from tests.faults.local_driver import LocalDriver
 
-__all__ = ["FENCED"]
+__all__ = ["FENCED", "status_of"]
 
 FENCED = 3
 
@@ -94,14 +95,10 @@ class LocalJob:
             print(f"epoch {driver.epoch} committed batch {driver.record.batch}", flush=True)
 
 
-def main(arguments: list[str]) -> int:
-    """Run the workload that the environment names."""
-    from tests.transactions.cases.program import topology
-
-    last, *pairs = arguments
-    given: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs)
+def status_of(run: Callable[[], None]) -> int:
+    """Run a driver to its end, say what ended it, and give the exit status for that."""
     try:
-        LocalJob(topology.build(), JobSettings(**given), int(last)).run()
+        run()
     except FencedError as error:
         print(error, flush=True)
         return FENCED
@@ -109,6 +106,15 @@ def main(arguments: list[str]) -> int:
         print(error, flush=True)
         return 1
     return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the workload that the environment names."""
+    from tests.transactions.cases.program import topology
+
+    last, *pairs = arguments
+    given: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs)
+    return status_of(LocalJob(topology.build(), JobSettings(**given), int(last)).run)
 
 
 if __name__ == "__main__":

@@ -15,20 +15,21 @@ import threading
 import time
 import traceback
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import msgspec
 
-from headrace.errors import FencedError, HeadraceError, RollbackError
+from headrace.errors import RollbackError
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm_in_folder
 from headrace.settings import JobSettings
 from headrace.spark import TransactionJob
 from headrace.spark.driver import JobDriver
 from headrace.spark.session import get_session
 from tests.transactions.cases.hooks import VARIABLE, FaultError, here
-from tests.transactions.cases.local import FENCED
+from tests.transactions.cases.local import status_of
 from tests.transactions.cases.workloads import WORKLOADS
 
 __all__ = ["MASTERS", "Order", "environment_of"]
@@ -83,17 +84,10 @@ def _master() -> dict[str, Any]:
 
 def _run(order: Order) -> int:
     try:
-        _run_job(order)
-    except FencedError as error:
-        print(error, flush=True)
-        return FENCED
-    except HeadraceError as error:
-        print(error, flush=True)
-        return 1
+        return status_of(partial(_run_job, order))
     except Exception:
         traceback.print_exc()
         return 2
-    return 0
 
 
 def _run_job(order: Order) -> None:
