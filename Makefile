@@ -70,10 +70,10 @@ format: setup ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: setup $(DONE)/archive ## Run the tests, two at a time (ARGS="-k name" for some of them)
+test: $(DONE)/archive ## Run the tests, two at a time (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-soak: setup $(DONE)/archive ## Run the long fault tests (MINUTES=10 of random kills per master, FAULTS_SEED=n repeats them)
+soak: $(DONE)/archive ## Run the long fault tests (MINUTES=10 of random kills per master, FAULTS_SEED=n repeats them)
 	MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak -s --timeout 0 $(ARGS)
 
 fuzz: setup ## Give mutated input to every decoder and to a broker (SECONDS=600, ARGS="--seed N")
@@ -82,7 +82,7 @@ fuzz: setup ## Give mutated input to every decoder and to a broker (SECONDS=600,
 demo: setup ## Count the words of Python's standard library on Spark, exactly once
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-bench: setup $(DONE)/archive ## Measure the speed (MEASURE=name for one)
+bench: $(DONE)/archive ## Measure the speed (MEASURE=name for one)
 	@$(BIN)/python -m benchmarks $(MEASURE) $(ARGS)
 
 bench-peers: setup ## Measure RocketMQ Streams beside ours, on a real RocketMQ

@@ -108,6 +108,27 @@ def running_broker(
         broker.kill()
 
 
+@contextmanager
+def kept_running(broker: Broker | None) -> Iterator[list[int]]:
+    """Start a broker, if there is one, again whenever it dies; gives the exit codes."""
+    kills: list[int] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            if broker is not None and not broker.runs():
+                kills.append(broker.wait())
+                broker.restart()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield kills
+    finally:
+        over.set()
+        thread.join()
+
+
 def commit_under_a_dying_broker(driver: LocalDriver, broker: Broker) -> None:
     """Commit a batch while a failpoint kills the broker, and start that again."""
     end = driver.process()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,12 +19,11 @@ import pyarrow as pa
 from headrace import StreamBuilder, serdes
 from headrace.client import Admin, Client, ClientSettings, Producer, PullConsumer
 from headrace.errors import HeadraceError
-from headrace.keys import key_from_properties
 from headrace.protocol.commit_log import CommitLog
 from headrace.protocol.transactions import CommitRecord
 from headrace.topology import Topology
 from tests.faults.harness import PATIENT, await_true
-from tests.faults.verification import history_problems
+from tests.faults.verification import bodies_by_key, history_problems, messages_of
 
 ROUNDS = 3
 _RECORDS = 24
@@ -103,7 +101,7 @@ class Place:
     def published(self, client: Client) -> Published:
         """Read all that the job has made."""
         found: Published = {
-            topic.removeprefix(self.job): _by_key(client, topic)
+            topic.removeprefix(self.job): bodies_by_key(client, topic)
             for topic in (self.passed, self.counted)
         }
         log = CommitLog()
@@ -135,22 +133,5 @@ class Place:
         return list(history_problems(self._history(client)))
 
     def _history(self, client: Client) -> list[CommitRecord]:
-        messages = _messages(client, self.topology().commit_topic)
+        messages = messages_of(client, self.topology().commit_topic)
         return [msgspec.json.decode(each.body, type=CommitRecord) for each in messages]
-
-
-def _messages(client: Client, topic: str) -> list[Any]:
-    consumer = PullConsumer(client)
-    return [
-        message
-        for queue in sorted(client.queues(topic))
-        for result in consumer.blocks(queue, 0, consumer.end_offset(queue))
-        for message in result.messages()
-    ]
-
-
-def _by_key(client: Client, topic: str) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = defaultdict(list)
-    for message in _messages(client, topic):
-        found[key_from_properties(message.properties)].append(message.body)
-    return dict(found)

@@ -11,28 +11,27 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from headrace.broker.settings import UNSAFE_VARIABLE
-from headrace.client import Admin, Client, PullConsumer
+from headrace.client import Admin, Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_hits
-from headrace.keys import key_from_properties
 from headrace.protocol.commit_log import CommitLog
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.commit.drivers import DriverName
-from tests.faults.broker import Broker, running_broker
+from tests.faults.broker import Broker, kept_running, running_broker
 from tests.faults.local_driver import LocalDriver
 from tests.faults.proof_feeder import ProofFeeder, Sent, make_topics
 from tests.faults.proof_followers import Follower
 from tests.faults.proof_fronts import Checkers
 from tests.faults.proof_pipeline import QUEUES, Names, proof
+from tests.faults.verification import bodies_by_key
 
 BATCH_SIZE = 60
 #: Folder of each driver, and the batch after which it ends; the last one does what is left.
@@ -92,6 +91,21 @@ class Hit:
 
     def __str__(self) -> str:
         return f"{self.name}:{self.number}"
+
+
+SomeHit = TypeVar("SomeHit", bound=Hit)
+
+
+def middle(hits: Sequence[SomeHit], name: str) -> SomeHit:
+    """Give the hit of a failpoint in the middle of a run."""
+    named = [hit for hit in hits if hit.name == name]
+    return named[len(named) // 2]
+
+
+def still_to_survive(hits: Sequence[SomeHit]) -> list[SomeHit]:
+    """Give the hits from the one on that ``FAULTS_FROM`` names; all without it."""
+    name, _, number = os.environ.get("FAULTS_FROM", "").partition(":")
+    return [hit for hit in hits if (hit.name, hit.number) >= (name, int(number or 0))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +191,7 @@ class Enumeration:
         in_broker = any(hit.name == name for name in read_hits(self._of_broker))
         names, points = self._new_job()
         self._arm(hit, points, in_broker=in_broker)
-        with self._restarting() as kills:
+        with kept_running(self._broker) as kills:
             deaths = self._run(names, points, unsafe)
         problems = [] if deaths + len(kills) == 1 else [f"{deaths} deaths, {len(kills)} of brokers"]
         if committed(self._client, names) != self.committed:
@@ -223,26 +237,6 @@ class Enumeration:
         assert process.exitcode is not None, "a driver hangs"
         return process.exitcode
 
-    @contextmanager
-    def _restarting(self) -> Iterator[list[int]]:
-        """Start the broker again whenever it dies; gives the exit codes."""
-        kills: list[int] = []
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(0.05):
-                if self._broker is not None and not self._broker.runs():
-                    kills.append(self._broker.wait())
-                    self._broker.restart()
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield kills
-        finally:
-            over.set()
-            thread.join()
-
     def close(self) -> None:
         """End the broker."""
         self._opened.close()
@@ -250,15 +244,9 @@ class Enumeration:
 
 def committed(client: Client, names: Names) -> Committed:
     """Read everything that a job has published, and where its last commit stands."""
-    consumer = PullConsumer(client)
-    found: Committed = {}
-    for topic in names.sinks:
-        by_key: dict[str, list[bytes]] = defaultdict(list)
-        for queue in client.queues(topic):
-            for result in consumer.blocks(queue, 0, consumer.end_offset(queue)):
-                for message in result.messages():
-                    by_key[key_from_properties(message.properties)].append(message.body)
-        found[topic.removeprefix(names.job)] = dict(by_key)
+    found: Committed = {
+        topic.removeprefix(names.job): bodies_by_key(client, topic) for topic in names.sinks
+    }
     log = CommitLog()
     for message in Follower(client, proof(names).commit_topic).new():
         log.feed(message.queue_offset, msgspec.json.decode(message.body, type=CommitRecord))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,9 @@ from typing import Any
 from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm_in_folder, read_hits
-from tests.faults.broker import Broker, running_broker
+from tests.faults.broker import Broker, kept_running, running_broker
 from tests.faults.enumerated_job import ROUNDS, Place, Published
+from tests.faults.enumeration import Hit
 from tests.faults.harness import PATIENT
 from tests.faults.spark_hosts import Hosting, Order, SparkHosts
 
@@ -29,15 +29,10 @@ _SETTINGS: Mapping[str, Any] = {"partitions": 2, "master": "local[2,4]"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SparkHit:
-    """One passing of one failpoint, counted over all processes of a run, and by what process."""
+class SparkHit(Hit):
+    """A hit, and by what kind of process: driver, planner, worker, broker."""
 
-    name: str
-    number: int
     kind: str
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.number}"
 
 
 class SparkEnumeration:
@@ -103,7 +98,7 @@ class SparkEnumeration:
         place = self._new_job()
         wanted = {hit.name: self._count()[hit.name] + hit.number for hit in hits}
         self._arm(wanted)
-        with self._without(unsafe), self._restarting() as kills:
+        with self._without(unsafe), kept_running(self._broker) as kills:
             deaths = self._run(place, "" if self._broker else unsafe)
         self._arm({})
         kinds = Counter(hit.kind for hit in hits)
@@ -164,26 +159,6 @@ class SparkEnumeration:
             self._broker.restart({UNSAFE_VARIABLE: words})
             if words:
                 yield
-
-    @contextmanager
-    def _restarting(self) -> Iterator[list[int]]:
-        """Start the broker again whenever it dies; gives the exit codes."""
-        kills: list[int] = []
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(0.05):
-                if self._broker is not None and not self._broker.runs():
-                    kills.append(self._broker.wait())
-                    self._broker.restart()
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield kills
-        finally:
-            over.set()
-            thread.join()
 
     def close(self) -> None:
         """End everything."""

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from tests.clusters import Cluster
-from tests.faults.enumeration import DRIVERS, EMBEDDED, ROCKETMQ, Enumeration, Hit
+from tests.faults.enumeration import (
+    DRIVERS,
+    EMBEDDED,
+    ROCKETMQ,
+    Enumeration,
+    middle,
+    still_to_survive,
+)
 
 
 @pytest.fixture(scope="module")
 def enumeration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Enumeration]:
-    found = Enumeration(tmp_path_factory.mktemp("enumeration"))
-    try:
+    with closing(Enumeration(tmp_path_factory.mktemp("enumeration"))) as found:
         yield found
-    finally:
-        found.close()
 
 
 @pytest.fixture(scope="module")
 def on_rocketmq(
     rocketmq: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Enumeration]:
-    found = Enumeration(tmp_path_factory.mktemp("enumeration"), rocketmq.namesrv)
-    try:
+    folder = tmp_path_factory.mktemp("enumeration")
+    with closing(Enumeration(folder, rocketmq.namesrv)) as found:
         yield found
-    finally:
-        found.close()
-
-
-def middle(enumeration: Enumeration, name: str) -> Hit:
-    """The hit of a failpoint in the middle of a run."""
-    hits = [hit for hit in enumeration.hits if hit.name == name]
-    return hits[len(hits) // 2]
 
 
 def survive_all(enumeration: Enumeration) -> None:
-    """Die at every hit; ``FAULTS_FROM`` names the one to begin with."""
-    hits = [hit for hit in enumeration.hits if str(hit) >= os.environ.get("FAULTS_FROM", "")]
+    """Die at every hit."""
+    hits = still_to_survive(enumeration.hits)
     for hit in hits:
         assert enumeration.survives(hit) == [], f"FAULTS_FROM={hit}"
     print(f"{len(hits)} deaths, each at another place, changed nothing", flush=True)
@@ -53,7 +49,7 @@ def test_a_run_passes_every_failpoint_of_the_protocol(enumeration: Enumeration) 
 def test_a_death_in_the_middle_of_a_run_changes_nothing(
     enumeration: Enumeration, name: str
 ) -> None:
-    assert enumeration.survives(middle(enumeration, name)) == []
+    assert enumeration.survives(middle(enumeration.hits, name)) == []
 
 
 @pytest.mark.rocketmq
@@ -64,12 +60,12 @@ def test_a_run_on_rocketmq_passes_every_failpoint_of_the_protocol(on_rocketmq: E
 @pytest.mark.rocketmq
 @pytest.mark.parametrize("name", sorted(ROCKETMQ - DRIVERS | {"job.opened", "task.staged"}))
 def test_a_death_on_rocketmq_changes_nothing(on_rocketmq: Enumeration, name: str) -> None:
-    assert on_rocketmq.survives(middle(on_rocketmq, name)) == []
+    assert on_rocketmq.survives(middle(on_rocketmq.hits, name)) == []
 
 
 @pytest.mark.rocketmq
 def test_without_a_look_at_the_tails_a_death_doubles_results(on_rocketmq: Enumeration) -> None:
-    hit = middle(on_rocketmq, "journal.publish.done")
+    hit = middle(on_rocketmq.hits, "journal.publish.done")
     found = on_rocketmq.survives(hit, unsafe="publish_tail")
     assert any("repeated" in problem for problem in found), found
     assert any("what is published differs" in problem for problem in found), found

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.clusters import Cluster
-from tests.faults.enumeration import EMBEDDED, ROCKETMQ
+from tests.faults.enumeration import EMBEDDED, ROCKETMQ, middle, still_to_survive
 from tests.faults.enumeration_on_spark import SparkEnumeration, SparkHit
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -29,39 +29,29 @@ FED = {"store.append.synced", "store.append.written"}
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEnumeration]:
-    yield from opened(SparkEnumeration(tmp_path_factory.mktemp("enumeration")))
+    with closing(SparkEnumeration(tmp_path_factory.mktemp("enumeration"))) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def on_rocketmq(
     rocketmq: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkEnumeration]:
-    yield from opened(SparkEnumeration(tmp_path_factory.mktemp("enumeration"), rocketmq.namesrv))
-
-
-def opened(enumeration: SparkEnumeration) -> Iterator[SparkEnumeration]:
-    try:
-        yield enumeration
-    finally:
-        enumeration.close()
-
-
-def middle(enumeration: SparkEnumeration, name: str) -> SparkHit:
-    """The hit of a failpoint in the middle of a run."""
-    hits = [hit for hit in enumeration.hits if hit.name == name]
-    return hits[len(hits) // 2]
+    folder = tmp_path_factory.mktemp("enumeration")
+    with closing(SparkEnumeration(folder, rocketmq.namesrv)) as found:
+        yield found
 
 
 def each_name(enumeration: SparkEnumeration, *drivers: str) -> list[SparkHit]:
     """One hit of each failpoint of workers, planners and brokers, and of some of the driver."""
-    hits = [middle(enumeration, name) for name in sorted({hit.name for hit in enumeration.hits})]
+    names = sorted({hit.name for hit in enumeration.hits})
+    hits = [middle(enumeration.hits, name) for name in names]
     return [hit for hit in hits if hit.kind != "driver" or hit.name in drivers]
 
 
 def survive_all(enumeration: SparkEnumeration) -> None:
-    """Die at every hit, one in a run; ``FAULTS_FROM`` names the one to begin with."""
-    first = os.environ.get("FAULTS_FROM", "")
-    hits = [hit for hit in enumeration.hits if str(hit) >= first]
+    """Die at every hit, one in a run."""
+    hits = still_to_survive(enumeration.hits)
     began = time.monotonic()
     for hit in hits:
         assert enumeration.survives(hit) == [], f"FAULTS_FROM={hit}"
@@ -79,7 +69,7 @@ def test_a_death_at_each_failpoint_in_one_run_changes_nothing(embedded: SparkEnu
 
 
 def test_half_a_commit_that_is_not_cut_off_is_found(embedded: SparkEnumeration) -> None:
-    hit = middle(embedded, "store.unit.middle")
+    hit = middle(embedded.hits, "store.unit.middle")
     assert embedded.survives(hit) == []
     found = embedded.survives(hit, unsafe="marks")
     assert any("counted differs" in problem for problem in found), found
@@ -103,7 +93,7 @@ def test_a_death_at_each_failpoint_in_one_run_on_rocketmq_changes_nothing(
 def test_without_a_look_at_the_tails_a_death_on_rocketmq_is_found(
     on_rocketmq: SparkEnumeration,
 ) -> None:
-    hit = middle(on_rocketmq, "journal.publish.done")
+    hit = middle(on_rocketmq.hits, "journal.publish.done")
     found = on_rocketmq.survives(hit, unsafe="publish_tail")
     assert any("counted differs" in problem for problem in found), found
 
@@ -124,5 +114,5 @@ def test_no_death_on_rocketmq_changes_anything(on_rocketmq: SparkEnumeration) ->
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_no_death_beside_executors_changes_anything(tmp_path: Path) -> None:
-    for enumeration in opened(SparkEnumeration(tmp_path, settings=_CLUSTER)):
+    with closing(SparkEnumeration(tmp_path, settings=_CLUSTER)) as enumeration:
         survive_all(enumeration)

@@ -48,10 +48,10 @@ def read_results(namesrv: str, mark: str = "") -> Results:
     with Client(namesrv) as client:
         consumer = PullConsumer(client, job.name)
         sources = client.queues(LINES + mark)
-        commits = list(_messages(client, job.commit_topic))
+        commits = list(messages_of(client, job.commit_topic))
         history = [msgspec.json.decode(each.body, type=CommitRecord) for each in commits]
         return Results(
-            lines=[message.body.decode() for message in _messages(client, LINES + mark)],
+            lines=[message.body.decode() for message in messages_of(client, LINES + mark)],
             latest=_by_word(client, LATEST + mark),
             each=_by_word(client, EACH + mark),
             states={store: _state(client, job, store) for store in job.state_topics},
@@ -83,11 +83,20 @@ def problems(results: Results, sent: Collection[str] = ()) -> list[str]:
     ]
 
 
-def _messages(client: Client, topic: str) -> Iterator[StoredMessage]:
+def messages_of(client: Client, topic: str) -> Iterator[StoredMessage]:
+    """Give all messages of a topic, queue by queue."""
     consumer = PullConsumer(client)
     for queue in client.queues(topic):
         for result in consumer.blocks(queue, 0, consumer.end_offset(queue)):
             yield from result.messages()
+
+
+def bodies_by_key(client: Client, topic: str) -> dict[str, list[bytes]]:
+    """Read the bodies of each key, which are in one queue, in their order."""
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for message in messages_of(client, topic):
+        found[key_from_properties(message.properties)].append(message.body)
+    return dict(found)
 
 
 def first_copies(messages: Iterator[StoredMessage]) -> Iterator[StoredMessage]:
@@ -103,7 +112,7 @@ def first_copies(messages: Iterator[StoredMessage]) -> Iterator[StoredMessage]:
 def _by_word(client: Client, topic: str) -> dict[str, list[int]]:
     # A word has one queue, so the order in the queue is the order of publication.
     values: dict[str, list[int]] = defaultdict(list)
-    for message in first_copies(_messages(client, topic)):
+    for message in first_copies(messages_of(client, topic)):
         values[key_from_properties(message.properties)].append(int(message.body))
     return values
 
