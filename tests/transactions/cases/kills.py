@@ -83,7 +83,9 @@ def _kill_at(case: Case, variant: str, rig: Rig) -> None:
 
 def _kill_at_commit(case: Case, rig: Rig, trick: Any) -> None:
     with running_proxy(rig.address, rig.broker) as proxy:
-        plan = proxy.plan(is_commit(rig), case.batch, trick)
+        # Asked again, a request that was lost is lost again: its sender is to die first.
+        count = None if trick == "drop request" else 1
+        plan = proxy.plan(is_commit(rig), case.batch, trick, count)
         process = rig.start(address=proxy.entrance)
         await_true(plan.done.is_set, process)
         process.kill()

@@ -68,9 +68,15 @@ class Proxy:
         self._threads: list[threading.Thread] = []
         self._sockets: list[socket.socket] = []
 
-    def plan(self, matches: Callable[[Command], bool], number: int, trick: Trick) -> _Plan:
-        """Choose what happens to a request; the event of the plan is set when it has."""
-        self._plan = _Plan(matches, number, 1, trick)
+    def plan(
+        self,
+        matches: Callable[[Command], bool],
+        number: int,
+        trick: Trick,
+        count: int | None = 1,
+    ) -> _Plan:
+        """Choose what happens to a request, or to some from it on; the plan's event is set then."""
+        self._plan = _Plan(matches, number, count, trick)
         self.seen.clear()
         return self._plan
 
