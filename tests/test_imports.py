@@ -42,9 +42,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Finds or starts the broker process of a data folder.
     "embedded": {"broker"},
     "spark": {"runtime", "topology", "transactions", "client", "protocol", "embedded"},
+    "connect": {
+        "broker",
+        "client",
+        "embedded",
+        "protocol",
+        "runtime",
+        "spark",
+        "store",
+        "streams",
+        "topology",
+        "transactions",
+    },
     "cli": {
         "broker",
         "client",
+        "connect",
         "embedded",
         "protocol",
         "runtime",

@@ -1,0 +1,3 @@
+"""Connect: sources and sinks, and the workers that run them."""
+
+__all__: list[str] = []

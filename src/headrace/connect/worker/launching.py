@@ -1,0 +1,239 @@
+"""What a worker needs of whoever starts the processes in which plugins run.
+
+A worker never imports a plugin, and never waits for one: it asks a :class:`Launcher` for a host,
+a process that holds one connector or one task, and hears of it by :data:`HostEvent`.  Questions
+that have an answer (which plugins there are, is this config right) go to a process that lives for
+one question and is killed when it takes too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+__all__ = [
+    "Cause",
+    "Exited",
+    "Failed",
+    "Healthy",
+    "Host",
+    "HostEvent",
+    "HostKind",
+    "HostSpec",
+    "Launcher",
+    "Listener",
+    "PluginAnswer",
+    "PluginCall",
+    "Question",
+    "ReconfigureAsked",
+    "Role",
+    "Started",
+    "StopFailed",
+    "Stopped",
+    "TopicUsed",
+    "Unhealthy",
+]
+
+HostKind = Literal["connector", "task"]
+"""What a host holds."""
+
+Role = Literal["source", "sink"]
+"""Which way a connector moves data."""
+
+Question = Literal["plugins", "describe", "validate", "task_configs", "alter_offsets"]
+"""What a process that lives for one question can be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why something failed.
+
+    Examples
+    --------
+    >>> str(Cause("task 0 of orders failed in start(): no such file: in.txt"))
+    'task 0 of orders failed in start(): no such file: in.txt'
+    """
+
+    #: One line: what, where (the user's own line), why.
+    summary: str
+    #: The traceback, where there is one.
+    trace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.summary}\n{self.trace}" if self.trace else self.summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """What is to run in a host."""
+
+    kind: HostKind
+    connector: str
+    #: Number of the task; None of a connector.
+    task: int | None = None
+    #: Stands for this copy alone; a later copy of the same unit has a higher one.
+    generation: int
+    config: Mapping[str, str]
+    #: Megabytes that the host may use; None: no limit.
+    memory_mb: int | None = None
+    role: Role
+    #: Whether the task starts paused.
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """``start()`` returned."""
+
+    #: Where the data plane reaches a task: path of a socket; empty of a connector.
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """User code raised, in ``start()`` or later; the host ends by itself or is killed."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """``stop()`` returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopFailed:
+    """``stop()`` raised."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The host's process, and all that it forked, is proven gone.  The last event of a host."""
+
+    status: int | None = None
+    #: Number of the signal that ended it.
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReconfigureAsked:
+    """``request_task_reconfiguration()`` was called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unhealthy:
+    """The health probe said no, or raised."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """The health probe said yes, after it had said no."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUsed:
+    """A task wrote to this topic, or read it, for the first time."""
+
+    topic: str
+
+
+HostEvent = (
+    Started
+    | Failed
+    | Stopped
+    | StopFailed
+    | Exited
+    | ReconfigureAsked
+    | Unhealthy
+    | Healthy
+    | TopicUsed
+)
+"""What happens to a host."""
+
+Listener = Callable[[HostEvent], None]
+"""Hears of a host's events, in their order, in the event loop that asked for the host."""
+
+
+class Host(Protocol):
+    """A process that holds one connector or one task.
+
+    No method waits: what comes of a call is told by events.
+    """
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+
+    def ask_stop(self) -> None:
+        """Have the host call ``stop()`` once the last ``poll`` or ``put`` is over, and exit."""
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop polling and delivering, or go on; all resources stay."""
+
+    async def cancel(self) -> None:
+        """End the task's query in the data plane; a host without one returns at once."""
+
+    def kill(self) -> None:
+        """End the process and all that it forked, by SIGKILL."""
+
+    def alive(self) -> bool:
+        """Whether anything is left of it: false only when it is proven gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginCall:
+    """A question to plugin code, answered in a process of its own.
+
+    ===============  ======================  ===================================================
+    ``what``         ``arguments``           value of the answer
+    ===============  ======================  ===================================================
+    `plugins`        none                    list of ``{class, type, version, aliases, error?}``;
+                                             type is ``source``, ``sink``, ``converter``,
+                                             ``header_converter``, ``transformation`` or
+                                             ``predicate``
+    `describe`       none                    list of config keys, as Kafka Connect writes them
+    `validate`       none                    ``{name, error_count, groups, configs}``, the same
+    `task_configs`   ``{max_tasks: int}``    list of ``{key: text}``
+    `alter_offsets`  ``{offsets: [...]}``    ``True`` where the connector has looked at them;
+                                             it says no by raising
+    ===============  ======================  ===================================================
+    """
+
+    what: Question
+    connector_class: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginAnswer:
+    """What came of a question: a value, or why there is none."""
+
+    value: Any = None
+    failure: Cause | None = None
+    #: Whether the process was killed because it took too long.
+    timed_out: bool = False
+
+
+class Launcher(Protocol):
+    """Starts hosts, and asks questions of plugins."""
+
+    async def launch(self, spec: HostSpec, listener: Listener) -> Host:
+        """Start a host; return when its process is there, before it has run any user code.
+
+        Raises
+        ------
+        HeadraceError
+            No process could be started.
+        """
+
+    async def call(self, call: PluginCall) -> PluginAnswer:
+        """Answer a question in a process of its own, within a hard time limit; never raise."""
+
+    async def close(self) -> None:
+        """Kill what still runs, and end."""
