@@ -6,6 +6,7 @@ Our exception hierarchy::
     ├── ConfigurationError (ValueError)
     │   ├── TopologyError
     │   ├── SettingsError
+    │   ├── ConnectorConfigError
     │   └── JavaNotFoundError
     ├── ConnectionFailedError (ConnectionError)
     │   └── TlsError
@@ -37,11 +38,14 @@ Our exception hierarchy::
     │   ├── RollbackError
     │   │   └── BatchTimeoutError (TimeoutError)
     │   ├── DeserializationError
-    │   └── SerializationError
+    │   ├── SerializationError
+    │   ├── SchemaError
+    │   └── RetriableError
     ├── StateError
     │   ├── StateLockedError
     │   ├── StateMismatchError
     │   └── PartitionCountError
+    ├── PluginError
     ├── OffsetExpiredError
     ├── LeaseLostError
     └── JobFailedError
@@ -54,7 +58,8 @@ later.  Retries read ``retriable``, never the text.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, Self
 
 __all__ = [
     "BatchTimeoutError",
@@ -63,6 +68,7 @@ __all__ = [
     "BrokerStorageError",
     "ConfigurationError",
     "ConnectionFailedError",
+    "ConnectorConfigError",
     "CorruptLogError",
     "DeserializationError",
     "FencedError",
@@ -80,12 +86,15 @@ __all__ = [
     "NotReplicatedError",
     "OffsetExpiredError",
     "PartitionCountError",
+    "PluginError",
     "PredecessorMismatchError",
     "ProcessingError",
     "ProtocolError",
     "RequestNotSupportedError",
     "RequestTimeoutError",
+    "RetriableError",
     "RollbackError",
+    "SchemaError",
     "SerializationError",
     "SettingsError",
     "StagedPartMissingError",
@@ -157,6 +166,30 @@ class SettingsError(ConfigurationError):
     """A setting has a value that cannot work."""
 
     code = "settings"
+
+
+class ConnectorConfigError(ConfigurationError):
+    """The config of a connector, a converter or a transform cannot work.
+
+    ``problems`` holds each thing that is wrong, with the key that it is about.
+
+    Examples
+    --------
+    >>> error = ConnectorConfigError.of([("port", "The key port is missing.")])
+    >>> error.problems
+    (('port', 'The key port is missing.'),)
+    """
+
+    code = "connector_config"
+    problems: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, problems: Iterable[tuple[str, str]]) -> Self:
+        """Make the error out of pairs of key and problem."""
+        found = tuple(problems)
+        error = cls("\n".join(text for _, text in found), hint="Correct the config.")
+        error.problems = found
+        return error
 
 
 class JavaNotFoundError(ConfigurationError):
@@ -452,6 +485,25 @@ class SerializationError(ProcessingError):
     """A serializer could not write a value."""
 
     code = "serialization"
+
+
+class SchemaError(ProcessingError):
+    """A value does not fit its schema, or the schema itself cannot be."""
+
+    code = "schema"
+
+
+class RetriableError(ProcessingError):
+    """Raised by a plugin for a failure that the next try may not meet."""
+
+    code = "retriable"
+    retriable = True
+
+
+class PluginError(HeadraceError):
+    """A plugin is not there, or cannot be loaded."""
+
+    code = "plugin"
 
 
 class StateError(HeadraceError):

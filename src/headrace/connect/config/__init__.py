@@ -1,0 +1,43 @@
+"""Declared config: one place gives typed values, validation, and docs."""
+
+from __future__ import annotations
+
+from headrace.connect.config.checks import (
+    Check,
+    all_of,
+    at_least,
+    at_most,
+    between,
+    each,
+    matching,
+    not_empty,
+    one_of,
+)
+from headrace.connect.config.config import Config
+from headrace.connect.config.declaration import ConfigDeclaration, declare
+from headrace.connect.config.keys import ConfigKey, ConfigProblem, key
+from headrace.connect.config.kinds import Kind, PluginName, Size
+from headrace.connect.config.secret import MASK, Secret
+
+__all__ = [
+    "MASK",
+    "Check",
+    "Config",
+    "ConfigDeclaration",
+    "ConfigKey",
+    "ConfigProblem",
+    "Kind",
+    "PluginName",
+    "Secret",
+    "Size",
+    "all_of",
+    "at_least",
+    "at_most",
+    "between",
+    "declare",
+    "each",
+    "key",
+    "matching",
+    "not_empty",
+    "one_of",
+]

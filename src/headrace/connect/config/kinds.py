@@ -1,0 +1,181 @@
+"""Kinds of values that a config key can have: how each is read from text, and written back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NewType, get_args, get_origin
+
+from headrace.connect.config.secret import MASK, Secret
+
+__all__ = ["Kind", "PluginKind", "PluginName", "Size", "kind_of"]
+
+Size = NewType("Size", int)
+"""A number of bytes, written ``65536``, ``64 KiB`` or ``10 MB``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginName:
+    """The kind of a key that names a plugin: ``key("reader", PluginName("converters"), ...)``."""
+
+    kind: PluginKind
+
+
+PluginKind = str
+"""``connectors``, ``converters``, ``header_converters``, ``transforms`` or ``predicates``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How values of one kind are read and written.
+
+    Parameters
+    ----------
+    kafka
+        The type that Kafka Connect's REST API calls it.
+    words
+        What a value looks like, for people.
+    parse
+        Reads a text; raises ``ValueError`` with what is wrong.
+    write
+        Writes a value as such a text.
+    """
+
+    kafka: str
+    words: str
+    parse: Callable[[str], Any]
+    write: Callable[[Any], str] = str
+
+
+_MILLISECONDS = {
+    unit: factor
+    for factor, units in {
+        # A bare number is milliseconds, as everywhere in Kafka Connect.
+        1: ("", "ms", "millisecond", "milliseconds"),
+        1_000: ("s", "second", "seconds"),
+        60_000: ("m", "min", "minute", "minutes"),
+        3_600_000: ("h", "hour", "hours"),
+        86_400_000: ("d", "day", "days"),
+    }.items()
+    for unit in units
+}
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+}
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d+", text.strip()):
+        message = "it is no whole number"
+        raise ValueError(message)
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        message = "it is no number"
+        raise ValueError(message) from None
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in {"true", "false"}:
+        message = "it is neither true nor false"
+        raise ValueError(message)
+    return lowered == "true"
+
+
+def _duration(text: str) -> timedelta:
+    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _MILLISECONDS:
+        message = "a duration is milliseconds, or has a unit: 500 ms, 2 s, 5 min, 1 h, 1 d"
+        raise ValueError(message)
+    return timedelta(milliseconds=float(match[1]) * _MILLISECONDS[match[2]])
+
+
+def _write_duration(value: timedelta) -> str:
+    return f"{value / timedelta(milliseconds=1):.15g}"
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _BYTES:
+        message = "a size is bytes, or a number with a unit: 512 KB, 64 KiB, 10 MB, 1 GiB"
+        raise ValueError(message)
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        message = f"it is no regular expression: {error}"
+        raise ValueError(message) from None
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text.strip() else []
+
+
+_STRING = Kind("STRING", "text", str)
+_KINDS: dict[Any, Kind] = {
+    str: _STRING,
+    int: Kind("LONG", "whole number", _integer),
+    float: Kind("DOUBLE", "number", _number, repr),
+    bool: Kind("BOOLEAN", "true or false", _boolean, lambda value: str(value).lower()),
+    timedelta: Kind("LONG", "duration", _duration, _write_duration),
+    Size: Kind("LONG", "size", _size),
+    Path: Kind("STRING", "path", Path),
+    Secret: Kind("PASSWORD", "secret", Secret, lambda _: MASK),
+    re.Pattern: Kind("STRING", "regular expression", _pattern, lambda value: str(value.pattern)),
+    list: Kind("LIST", "list, by commas", _split, ",".join),
+}
+
+
+def kind_of(declared: Any) -> Kind:
+    """Give the kind of what a key was declared as.
+
+    Raises
+    ------
+    TypeError
+        When there is none; the message lists those that there are.
+
+    Examples
+    --------
+    >>> kind_of(int).parse("12")
+    12
+    >>> kind_of(list[int]).parse("1, 2")
+    [1, 2]
+    """
+    if isinstance(declared, PluginName):
+        return Kind("CLASS", f"name of one of the {declared.kind}", str.strip)
+    if get_origin(declared) is list:
+        return _list_of(kind_of(get_args(declared)[0]))
+    found = _KINDS.get(get_origin(declared) or declared)
+    if found is None:
+        names = ", ".join(getattr(one, "__name__", str(one)) for one in _KINDS)
+        message = f"a config key cannot be a {declared!r}: there are {names} and PluginName(...)"
+        raise TypeError(message)
+    return found
+
+
+def _list_of(item: Kind) -> Kind:
+    def parse(text: str) -> list[Any]:
+        return [item.parse(part) for part in _split(text)]
+
+    def write(values: list[Any]) -> str:
+        return ",".join(item.write(value) for value in values)
+
+    return Kind("LIST", f"list of {item.words}, by commas", parse, write)

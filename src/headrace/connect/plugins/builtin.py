@@ -1,0 +1,35 @@
+"""The plugins that come with Headrace: a line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["BUILTIN", "Builtin", "PluginType"]
+
+PluginType = Literal[
+    "source", "sink", "converter", "header_converter", "transformation", "predicate"
+]
+"""What a plugin is, by the words of Kafka Connect's REST API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """One plugin: where its class is, and what it is called.
+
+    The class is imported only where it runs, so an extra that is not installed harms nobody else.
+    """
+
+    #: ``module:Class``.
+    target: str
+    type: PluginType
+    #: Other names, such as ``file-source`` or Kafka's class name of the same thing.
+    aliases: tuple[str, ...] = ()
+
+
+BUILTIN: tuple[Builtin, ...] = (
+    # connectors
+    # converters
+    # transforms
+    # predicates
+)

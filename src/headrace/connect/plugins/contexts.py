@@ -1,0 +1,118 @@
+"""Contexts: what the runtime offers to connectors and tasks while they run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from logging import Logger
+from threading import Event
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.connect.config import Config
+    from headrace.connect.records import Position, Queue, SinkRecord
+
+__all__ = ["ConnectorContext", "OffsetReader", "SinkTaskContext", "SourceTaskContext"]
+
+
+class OffsetReader(ABC):
+    """Reads where a source stood at its last commit."""
+
+    @abstractmethod
+    def get(self, partition: Position) -> Position | None:
+        """Give the committed offset of a partition; ``None`` when it was never read."""
+
+    @abstractmethod
+    def all(self) -> list[tuple[Position, Position]]:
+        """Give every committed partition of the connector with its offset."""
+
+    def get_many(self, partitions: Iterable[Position]) -> list[Position | None]:
+        """Give the committed offsets of several partitions, in their order."""
+        return [self.get(partition) for partition in partitions]
+
+
+class _Context(ABC):
+    """What all contexts offer."""
+
+    #: The connector's name.
+    connector: str
+    #: What the plugin declared, with typed values.
+    config: Config
+    #: Its lines appear among the worker's, with the connector's name and the task's number.
+    logger: Logger
+    #: Set when the runtime wants the unit to stop: wait on it in place of sleeping.
+    stopping: Event
+
+    @abstractmethod
+    def request_task_reconfiguration(self) -> None:
+        """Ask for new task configs: all tasks are stopped, computed anew and started."""
+
+    @abstractmethod
+    def fail(self, reason: str) -> None:
+        """Put the unit into the phase ERROR with this reason; callable from any thread."""
+
+
+class ConnectorContext(_Context):
+    """What a connector may ask of the runtime."""
+
+    @property
+    @abstractmethod
+    def offsets(self) -> OffsetReader:
+        """Committed positions of a source connector; empty for a sink connector."""
+
+
+class _TaskContext(_Context):
+    #: The task's number within its connector.
+    task: int
+
+
+class SourceTaskContext(_TaskContext):
+    """What a source task may ask of the runtime."""
+
+    @property
+    @abstractmethod
+    def offsets(self) -> OffsetReader:
+        """The positions that were committed last."""
+
+
+class SinkTaskContext(_TaskContext):
+    """What a sink task may ask of the runtime."""
+
+    @property
+    @abstractmethod
+    def queues(self) -> frozenset[Queue]:
+        """The queues that the task reads now."""
+
+    @abstractmethod
+    def offset(self, queue: Queue, next_offset: int) -> None:
+        """Go on with this offset of a queue, in place of the next one."""
+
+    def offsets(self, positions: Mapping[Queue, int]) -> None:
+        """Go on with these offsets."""
+        for queue, next_offset in positions.items():
+            self.offset(queue, next_offset)
+
+    @abstractmethod
+    def pause(self, *queues: Queue) -> None:
+        """Give no more records of these queues until :meth:`resume`."""
+
+    @abstractmethod
+    def resume(self, *queues: Queue) -> None:
+        """Give records of these queues again."""
+
+    @abstractmethod
+    def request_commit(self) -> None:
+        """Ask for ``flush`` and a commit soon, before they would come by themselves."""
+
+    @abstractmethod
+    def report(self, record: SinkRecord, error: BaseException) -> None:
+        """Hand over a record that the sink cannot take, with the reason.
+
+        With ``errors.tolerance=all`` the record goes to the dead-letter topic, if one is
+        configured, and the task goes on.
+
+        Raises
+        ------
+        BaseException
+            The error itself, with ``errors.tolerance=none``.
+        """

@@ -1,0 +1,103 @@
+"""Base classes of tasks: they move the records."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.connect.plugins.units import Unit
+
+if TYPE_CHECKING:
+    from headrace.connect.plugins.contexts import SinkTaskContext, SourceTaskContext
+    from headrace.connect.records import Queue, SinkBatch, SinkRecord, SourceBatch, SourceRecord
+
+__all__ = ["SinkTask", "SourceTask", "Task"]
+
+
+class Task(Unit):
+    """What source and sink tasks share.
+
+    ``start`` gets the connector's config with the task's own on top.
+    """
+
+
+class SourceTask(Task, ABC):
+    """Reads from outside.
+
+    Examples
+    --------
+    >>> from headrace.connect import SourceRecord, SourceTask
+    >>> class CountTask(SourceTask):
+    ...     def start(self, config):
+    ...         committed = self.context.offsets.get({}) or {"count": 0}
+    ...         self.count = committed["count"]
+    ...
+    ...     def poll(self):
+    ...         self.count += 1
+    ...         position = {"count": self.count}
+    ...         return [SourceRecord(partition={}, offset=position, topic="n", value=self.count)]
+    """
+
+    #: Set before :meth:`start`.
+    context: SourceTaskContext
+
+    @abstractmethod
+    def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
+        """Give what is new; ``None`` or nothing when there is nothing.
+
+        It may wait for a second at most, best by ``context.stopping.wait(...)``.
+        """
+
+    def commit(self) -> None:
+        """Learn that all that ``poll`` had given up to the last commit is safe in its topics.
+
+        Acknowledge there what the outside holds back until then.
+        """
+        return
+
+
+class SinkTask(Task, ABC):
+    """Writes to the outside.
+
+    At least once: after ``flush`` has returned, the runtime commits the offsets.  Exactly once: a
+    task whose :meth:`offsets` gives what the sink itself keeps is fed from there, and stores the
+    offsets that ``flush`` gets in the same transaction as the records.
+    """
+
+    #: Set before :meth:`start`.
+    context: SinkTaskContext
+
+    @abstractmethod
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        """Write these records, or gather them until ``flush``.
+
+        Raise :class:`~headrace.errors.RetriableError` to get the same records again later.
+        """
+
+    def put_batch(self, batch: SinkBatch) -> None:
+        """Write records that come as Arrow columns; by default they go to :meth:`put`."""
+        self.put(batch.records())
+
+    def flush(self, offsets: Mapping[Queue, int]) -> None:
+        """Make everything that was put durable; called once per batch, before the commit.
+
+        ``offsets`` holds, for each queue, the offset after the last record that was put.
+        """
+        del offsets
+
+    def open(self, queues: Collection[Queue]) -> None:
+        """Learn which queues the task reads from now on."""
+        del queues
+
+    def close(self, queues: Collection[Queue]) -> None:
+        """Learn which queues the task no longer reads."""
+        del queues
+
+    def offsets(self) -> Mapping[Queue, int] | None:
+        """Give the next offset of each queue as the sink itself keeps it.
+
+        Caller: the runtime, after :meth:`open`.  ``None`` (the default) says that the sink keeps
+        none, and the runtime's own offsets count.
+        """
+        return None
