@@ -48,6 +48,15 @@ Our exception hierarchy::
     ├── PluginError
     ├── OffsetExpiredError
     ├── LeaseLostError
+    ├── ConnectError
+    │   ├── ConnectRequestError (ValueError)
+    │   │   └── ConnectorNameError
+    │   ├── ConnectorNotFoundError
+    │   ├── ConnectConflictError
+    │   │   ├── ConnectorExistsError
+    │   │   └── RebalanceError
+    │   ├── WorkerStoppingError
+    │   └── WorkerIdTakenError
     └── JobFailedError
         ├── TaskFailedError
         └── JavaEndedError
@@ -67,8 +76,14 @@ __all__ = [
     "BrokerError",
     "BrokerStorageError",
     "ConfigurationError",
+    "ConnectConflictError",
+    "ConnectError",
+    "ConnectRequestError",
     "ConnectionFailedError",
     "ConnectorConfigError",
+    "ConnectorExistsError",
+    "ConnectorNameError",
+    "ConnectorNotFoundError",
     "CorruptLogError",
     "DeserializationError",
     "FencedError",
@@ -90,6 +105,7 @@ __all__ = [
     "PredecessorMismatchError",
     "ProcessingError",
     "ProtocolError",
+    "RebalanceError",
     "RequestNotSupportedError",
     "RequestTimeoutError",
     "RetriableError",
@@ -111,6 +127,8 @@ __all__ = [
     "TopologyError",
     "UnknownBrokerError",
     "UserCodeError",
+    "WorkerIdTakenError",
+    "WorkerStoppingError",
     "broker_error",
 ]
 
@@ -543,6 +561,62 @@ class LeaseLostError(HeadraceError):
 
     code = "lease_lost"
     retriable = True
+
+
+class ConnectError(HeadraceError):
+    """The control plane of Connect cannot do what was asked."""
+
+    code = "connect"
+
+
+class ConnectRequestError(ConnectError, ValueError):
+    """A request to Connect is wrong in itself: it will never work."""
+
+    code = "connect_request"
+
+
+class ConnectorNameError(ConnectRequestError):
+    """A connector cannot have this name."""
+
+    code = "connector_name"
+
+
+class ConnectorNotFoundError(ConnectError):
+    """There is no such connector, or it has no such task."""
+
+    code = "connector_not_found"
+
+
+class ConnectConflictError(ConnectError):
+    """A request does not fit what Connect has decided before it."""
+
+    code = "connect_conflict"
+
+
+class ConnectorExistsError(ConnectConflictError):
+    """The name of a new connector is taken."""
+
+    code = "connector_exists"
+
+
+class RebalanceError(ConnectConflictError):
+    """Connectors and tasks are being moved between workers right now."""
+
+    code = "rebalance"
+    retriable = True
+
+
+class WorkerStoppingError(ConnectError):
+    """The worker is ending, or has not read its log to the end yet."""
+
+    code = "worker_stopping"
+    retriable = True
+
+
+class WorkerIdTakenError(ConnectError):
+    """Another worker of this name is alive."""
+
+    code = "worker_id_taken"
 
 
 class JobFailedError(HeadraceError):

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from headrace.connect.lifecycle import Cause
+
 __all__ = [
     "Cause",
     "Exited",
@@ -43,25 +45,6 @@ Role = Literal["source", "sink"]
 
 Question = Literal["plugins", "describe", "validate", "task_configs", "alter_offsets"]
 """What a process that lives for one question can be asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why something failed.
-
-    Examples
-    --------
-    >>> str(Cause("task 0 of orders failed in start(): no such file: in.txt"))
-    'task 0 of orders failed in start(): no such file: in.txt'
-    """
-
-    #: One line: what, where (the user's own line), why.
-    summary: str
-    #: The traceback, where there is one.
-    trace: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.summary}\n{self.trace}" if self.trace else self.summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,223 @@
+"""The one function that changes the state of a connector or task.
+
+It is pure: it reads no clock, starts no process and writes no log.  What is due comes with a
+`Tick`, what happened to the process as an event, and what has to be done is given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from headrace.connect.lifecycle import ladder
+from headrace.connect.lifecycle.actions import Action, AskStop, Launch, Record, Refuse, Release
+from headrace.connect.lifecycle.endings import blame, end
+from headrace.connect.lifecycle.events import (
+    CancelDone,
+    Cause,
+    Event,
+    HostExited,
+    HostFailed,
+    HostStarted,
+    HostStopped,
+    LaunchFailed,
+    ProbeFailed,
+    ProbePassed,
+    Start,
+    StopAsked,
+    StopFailed,
+    Tick,
+)
+from headrace.connect.lifecycle.phases import Ending, Phase, Step
+from headrace.connect.lifecycle.units import Limits, Unit
+
+__all__ = ["LEGAL", "transition"]
+
+Outcome = tuple[Unit, tuple[Action, ...]]
+
+#: The phases that may follow each; nothing else ever does.
+LEGAL: dict[Phase, frozenset[Phase]] = {
+    Phase.NEW: frozenset({Phase.PENDING}),
+    Phase.PENDING: frozenset({Phase.RUNNING, Phase.ERROR}),
+    Phase.RUNNING: frozenset({Phase.STOPPING, Phase.ERROR}),
+    Phase.STOPPING: frozenset({Phase.STOPPED, Phase.ERROR}),
+    Phase.STOPPED: frozenset(),
+    Phase.ERROR: frozenset(),
+}
+
+
+def transition(unit: Unit, event: Event, limits: Limits) -> Outcome:
+    """Give the unit after an event, and what has to be done, in order.
+
+    An event that cannot happen changes nothing and comes back as `Refuse`.
+
+    Examples
+    --------
+    >>> from headrace.connect.naming import UnitId
+    >>> unit, actions = transition(Unit(id=UnitId("orders", 0, 7)), Start(at=10.0), Limits())
+    >>> unit.phase, unit.due
+    (<Phase.PENDING: 'PENDING'>, 190.0)
+    >>> [type(action).__name__ for action in actions]
+    ['Record', 'Launch']
+    >>> unit, actions = transition(unit, Start(at=11.0), Limits())
+    >>> actions[0].why
+    'task orders-0 has been started already'
+    """
+    return _HANDLERS[type(event)](unit, event, limits)
+
+
+def _start(unit: Unit, event: Start, limits: Limits) -> Outcome:
+    if unit.phase is not Phase.NEW or unit.gone:
+        return _refused(unit, event, "has been started already")
+    unit = _enter(unit, Phase.PENDING, event.at, due=event.at + limits.start)
+    return unit, (_record(unit), Launch())
+
+
+def _launch_failed(unit: Unit, event: LaunchFailed, _: Limits) -> Outcome:
+    if unit.phase is not Phase.PENDING:
+        return _refused(unit, event, "is not being launched")
+    unit = replace(blame(unit, event.cause), gone=True, ending=Ending.DIED)
+    unit = _enter(unit, Phase.ERROR, event.at, due=None)
+    return unit, (_record(unit), Release())
+
+
+def _host_started(unit: Unit, event: HostStarted, limits: Limits) -> Outcome:
+    if unit.phase is not Phase.PENDING or unit.started:
+        return _refused(unit, event, "is not starting")
+    unit = replace(unit, started=True)
+    if unit.step is None:
+        unit = _enter(unit, Phase.RUNNING, event.at, due=None)
+        return unit, (_record(unit),)
+    if not unit.stop_asked or unit.step is Step.KILL:
+        return unit, ()  # too late: it is on its way out
+    running = _enter(unit, Phase.RUNNING, event.at, due=unit.due)
+    due = event.at + limits.ask if unit.step is Step.ASK else unit.due
+    stopping = _enter(running, Phase.STOPPING, event.at, due=due)
+    return stopping, (_record(running), _record(stopping), AskStop())
+
+
+def _host_failed(unit: Unit, event: HostFailed, limits: Limits) -> Outcome:
+    if not unit.alive:
+        return _refused(unit, event, "has no process")
+    return _failed(unit, event.cause, event.at, limits)
+
+
+def _stop_failed(unit: Unit, event: StopFailed, limits: Limits) -> Outcome:
+    if not _may_stop(unit):
+        return _refused(unit, event, "is not stopping")
+    return _failed(replace(unit, stopped=True), event.cause, event.at, limits)
+
+
+def _failed(unit: Unit, cause: Cause, at: float, limits: Limits) -> Outcome:
+    """Go to Error at once; the ladder sees to it that the process goes, too."""
+    unit = blame(unit, cause)
+    if unit.phase is Phase.ERROR:
+        return unit, ()
+    unit = _enter(replace(unit, ending=Ending.RAISED), Phase.ERROR, at, due=unit.due)
+    asked, actions = ladder.begin(unit, at, limits)
+    return asked, (_record(unit), *actions)
+
+
+def _stop_asked(unit: Unit, event: StopAsked, limits: Limits) -> Outcome:
+    if unit.gone:
+        return unit, ()
+    unit = replace(unit, stop_asked=True)
+    if unit.phase is Phase.NEW:
+        return replace(unit, gone=True), (Release(),)
+    recorded: tuple[Action, ...] = ()
+    if unit.phase is Phase.RUNNING:
+        unit = _enter(unit, Phase.STOPPING, event.at, due=None)
+        recorded = (_record(unit),)
+    step = ladder.force if event.force else ladder.begin
+    unit, actions = step(unit, event.at, limits)
+    return unit, recorded + actions
+
+
+def _host_stopped(unit: Unit, event: HostStopped, limits: Limits) -> Outcome:
+    if not _may_stop(unit) or unit.stopped:
+        return _refused(unit, event, "is not stopping")
+    recorded: tuple[Action, ...] = ()
+    unit = replace(unit, stopped=True)
+    if unit.phase is Phase.RUNNING:
+        unit = _enter(unit, Phase.STOPPING, event.at, due=None)
+        recorded = (_record(unit),)
+    return ladder.leave(unit, event.at, limits), recorded
+
+
+def _host_exited(unit: Unit, event: HostExited, _: Limits) -> Outcome:
+    if not unit.alive:
+        return _refused(unit, event, "has no process")
+    phase, unit = end(unit, event)
+    if phase is not unit.phase:
+        unit = _enter(unit, phase, event.at, due=None)
+    return unit, (_record(unit), Release())
+
+
+def _tick(unit: Unit, event: Tick, limits: Limits) -> Outcome:
+    if unit.due is None or event.at < unit.due:
+        return unit, ()
+    if unit.step is None:
+        late = f"start() of {unit.id.what} did not return in time: it may take {limits.start:g} s"
+        return ladder.begin(blame(unit, Cause(late)), event.at, limits)
+    return ladder.climb(unit, event.at, limits)
+
+
+def _cancel_done(unit: Unit, _event: CancelDone, _limits: Limits) -> Outcome:
+    return unit, ()  # the rung's own deadline decides: stop() may need what is left of it
+
+
+def _probe_failed(unit: Unit, event: ProbeFailed, limits: Limits) -> Outcome:
+    if unit.phase is not Phase.RUNNING:
+        return unit, ()
+    failed = unit.probes_failed + 1
+    unit = replace(unit, probes_failed=failed)
+    if failed < limits.probes:
+        return unit, ()
+    reason = f": {event.reason}" if event.reason else ""
+    cause = Cause(f"the health probe of {unit.id.what} failed {failed} times in a row{reason}")
+    return _failed(unit, cause, event.at, limits)
+
+
+def _probe_passed(unit: Unit, _event: ProbePassed, _limits: Limits) -> Outcome:
+    return replace(unit, probes_failed=0), ()
+
+
+def _may_stop(unit: Unit) -> bool:
+    """Whether news of the user's ``stop()`` can be true."""
+    return unit.alive and (unit.phase is not Phase.PENDING or unit.step is not None)
+
+
+def _enter(unit: Unit, phase: Phase, at: float, *, due: float | None) -> Unit:
+    return replace(unit, phase=phase, since=at, due=due)
+
+
+def _record(unit: Unit) -> Record:
+    return Record(
+        phase=unit.phase,
+        cause=unit.cause,
+        forced=unit.forced,
+        gone=unit.gone,
+        ending=unit.ending,
+    )
+
+
+def _refused(unit: Unit, event: Event, why: str) -> Outcome:
+    return unit, (Refuse(event, unit.phase, f"{unit.id.what} {why}"),)
+
+
+# Each takes its own kind of event.
+_HANDLERS: dict[type[Event], Callable[[Unit, Any, Limits], Outcome]] = {
+    Start: _start,
+    LaunchFailed: _launch_failed,
+    HostStarted: _host_started,
+    HostFailed: _host_failed,
+    StopAsked: _stop_asked,
+    HostStopped: _host_stopped,
+    StopFailed: _stop_failed,
+    HostExited: _host_exited,
+    Tick: _tick,
+    ProbeFailed: _probe_failed,
+    ProbePassed: _probe_passed,
+    CancelDone: _cancel_done,
+}

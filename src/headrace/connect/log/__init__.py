@@ -1,0 +1,49 @@
+"""The log of a Connect cluster: records, the function that sums them up, and where they lie."""
+
+from __future__ import annotations
+
+from headrace.connect.log.entries import ConnectorEntry, Kept, TaskEntry, UnitStory
+from headrace.connect.log.folding import Applied, Outcome, Rejected, RejectedFor, fold
+from headrace.connect.log.protocol import LARGEST_RECORD, Log
+from headrace.connect.log.records import (
+    AssignmentMade,
+    ConnectorDeleted,
+    ConnectorPut,
+    Purged,
+    Record,
+    RestartAsked,
+    RungTaken,
+    StatusSet,
+    TargetSet,
+    TasksPut,
+    TopicsReset,
+    TopicUsed,
+)
+from headrace.connect.log.view import ClusterView
+
+__all__ = [
+    "LARGEST_RECORD",
+    "Applied",
+    "AssignmentMade",
+    "ClusterView",
+    "ConnectorDeleted",
+    "ConnectorEntry",
+    "ConnectorPut",
+    "Kept",
+    "Log",
+    "Outcome",
+    "Purged",
+    "Record",
+    "Rejected",
+    "RejectedFor",
+    "RestartAsked",
+    "RungTaken",
+    "StatusSet",
+    "TargetSet",
+    "TaskEntry",
+    "TasksPut",
+    "TopicUsed",
+    "TopicsReset",
+    "UnitStory",
+    "fold",
+]

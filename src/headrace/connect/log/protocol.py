@@ -1,0 +1,100 @@
+"""What every log of a Connect cluster does, wherever its records lie."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from headrace.connect.log.entries import Kept
+from headrace.connect.log.records import Record
+from headrace.errors import CorruptLogError, MessageTooLargeError
+
+__all__ = ["LARGEST_RECORD", "Log", "decoded", "encoded"]
+
+#: No broker takes a larger message.
+LARGEST_RECORD = 4 * 1024 * 1024
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Record | Kept] = msgspec.json.Decoder(Record | Kept)
+
+
+class Log(Protocol):
+    """An ordered list of records that many may read and append to.
+
+    Positions rise, and never mean another record; after a compaction some are gone.
+    """
+
+    async def append(self, record: Record | Kept) -> int:
+        """Put a record at the end and give its position; it is durable then.
+
+        Raises
+        ------
+        MessageTooLargeError
+            It has more than 4 MiB.
+        """
+        ...
+
+    async def end(self) -> int:
+        """Give the position that the next record will have, or a higher one."""
+        ...
+
+    def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+        """Give all records from a position on, up to the end as it is when the call is made."""
+        ...
+
+    def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+        """Give all records from a position on, and every new one as it comes; it never ends."""
+        ...
+
+    async def compact(self, keep: Sequence[Kept]) -> None:
+        """Replace all records by their sum, as `ClusterView.kept` gives it."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it; what was appended stays."""
+        ...
+
+
+def encoded(record: Record | Kept) -> bytes:
+    """Give a record as JSON.
+
+    Raises
+    ------
+    MessageTooLargeError
+        It is an ordinary record of more than 4 MiB.
+
+    Examples
+    --------
+    >>> from headrace.connect.log.records import TopicUsed
+    >>> encoded(TopicUsed(name="orders", topic="lines"))
+    b'{"kind":"topic-used","name":"orders","topic":"lines"}'
+    """
+    body = _encoder.encode(record)
+    if len(body) > LARGEST_RECORD and not isinstance(record, Kept):
+        name = getattr(record, "name", "")
+        about = f" of connector '{name}'" if name else ""
+        raise MessageTooLargeError(
+            f"the record {type(record).__name__}{about} has {len(body):,} bytes, and the log of"
+            f" Connect takes {LARGEST_RECORD:,}",
+            hint="make the config shorter, or have fewer tasks with less in each",
+        )
+    return body
+
+
+def decoded(body: bytes, position: int) -> Record | Kept:
+    """Read a record again.
+
+    Raises
+    ------
+    CorruptLogError
+        It is none, or of a kind that this release does not know.
+    """
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise CorruptLogError(
+            f"the record at position {position} of the log of Connect cannot be read: {error}",
+            hint="was it written by a newer release of Headrace? run that one",
+        ) from error

@@ -1,0 +1,239 @@
+"""What the log of a Connect cluster holds: small records, each whole by itself.
+
+A record is a wish or a fact.  Whether a wish comes true is decided by `fold`, which every worker
+runs over the same records in the same order, and so by the order of the log alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from headrace.connect.lifecycle import Cause, Ending, Phase, Step, Target
+from headrace.connect.naming import TaskId, UnitId
+
+__all__ = [
+    "AssignmentMade",
+    "ConnectorDeleted",
+    "ConnectorPut",
+    "Purged",
+    "Record",
+    "RestartAsked",
+    "RungTaken",
+    "StatusSet",
+    "TargetSet",
+    "TasksPut",
+    "TopicUsed",
+    "TopicsReset",
+]
+
+
+class ConnectorPut(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="connector-put",
+):
+    """Somebody wants a connector to exist with this config."""
+
+    #: Names the request, so that its sender finds its own record, and a resent one counts once.
+    request: str
+    name: str
+    config: dict[str, str]
+    #: The version it replaces: 0 if the name must be free, None if anything may be there.
+    expected_version: int | None = None
+    #: None: as it was; RUNNING for a new name.
+    target: Target | None = None
+
+
+class ConnectorDeleted(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="connector-deleted",
+):
+    """Somebody wants a connector gone: it leaves a mark."""
+
+    request: str
+    name: str
+    #: Its processes are killed without being asked.
+    force: bool = False
+
+
+class TargetSet(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="target-set",
+):
+    """Somebody wants a connector to run, to pause or to stop."""
+
+    request: str
+    name: str
+    target: Target
+    force: bool = False
+
+
+class TasksPut(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="tasks-put"
+):
+    """What a connector answered to the question for its tasks: all of them in one record."""
+
+    name: str
+    #: Version of the config that it was asked with; an older one is void.
+    config_version: int
+    configs: list[dict[str, str]]
+    request: str = ""
+
+
+class RestartAsked(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="restart-asked",
+):
+    """Somebody wants new copies of a connector, its tasks or both."""
+
+    request: str
+    name: str
+    #: Whether the connector itself is restarted.
+    connector: bool = True
+    #: Numbers of tasks, or a word for them.
+    tasks: list[int] | Literal["all", "failed"] = msgspec.field(default_factory=list)
+    #: Only what stands in Error, whatever else is named.
+    only_failed: bool = False
+    force: bool = False
+
+
+class RungTaken(msgspec.Struct, frozen=True, array_like=True):
+    """A step of the stop ladder, with the wall clock's time."""
+
+    step: Step
+    at_ms: int
+
+
+class StatusSet(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="status-set",
+):
+    """A worker says where a copy of a connector or task is."""
+
+    connector: str
+    #: None: the connector itself.
+    task: int | None = None
+    generation: int
+    phase: Phase
+    target: Target = Target.RUNNING
+    worker: str
+    cause: Cause | None = None
+    #: It had to be killed.
+    forced: bool = False
+    #: Nothing of it lives any more.
+    gone: bool = False
+    ending: Ending | None = None
+    #: Wall clock, for people: nothing is decided by it.
+    at_ms: int = 0
+    rungs: tuple[RungTaken, ...] = ()
+
+    @property
+    def unit(self) -> UnitId:
+        """The copy that this is about."""
+        return UnitId(self.connector, self.task, self.generation)
+
+
+class TopicUsed(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="topic-used",
+):
+    """A connector has read from a topic or written to it, for the first time."""
+
+    name: str
+    topic: str
+
+
+class TopicsReset(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="topics-reset",
+):
+    """Somebody wants the list of a connector's topics emptied."""
+
+    request: str
+    name: str
+
+
+class AssignmentMade(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="assignment-made",
+):
+    """Which worker runs what.  It is void unless it builds on the newest one."""
+
+    #: One more than that of the assignment it was made from.
+    generation: int
+    #: What its maker had read: whoever has read less waits.
+    log_position: int
+    #: Connector to worker.
+    connectors: dict[str, str] = msgspec.field(default_factory=dict)
+    #: Connector to the workers of its tasks, in order; an empty word: nobody's yet.
+    tasks: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    #: Lost workers, and until when (wall clock, ms) their units wait for them.
+    lost: dict[str, int] = msgspec.field(default_factory=dict)
+    #: Who made it.
+    maker: str = ""
+
+    def task_worker(self, task: TaskId) -> str | None:
+        """Give the worker of a task, if it has one."""
+        workers = self.tasks.get(task.connector, [])
+        return (workers[task.task] or None) if task.task < len(workers) else None
+
+    def worker_of(self, connector: str, task: int | None) -> str | None:
+        """Give the worker of a connector or task, if it has one."""
+        if task is None:
+            return self.connectors.get(connector)
+        return self.task_worker(TaskId(connector, task))
+
+
+class Purged(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="purged"
+):
+    """The marks of deleted connectors are removed."""
+
+    names: list[str]
+
+
+Record = (
+    ConnectorPut
+    | ConnectorDeleted
+    | TargetSet
+    | TasksPut
+    | RestartAsked
+    | StatusSet
+    | TopicUsed
+    | TopicsReset
+    | AssignmentMade
+    | Purged
+)

@@ -1,0 +1,108 @@
+"""Inside Connect, too, imports point one way."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headrace.connect
+
+ROOT = Path(headrace.connect.__file__).parent
+
+#: Parts of the side that runs plugins; none of them knows of the control plane.
+PLUGIN_SIDE = {"config", "schema", "values", "records", "plugins"}
+
+#: What each part may import of the others.
+MAY_IMPORT: dict[str, set[str]] = {
+    "naming": set(),
+    "lifecycle": {"naming"},
+    "log": {"naming", "lifecycle"},
+    "assignment": {"naming", "lifecycle", "log"},
+    "worker": {"naming", "lifecycle", "log", "assignment"},
+    "rest": {"naming", "lifecycle", "log", "assignment", "worker"},
+    "running": {"naming", "lifecycle", "log", "assignment", "worker", "rest", "hosts"},
+    "schema": PLUGIN_SIDE,
+    "values": PLUGIN_SIDE,
+    "records": PLUGIN_SIDE,
+    "config": PLUGIN_SIDE,
+    "plugins": PLUGIN_SIDE,
+    "converters": PLUGIN_SIDE,
+    "predicates": PLUGIN_SIDE,
+    "transforms": PLUGIN_SIDE | {"predicates", "converters"},
+    "handling": PLUGIN_SIDE | {"converters", "predicates", "transforms"},
+    "testing": PLUGIN_SIDE | {"converters", "predicates", "transforms", "handling"},
+    "connectors": PLUGIN_SIDE | {"testing"},
+    "hosts": PLUGIN_SIDE
+    | {"converters", "predicates", "transforms", "handling", "lifecycle", "naming", "worker"},
+    "data": PLUGIN_SIDE | {"converters", "handling", "hosts", "lifecycle", "naming", "worker"},
+}
+
+#: What may import PySpark: the supervisor never does, nor does a plugin's process.
+MAY_IMPORT_SPARK = {"data"}
+
+#: What runs in the supervisor.
+CONTROL_PLANE = ("naming", "lifecycle", "log", "assignment", "worker", "rest", "running")
+
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def part_of(module: Path) -> str:
+    return module.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(module: Path) -> Iterator[list[str]]:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module.split(".")
+            yield from ([*node.module.split("."), alias.name] for alias in node.names)
+
+
+def parts_imported(module: Path) -> set[str]:
+    return {
+        name[2]
+        for name in imported(module)
+        if name[:2] == ["headrace", "connect"] and name[2:] and name[2] in MAY_IMPORT
+    }
+
+
+def test_every_part_has_its_place() -> None:
+    assert {part_of(module) for module in MODULES} <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_imports_only_what_its_part_may(module: Path) -> None:
+    part = part_of(module)
+    assert parts_imported(module) <= MAY_IMPORT[part] | {part}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_spark_is_imported_by_the_data_plane_only(module: Path) -> None:
+    parts = {name[1] for name in imported(module) if name[0] == "headrace" and name[1:]}
+    roots = {name[0] for name in imported(module)}
+    if part_of(module) not in MAY_IMPORT_SPARK:
+        assert not parts & {"spark", "runtime"}
+        assert "pyspark" not in roots
+
+
+@pytest.mark.requirement(19)
+@pytest.mark.parametrize("part", CONTROL_PLANE)
+def test_control_plane_loads_no_client_library_of_data_no_converter_and_no_spark(
+    part: str,
+) -> None:
+    if not (ROOT / part).exists() and not (ROOT / f"{part}.py").exists():
+        return
+    program = f"import sys, headrace.connect.{part}\nprint(*sys.modules, sep='\\n')"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(answer.stdout.split())
+    forbidden = ["converters", "transforms", "handling", "connectors", "data"]
+    assert not loaded & {f"headrace.connect.{name}" for name in forbidden}
+    assert not {name.split(".")[0] for name in loaded} & {"pyspark", "pyarrow", "pandas"}
