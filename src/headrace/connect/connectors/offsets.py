@@ -1,0 +1,102 @@
+"""Offsets of queues that a sink keeps beside its data, in a small file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import pyarrow.compute as pc
+
+from headrace.connect import Queue, SinkBatch, SinkRecord
+
+__all__ = ["KeptOffsets", "Progress", "batch_from", "newest"]
+
+
+class KeptOffsets(msgspec.Struct, frozen=True):
+    """The next offset of each queue, as JSON has it.
+
+    >>> kept = KeptOffsets.of({Queue("lines", "broker-a", 0): 7})
+    >>> kept.queues
+    [('lines', 'broker-a', 0, 7)]
+    >>> kept.mapping()
+    {Queue(topic='lines', broker='broker-a', queue_id=0): 7}
+    """
+
+    queues: list[tuple[str, str, int, int]] = []
+
+    @classmethod
+    def of(cls, offsets: Mapping[Queue, int]) -> KeptOffsets:
+        """Take offsets to keep."""
+        return cls([(*queue, offset) for queue, offset in sorted(offsets.items())])
+
+    def mapping(self) -> dict[Queue, int]:
+        """Give the offsets by their queues."""
+        return {Queue(topic, broker, number): offset for topic, broker, number, offset in self.queues}
+
+
+def newest(kept: Iterable[Mapping[Queue, int]]) -> dict[Queue, int]:
+    """Join what several tasks have kept: of each queue, the highest offset.
+
+    >>> queue = Queue("lines", "broker-a", 0)
+    >>> newest([{queue: 7}, {queue: 9}])[queue]
+    9
+    """
+    joined: dict[Queue, int] = {}
+    for offsets in kept:
+        for queue, offset in offsets.items():
+            joined[queue] = max(offset, joined.get(queue, 0))
+    return joined
+
+
+class Progress:
+    """Tells records that a sink has already taken, so that it takes none twice.
+
+    Parameters
+    ----------
+    offsets
+        The next offset of each queue.
+
+    Examples
+    --------
+    >>> queue = Queue("lines", "broker-a", 0)
+    >>> records = [SinkRecord(topic="lines", queue=queue, offset=n, value=n) for n in range(3)]
+    >>> progress = Progress({queue: 1})
+    >>> [record.value for record in progress.fresh(records)]
+    [1, 2]
+    >>> progress.fresh(records)
+    []
+    """
+
+    def __init__(self, offsets: Mapping[Queue, int]) -> None:
+        self._next = dict(offsets)
+
+    def fresh(self, records: Sequence[SinkRecord]) -> list[SinkRecord]:
+        """Give the records that are new, and count them as taken."""
+        taken = []
+        for record in records:
+            if record.offset >= self._next.get(record.queue, 0):
+                self._next[record.queue] = record.offset + 1
+                taken.append(record)
+        return taken
+
+    def fresh_rows(self, batch: SinkBatch) -> SinkBatch:
+        """Give the rows that are new, and count them as taken."""
+        first = self._next.get(batch.queue, 0)
+        if len(batch) == 0 or batch.offset[0].as_py() >= first:
+            rows = batch
+        else:
+            rows = batch_from(batch, pc.index(pc.greater_equal(batch.offset, first), True).as_py())  # noqa: FBT003
+        if len(rows):
+            self._next[batch.queue] = rows.offset[-1].as_py() + 1
+        return rows
+
+
+def batch_from(batch: SinkBatch, row: int) -> SinkBatch:
+    """Give the rows of a batch from one on; none for a negative one."""
+    start = len(batch) if row < 0 else row
+    columns = {
+        name: column.slice(start)
+        for name in ("offset", "value", "key", "timestamp_ms", "headers")
+        if (column := getattr(batch, name)) is not None
+    }
+    return msgspec.structs.replace(batch, **columns)

@@ -1,0 +1,43 @@
+"""Values as the text that files and web services get."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+from typing import Any
+
+import orjson
+
+__all__ = ["as_json", "as_text"]
+
+
+def as_text(value: Any) -> bytes:
+    """Write a value as text: text and bytes as they are, everything else as JSON.
+
+    >>> as_text("word"), as_text(b"raw"), as_text({"a": 1}), as_text(None)
+    (b'word', b'raw', b'{"a":1}', b'null')
+    """
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return as_json(value)
+
+
+def as_json(value: Any) -> bytes:
+    """Write a value as JSON; bytes as base64, decimals as text with all their digits.
+
+    >>> as_json({"price": decimal.Decimal("1.50"), "raw": b"ab"})
+    b'{"price":"1.50","raw":"YWI="}'
+    """
+    return orjson.dumps(value, _other, orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    if isinstance(value, decimal.Decimal | datetime.timedelta):
+        return str(value)
+    message = f"{type(value).__name__} has no form in JSON"
+    raise TypeError(message)
