@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -31,7 +32,9 @@ class KeptOffsets(msgspec.Struct, frozen=True):
 
     def mapping(self) -> dict[Queue, int]:
         """Give the offsets by their queues."""
-        return {Queue(topic, broker, number): offset for topic, broker, number, offset in self.queues}
+        return {
+            Queue(topic, broker, number): offset for topic, broker, number, offset in self.queues
+        }
 
 
 def newest(kept: Iterable[Mapping[Queue, int]]) -> dict[Queue, int]:
@@ -85,7 +88,7 @@ class Progress:
         if len(batch) == 0 or batch.offset[0].as_py() >= first:
             rows = batch
         else:
-            rows = batch_from(batch, pc.index(pc.greater_equal(batch.offset, first), True).as_py())  # noqa: FBT003
+            rows = batch_from(batch, pc.index(pc.greater_equal(batch.offset, first), True).as_py())
         if len(rows):
             self._next[batch.queue] = rows.offset[-1].as_py() + 1
         return rows
@@ -99,4 +102,4 @@ def batch_from(batch: SinkBatch, row: int) -> SinkBatch:
         for name in ("offset", "value", "key", "timestamp_ms", "headers")
         if (column := getattr(batch, name)) is not None
     }
-    return msgspec.structs.replace(batch, **columns)
+    return dataclasses.replace(batch, **columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import datetime
+import datetime as dt
 import decimal
 from typing import Any
 
@@ -37,7 +37,7 @@ def as_json(value: Any) -> bytes:
 def _other(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode()
-    if isinstance(value, decimal.Decimal | datetime.timedelta):
+    if isinstance(value, decimal.Decimal | dt.timedelta):
         return str(value)
     message = f"{type(value).__name__} has no form in JSON"
     raise TypeError(message)

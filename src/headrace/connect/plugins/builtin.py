@@ -29,6 +29,21 @@ class Builtin:
 
 BUILTIN: tuple[Builtin, ...] = (
     # connectors
+    Builtin(
+        "headrace.connect.connectors.file:FileSourceConnector",
+        "source",
+        ("file-source", "org.apache.kafka.connect.file.FileStreamSourceConnector"),
+    ),
+    Builtin(
+        "headrace.connect.connectors.file:FileSinkConnector",
+        "sink",
+        ("file-sink", "org.apache.kafka.connect.file.FileStreamSinkConnector"),
+    ),
+    Builtin(
+        "headrace.connect.connectors.datagen:DatagenSourceConnector",
+        "source",
+        ("datagen-source", "io.confluent.kafka.connect.datagen.DatagenConnector"),
+    ),
     # converters
     # transforms
     # predicates

@@ -133,9 +133,7 @@ def test_copied_and_cut_file_goes_on_in_the_copy(path: Path, killed: bool) -> No
     assert followed.read() == ["two", "three, longer than what was there"]
 
 
-def test_cut_file_without_a_copy_starts_again(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cut_file_without_a_copy_starts_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(path, "one\ntwo\n")
     followed = Followed(path)
     followed.read()

@@ -10,7 +10,9 @@ from headrace.errors import ConfigurationError, DeserializationError
 PATH = Path("some.txt")
 
 
-def split(data: bytes, encoding: str = "utf-8", errors: str = "strict", position: int = 0) -> object:
+def split(
+    data: bytes, encoding: str = "utf-8", errors: str = "strict", position: int = 0
+) -> object:
     return LineFormat(encoding, errors).split(data, PATH, position).to_pylist()
 
 

@@ -21,7 +21,9 @@ _LARGEST = 2**63 - 1
 Probability: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class _Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class _Spec(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
+):
     #: How likely the value is missing.
     null: Probability = 0.0
 
@@ -30,7 +32,7 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_
         raise NotImplementedError
 
 
-class _Sequence(_Spec, tag="sequence"):
+class _Sequence(_Spec, frozen=True, tag="sequence"):
     start: int = 0
     step: int = 1
 
@@ -39,7 +41,7 @@ class _Sequence(_Spec, tag="sequence"):
         return pa.array(rows.astype(np.int64) * self.step + self.start)
 
 
-class _Int(_Spec, tag="int"):
+class _Int(_Spec, frozen=True, tag="int"):
     min: int = 0
     max: int = _LARGEST - 1
 
@@ -53,7 +55,7 @@ class _Int(_Spec, tag="int"):
         return pa.array((bits(rows, seed) % span).astype(np.int64) + self.min)
 
 
-class _Float(_Spec, tag="float"):
+class _Float(_Spec, frozen=True, tag="float"):
     min: float = 0.0
     max: float = 1.0
     digits: int | None = None
@@ -63,15 +65,15 @@ class _Float(_Spec, tag="float"):
         return pa.array(values if self.digits is None else values.round(self.digits))
 
 
-class _Bool(_Spec, tag="bool"):
+class _Bool(_Spec, frozen=True, tag="bool"):
     true: Probability = 0.5
 
     def column(self, rows: Numbers, seed: int) -> pa.Array:
         return pa.array(shares(rows, seed) < self.true)
 
 
-class _Choice(_Spec, tag="choice"):
-    values: Annotated[list[str] | list[int] | list[float], msgspec.Meta(min_length=1)]
+class _Choice(_Spec, frozen=True, tag="choice"):
+    values: Annotated[list[str | int | float], msgspec.Meta(min_length=1)]
     weights: list[Annotated[float, msgspec.Meta(ge=0)]] | None = None
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class _Choice(_Spec, tag="choice"):
         return pa.array(self.values).take(pa.array(picks.clip(max=len(self.values) - 1)))
 
 
-class _Text(_Spec, tag="text"):
+class _Text(_Spec, frozen=True, tag="text"):
     #: ``#`` stands for a digit, ``?`` for a letter, everything else for itself.
     pattern: str = "????????"
 
@@ -103,7 +105,7 @@ class _Text(_Spec, tag="text"):
         return pa.Array.from_buffers(pa.string(), len(rows), buffers)
 
 
-class _Uuid(_Spec, tag="uuid"):
+class _Uuid(_Spec, frozen=True, tag="uuid"):
     def column(self, rows: Numbers, seed: int) -> pa.Array:
         high, low = bits(rows, seed), bits(rows, column_seed(seed, "low"))
         # Version 4, variant 1: the bits that say "by chance".
@@ -113,7 +115,7 @@ class _Uuid(_Spec, tag="uuid"):
         return pa.array([f"{t[:8]}-{t[8:12]}-{t[12:16]}-{t[16:20]}-{t[20:]}" for t in texts])
 
 
-class _Time(_Spec, tag="time"):
+class _Time(_Spec, frozen=True, tag="time"):
     #: The first row's time; the clock's, for every row, where there is none.
     start: datetime | None = None
     step_ms: int = 1000
@@ -182,9 +184,13 @@ def read_fields(text: str) -> dict[str, FieldSpec]:
 
 def _read_field(name: str, spec: object) -> FieldSpec:
     try:
-        made: FieldSpec = msgspec.convert({"type": spec} if isinstance(spec, str) else spec, FieldSpec)
+        made: FieldSpec = msgspec.convert(
+            {"type": spec} if isinstance(spec, str) else spec, FieldSpec
+        )
     except msgspec.ValidationError as error:
         message = f"The field {name!r} of the key fields cannot be: {error}."
-        hint = f"There are {', '.join(_PLAIN)} and choice; docs/connect-connectors.md has their parts."
+        hint = (
+            f"There are {', '.join(_PLAIN)} and choice; docs/connect-connectors.md has their parts."
+        )
         raise ConnectorConfigError(message, hint=hint) from None
     return made

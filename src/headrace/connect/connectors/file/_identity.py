@@ -121,7 +121,9 @@ def history(path: Path) -> list[Path]:
     for one in beside:
         try:
             written.append((one.stat().st_mtime_ns, one.name, one))
-        except FileNotFoundError:  # rotated on at this moment: its next name comes with the next look
+        except (
+            FileNotFoundError
+        ):  # rotated on at this moment: its next name comes with the next look
             continue
     found = [one for *_, one in sorted(written)]
     return [*found, path] if path.exists() else found

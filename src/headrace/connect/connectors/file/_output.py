@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from headrace.connect import Queue
 from headrace.connect.connectors.durable import sync_folder, write_whole
 from headrace.connect.connectors.offsets import KeptOffsets
 from headrace.errors import ConnectorConfigError, StoreError, StoreLockedError
+
+if TYPE_CHECKING:
+    from headrace.connect import Queue
 
 __all__ = ["Committed", "Output", "Rotation", "side_of"]
 

@@ -136,7 +136,7 @@ def _paths(files: Sequence[str], known: Iterable[str]) -> dict[str, bool]:
         name
         for pattern in files
         if _is_pattern(pattern)
-        for name in glob.glob(pattern, recursive=True)
+        for name in glob.glob(pattern, recursive=True)  # noqa: PTH207  absolute or not, with **
         if Path(name).is_file()
     }
     live = {*known, *found, *matched}
