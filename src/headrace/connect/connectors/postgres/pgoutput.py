@@ -1,0 +1,310 @@
+"""What PostgreSQL's output plugin ``pgoutput`` sends, as values: bytes in, messages out.
+
+A transaction arrives whole, after it was committed: `Begin`, its changes in their order, `Commit`.
+A table's `Relation` comes before its first change, and again after its columns changed.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = [
+    "UNCHANGED",
+    "Begin",
+    "Commit",
+    "Delete",
+    "Insert",
+    "Lsn",
+    "Message",
+    "MessageError",
+    "Relation",
+    "RelationColumn",
+    "Truncate",
+    "Unchanged",
+    "Update",
+    "decode",
+    "lsn_number",
+    "lsn_text",
+]
+
+#: A place in the server's log of changes, as a number: it only rises.
+Lsn: TypeAlias = int
+
+#: PostgreSQL counts time from the start of the year 2000.
+_EPOCH_MS = 946_684_800_000
+
+
+class MessageError(ValueError):
+    """The server sent bytes that are no message of ``pgoutput``, version 1."""
+
+
+class Unchanged:
+    """The value of a large column that an update did not touch: the server does not send it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED = Unchanged()
+
+#: A column's text; None: NULL.
+Cell: TypeAlias = "bytes | None | Unchanged"
+Row: TypeAlias = "tuple[Cell, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The start of a transaction."""
+
+    #: Where its commit stands in the log: transactions come in this order.
+    commit_lsn: Lsn
+    timestamp_ms: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The end of a transaction."""
+
+    commit_lsn: Lsn
+    #: The next transaction's commit stands behind this.
+    end_lsn: Lsn
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    """A column as the server describes it."""
+
+    name: str
+    type_oid: int
+    modifier: int
+    #: Whether it belongs to the replica identity.
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as it is from here on."""
+
+    oid: int
+    schema: str
+    name: str
+    #: ``d`` its primary key, ``f`` all columns, ``i`` an index, ``n`` nothing.
+    identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A new row."""
+
+    relation: int
+    new: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A changed row; ``old`` is there when its key changed or the identity is the whole row."""
+
+    relation: int
+    old: Row | None
+    new: Row
+    #: Whether ``old`` holds the key's columns only.
+    old_is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A row that is gone: its key, or the whole row where that is its identity."""
+
+    relation: int
+    old: Row
+    old_is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Tables that were emptied at once."""
+
+    relations: tuple[int, ...]
+
+
+Message: TypeAlias = "Begin | Commit | Relation | Insert | Update | Delete | Truncate"
+
+
+def lsn_text(lsn: Lsn) -> str:
+    """Write a place in the log as PostgreSQL does.
+
+    >>> lsn_text(0x16_B374D848)
+    '16/B374D848'
+    """
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_number(text: str) -> Lsn:
+    """Read a place in the log as PostgreSQL writes it.
+
+    >>> lsn_number("16/B374D848") == 0x16_B374D848
+    True
+    """
+    high, slash, low = text.partition("/")
+    if not slash:
+        message = f"{text!r} is no place in PostgreSQL's log; one looks like 16/B374D848"
+        raise ValueError(message)
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+def decode(data: bytes) -> Message | None:
+    """Read one message; None: one that says nothing about rows (origins, types, user's own).
+
+    Raises
+    ------
+    MessageError
+        The bytes are no message, or end too early.
+    """
+    if not data:
+        raise MessageError("an empty message")
+    kind = data[:1]
+    if kind in b"OYM":
+        return None
+    read = _READERS.get(kind)
+    if read is None:
+        message = f"unknown kind {kind!r} of message: {data[:32]!r}"
+        raise MessageError(message)
+    try:
+        return read(_Cursor(data))
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+        message = f"message of kind {kind!r} is damaged ({error}): {data[:32]!r}"
+        raise MessageError(message) from error
+
+
+class _Cursor:
+    """Walks through the bytes of one message, past its kind."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 1
+
+    def numbers(self, form: struct.Struct) -> tuple[int, ...]:
+        found = form.unpack_from(self._data, self._at)
+        self._at += form.size
+        return found
+
+    def letter(self) -> str:
+        self._at += 1
+        return chr(self._data[self._at - 1])
+
+    def text(self) -> str:
+        end = self._data.index(0, self._at)
+        found = self._data[self._at : end].decode()
+        self._at = end + 1
+        return found
+
+    def row(self) -> Row:
+        (count,) = self.numbers(_SHORT)
+        return tuple(self._cell() for _ in range(count))
+
+    def _cell(self) -> Cell:
+        kind = self.letter()
+        if kind == "n":
+            return None
+        if kind == "u":
+            return UNCHANGED
+        if kind != "t":
+            message = f"a column of kind {kind!r}"
+            raise ValueError(message)
+        (length,) = self.numbers(_INT)
+        end = self._at + length
+        if end > len(self._data):
+            raise IndexError("a column ends behind the message")
+        found = self._data[self._at : end]
+        self._at = end
+        return found
+
+
+_SHORT = struct.Struct("!H")
+_INT = struct.Struct("!I")
+_BEGIN = struct.Struct("!QqI")
+_COMMIT = struct.Struct("!BQQq")
+_COLUMN_TYPE = struct.Struct("!Ii")
+_TRUNCATE = struct.Struct("!IB")
+
+
+def _begin(cursor: _Cursor) -> Begin:
+    lsn, micros, xid = cursor.numbers(_BEGIN)
+    return Begin(lsn, micros // 1000 + _EPOCH_MS, xid)
+
+
+def _commit(cursor: _Cursor) -> Commit:
+    _, lsn, end, micros = cursor.numbers(_COMMIT)
+    return Commit(lsn, end, micros // 1000 + _EPOCH_MS)
+
+
+def _relation(cursor: _Cursor) -> Relation:
+    (oid,) = cursor.numbers(_INT)
+    schema, name, identity = cursor.text(), cursor.text(), cursor.letter()
+    (count,) = cursor.numbers(_SHORT)
+    # An empty name stands for the system's own schema.
+    columns = tuple(_relation_column(cursor) for _ in range(count))
+    return Relation(oid, schema or "pg_catalog", name, identity, columns)
+
+
+def _relation_column(cursor: _Cursor) -> RelationColumn:
+    key = cursor.letter() == "\x01"
+    name = cursor.text()
+    oid, modifier = cursor.numbers(_COLUMN_TYPE)
+    return RelationColumn(name, oid, modifier, key)
+
+
+def _insert(cursor: _Cursor) -> Insert:
+    (relation,) = cursor.numbers(_INT)
+    _expect(cursor.letter(), "N")
+    return Insert(relation, cursor.row())
+
+
+def _update(cursor: _Cursor) -> Update:
+    (relation,) = cursor.numbers(_INT)
+    kind = cursor.letter()
+    old = None
+    old_is_key = kind == "K"
+    if kind in "KO":
+        old = cursor.row()
+        kind = cursor.letter()
+    _expect(kind, "N")
+    return Update(relation, old, cursor.row(), old_is_key)
+
+
+def _delete(cursor: _Cursor) -> Delete:
+    (relation,) = cursor.numbers(_INT)
+    kind = cursor.letter()
+    _expect(kind, "KO")
+    return Delete(relation, cursor.row(), kind == "K")
+
+
+def _truncate(cursor: _Cursor) -> Truncate:
+    count, _ = cursor.numbers(_TRUNCATE)
+    return Truncate(tuple(cursor.numbers(_INT)[0] for _ in range(count)))
+
+
+def _expect(found: str, wanted: str) -> None:
+    if found not in wanted:
+        message = f"{found!r} stands where {' or '.join(wanted)} was expected"
+        raise ValueError(message)
+
+
+_READERS = {
+    b"B": _begin,
+    b"C": _commit,
+    b"R": _relation,
+    b"I": _insert,
+    b"U": _update,
+    b"D": _delete,
+    b"T": _truncate,
+}
