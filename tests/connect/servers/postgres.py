@@ -66,7 +66,7 @@ def _drop_slots(admin: psycopg.Connection[Any], database: str) -> None:
     deadline = time.monotonic() + 10
     where = "database = %s AND active_pid IS NOT NULL"
     while admin.execute(
-        f"SELECT 1 FROM pg_replication_slots WHERE {where}",  # noqa: S608
+        f"SELECT 1 FROM pg_replication_slots WHERE {where}",
         [database],
     ).fetchone():
         assert time.monotonic() < deadline, "a replication slot of the test is still in use"
@@ -98,9 +98,7 @@ def running_postgres() -> Iterator[PostgresServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(
-    folder: Path, data: Path, owner: dict[str, str]
-) -> tuple[subprocess.Popen[bytes], int]:
+def _start(folder: Path, data: Path, owner: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
     log = folder / "log"
     for _ in range(3):
         port = _free_port()

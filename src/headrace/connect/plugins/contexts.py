@@ -64,6 +64,8 @@ class ConnectorContext(_Context):
 class _TaskContext(_Context):
     #: The task's number within its connector.
     task: int
+    #: The number of the assignment that the task belongs to: later lives have higher ones.
+    generation: int = 0
 
 
 class SourceTaskContext(_TaskContext):

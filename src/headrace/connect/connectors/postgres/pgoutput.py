@@ -7,6 +7,7 @@ A table's `Relation` comes before its first change, and again after its columns 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -52,7 +53,7 @@ class Unchanged:
 UNCHANGED = Unchanged()
 
 #: A column's text; None: NULL.
-Cell: TypeAlias = "bytes | None | Unchanged"
+Cell: TypeAlias = "bytes | Unchanged | None"
 Row: TypeAlias = "tuple[Cell, ...]"
 
 
@@ -299,7 +300,7 @@ def _expect(found: str, wanted: str) -> None:
         raise ValueError(message)
 
 
-_READERS = {
+_READERS: Mapping[bytes, Callable[[_Cursor], Message]] = {
     b"B": _begin,
     b"C": _commit,
     b"R": _relation,

@@ -6,7 +6,7 @@ import select
 import struct
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 from psycopg import conninfo, pq, sql
@@ -68,7 +68,7 @@ class ReplicationConnection:
         self._connection = psycopg.connect(words, autocommit=True)
         self._pg = self._connection.pgconn
 
-    def __enter__(self) -> ReplicationConnection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

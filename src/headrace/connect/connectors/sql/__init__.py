@@ -14,7 +14,7 @@ from headrace.connect.connectors.sql.layouts import (
     table_name,
 )
 from headrace.connect.connectors.sql.mapping import COORDINATES, MappingOptions, RowMapper
-from headrace.connect.connectors.sql.offsets import OffsetTable
+from headrace.connect.connectors.sql.offsets import OffsetTable, alter_sink_offsets
 from headrace.connect.connectors.sql.sink import SqlSinkTask
 from headrace.connect.connectors.sql.tables import Tables
 
@@ -35,6 +35,7 @@ __all__ = [
     "TableName",
     "Tables",
     "Verdict",
+    "alter_sink_offsets",
     "inferred_schema",
     "is_document",
     "plan",

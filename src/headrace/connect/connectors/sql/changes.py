@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from headrace.connect import SinkRecord
-from headrace.connect.connectors.sql.layouts import TableName
+if TYPE_CHECKING:
+    from headrace.connect import SinkRecord
+    from headrace.connect.connectors.sql.layouts import TableName
 
 __all__ = ["Change", "Mode", "Step", "plan"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from headrace.connect import Schema
-from headrace.connect.connectors.sql.changes import Step
-from headrace.connect.connectors.sql.layouts import Column, Layout, TableName
+if TYPE_CHECKING:
+    from headrace.connect import Schema
+    from headrace.connect.connectors.sql.changes import Step
+    from headrace.connect.connectors.sql.layouts import Column, Layout, TableName
 
 __all__ = ["Adapter", "SqlDatabase", "Verdict"]
 
@@ -72,10 +73,10 @@ class SqlDatabase(ABC):
     def evict(self, owners: Sequence[str]) -> None:
         """End other sessions of tasks by these names, so that their locks are free."""
 
-    def check_constraints(self) -> None:
+    def check_constraints(self) -> None:  # noqa: B027  # most databases check at once
         """Raise now what the database would check only at the commit."""
 
-    def lock_layouts(self) -> None:
+    def lock_layouts(self) -> None:  # noqa: B027  # some lock whenever they write
         """Keep others from creating or changing tables until the transaction ends."""
 
     def adapter(self, column_type: str) -> Adapter | None:
@@ -129,13 +130,13 @@ class SqlDatabase(ABC):
         table = self.named(step.table)
         where = " AND ".join(f"{self.quote(key)} = {self.placeholder}" for key in step.keys)
         if step.action == "delete":
-            return f"DELETE FROM {table} WHERE {where}"  # noqa: S608
+            return f"DELETE FROM {table} WHERE {where}"
         others = step.columns[len(step.keys) :]
         if step.action == "update":
             changed = ", ".join(f"{self.quote(name)} = {self.placeholder}" for name in others)
-            return f"UPDATE {table} SET {changed} WHERE {where}"  # noqa: S608
+            return f"UPDATE {table} SET {changed} WHERE {where}"
         names = ", ".join(self.quote(name) for name in step.columns)
-        insert = f"INSERT INTO {table} ({names}) VALUES ({self.marks(len(step.columns))})"  # noqa: S608
+        insert = f"INSERT INTO {table} ({names}) VALUES ({self.marks(len(step.columns))})"
         return insert if step.action == "insert" else f"{insert} {self.on_conflict(step)}"
 
     def on_conflict(self, step: Step) -> str:

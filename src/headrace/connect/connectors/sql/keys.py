@@ -56,7 +56,11 @@ SINK_KEYS = declare(
         group="Mapping",
     ),
     key(
-        "fields.exclude", list, "Fields of the value that are left out.", default=[], group="Mapping"
+        "fields.exclude",
+        list,
+        "Fields of the value that are left out.",
+        default=[],
+        group="Mapping",
     ),
     key(
         "delete.enabled",

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.connect import Schema
 from headrace.connect.schema import BOOLEAN, BYTES, FLOAT64, INT64, STRING, Type, mapping
+
+if TYPE_CHECKING:
+    from headrace.connect import Schema
 
 __all__ = ["Column", "Layout", "TableName", "inferred_schema", "is_document", "table_name"]
 

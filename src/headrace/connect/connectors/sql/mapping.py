@@ -188,9 +188,7 @@ def _fields(value: Any, record: SinkRecord, part: str) -> Mapping[str, Any]:
     )
 
 
-def _picked(
-    names: Iterable[str], values: Mapping[str, Any], record: SinkRecord, part: str
-) -> Row:
+def _picked(names: Iterable[str], values: Mapping[str, Any], record: SinkRecord, part: str) -> Row:
     found = tuple(values.get(name) for name in names)
     for name, one in zip(names, found, strict=True):
         if one is None:

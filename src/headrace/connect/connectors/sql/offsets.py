@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from headrace.connect import Queue
-from headrace.connect.connectors.sql.database import SqlDatabase
-from headrace.connect.connectors.sql.layouts import TableName
+from headrace.connect import Config, Queue
+from headrace.connect.connectors.sql.layouts import TableName, table_name
 from headrace.errors import FencedError
 
-__all__ = ["OffsetTable"]
+if TYPE_CHECKING:
+    from headrace.connect.connectors.sql.database import SqlDatabase
+    from headrace.connect.records import Position
+
+__all__ = ["OffsetTable", "alter_sink_offsets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,13 @@ class OffsetTable:
     def owners(self, queues: Collection[Queue]) -> list[str]:
         """Give the marks of other tasks that had these queues before."""
         rows = self.database.execute(
-            f"SELECT topic, broker, queue_id, owner FROM {self._named}"  # noqa: S608
+            f"SELECT topic, broker, queue_id, owner FROM {self._named}"
             f" WHERE sink = {self.database.placeholder} AND generation <= {self.database.placeholder}",
             (self.sink, self.generation),
         )
         marks = {str(row[3]) for row in rows if Queue(*row[:3]) in queues}
-        return sorted(marks - {self.owner})
+        # Offsets that were set by hand belong to nobody.
+        return sorted(marks - {self.owner, ""})
 
     def claim(self, queues: Collection[Queue]) -> None:
         """Make queues this task's own.
@@ -72,7 +77,7 @@ class OffsetTable:
         database, mark = self.database, self.database.placeholder
         for queue in sorted(queues):
             rows = database.execute(
-                f"INSERT INTO {self._named} AS mine"  # noqa: S608
+                f"INSERT INTO {self._named} AS mine"
                 " (sink, topic, broker, queue_id, next_offset, generation, owner)"
                 f" VALUES ({mark}, {mark}, {mark}, {mark}, NULL, {mark}, {mark})"
                 " ON CONFLICT (sink, topic, broker, queue_id) DO UPDATE"
@@ -90,7 +95,7 @@ class OffsetTable:
     def all(self) -> dict[Queue, int]:
         """Give the next offset of every queue of the sink."""
         rows = self.database.execute(
-            f"SELECT topic, broker, queue_id, next_offset FROM {self._named}"  # noqa: S608
+            f"SELECT topic, broker, queue_id, next_offset FROM {self._named}"
             f" WHERE sink = {self.database.placeholder} AND next_offset IS NOT NULL",
             (self.sink,),
         )
@@ -108,7 +113,7 @@ class OffsetTable:
         # In one order everywhere, so that two tasks never wait for each other.
         for queue, offset in sorted(offsets.items()):
             rows = self.database.execute(
-                f"UPDATE {self._named} SET next_offset = {mark} WHERE sink = {mark}"  # noqa: S608
+                f"UPDATE {self._named} SET next_offset = {mark} WHERE sink = {mark}"
                 f" AND topic = {mark} AND broker = {mark} AND queue_id = {mark} AND owner = {mark}"
                 " RETURNING 1",
                 (offset, self.sink, *queue, self.owner),
@@ -121,7 +126,7 @@ class OffsetTable:
         mark = self.database.placeholder
         for queue, offset in sorted(offsets.items(), key=lambda item: item[0]):
             self.database.execute(
-                f"INSERT INTO {self._named}"  # noqa: S608
+                f"INSERT INTO {self._named}"
                 " (sink, topic, broker, queue_id, next_offset, generation, owner)"
                 f" VALUES ({mark}, {mark}, {mark}, {mark}, {mark}, 0, '')"
                 " ON CONFLICT (sink, topic, broker, queue_id) DO UPDATE"
@@ -141,3 +146,30 @@ class OffsetTable:
             hint="Nothing of its last transaction is in the database. If no other task of the"
             " connector runs, two connectors share offsets.name: give each its own.",
         )
+
+
+def alter_sink_offsets(
+    database: SqlDatabase,
+    config: Config,
+    connector: str,
+    offsets: Sequence[tuple[Position, Position | None]],
+) -> None:
+    """Set offsets that a sink's database keeps, as REST gives them; ``None`` forgets one."""
+    name = table_name(config["offsets.table"], "")
+    table = OffsetTable(database, name, config["offsets.name"] or connector, "", 0)
+    with database.transaction():
+        database.lock_layouts()
+        table.create()
+        table.alter({_queue(where): _offset(to) for where, to in offsets})
+
+
+def _queue(where: Position) -> Queue:
+    return Queue(
+        str(where["rocketmq_topic"]),
+        str(where["rocketmq_broker"]),
+        int(where["rocketmq_queue_id"]),
+    )
+
+
+def _offset(to: Position | None) -> int | None:
+    return None if to is None else int(to["rocketmq_queue_offset"])

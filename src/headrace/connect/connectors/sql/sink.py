@@ -5,15 +5,18 @@ from __future__ import annotations
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from headrace.connect import Config, Queue, SchemaError, SinkRecord, SinkTask
 from headrace.connect.connectors.sql.changes import Change, plan
-from headrace.connect.connectors.sql.database import SqlDatabase
 from headrace.connect.connectors.sql.layouts import table_name
 from headrace.connect.connectors.sql.mapping import MappingOptions, RowMapper
 from headrace.connect.connectors.sql.offsets import OffsetTable
 from headrace.connect.connectors.sql.tables import Tables
 from headrace.errors import HeadraceError, ProcessingError
+
+if TYPE_CHECKING:
+    from headrace.connect.connectors.sql.database import SqlDatabase
 
 __all__ = ["SqlSinkTask"]
 
@@ -24,7 +27,7 @@ class SqlSinkTask(SinkTask):
     A subclass gives the database, by :meth:`connect`.
     """
 
-    _database: SqlDatabase | None = None
+    _database: SqlDatabase
 
     @abstractmethod
     def connect(self, config: Config, owner: str) -> SqlDatabase:
@@ -119,7 +122,7 @@ class SqlSinkTask(SinkTask):
 
     def stop(self) -> None:
         """Close the connection; rows that were not flushed are not written."""
-        if self._database is not None:
+        if hasattr(self, "_database"):
             self._database.close()
 
     def healthy(self) -> bool:
@@ -132,9 +135,7 @@ class SqlSinkTask(SinkTask):
             raise
         return True
 
-    def _write(
-        self, changes: list[Change], offsets: Mapping[Queue, int], *, again: bool
-    ) -> None:
+    def _write(self, changes: list[Change], offsets: Mapping[Queue, int], *, again: bool) -> None:
         # Tables change in transactions of their own, so that no row's lock waits for a table's.
         self._prepare(changes)
         with self._database.transaction():

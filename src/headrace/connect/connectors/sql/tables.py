@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.connect import SchemaError
 from headrace.connect.connectors.sql.changes import Change, Step
-from headrace.connect.connectors.sql.database import Adapter, SqlDatabase
 from headrace.connect.connectors.sql.layouts import Column, Layout, TableName
 
+if TYPE_CHECKING:
+    from headrace.connect.connectors.sql.database import Adapter, SqlDatabase
+
 __all__ = ["Tables"]
+
 
 @dataclass(slots=True)
 class Tables:

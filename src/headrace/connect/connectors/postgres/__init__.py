@@ -1,0 +1,7 @@
+"""PostgreSQL: a sink that is exactly once, and a source by queries or by logical replication."""
+
+from __future__ import annotations
+
+from headrace.connect.connectors.postgres.sink import PostgresSinkConnector, PostgresSinkTask
+
+__all__ = ["PostgresSinkConnector", "PostgresSinkTask"]

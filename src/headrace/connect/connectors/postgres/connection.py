@@ -1,0 +1,81 @@
+"""How connectors reach PostgreSQL: config keys, and connections that read and write plainly."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import conninfo
+
+from headrace.connect import Config, Secret, at_least, declare, key
+from headrace.errors import ConnectorConfigError
+
+__all__ = ["CONNECTION_KEYS", "Connection", "connect", "connection_words"]
+
+Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
+
+CONNECTION_KEYS = declare(
+    key(
+        "connection.url",
+        str,
+        "Where the database is: postgresql://host:port/database, libpq's words (host=... port=..."
+        " dbname=...), or the same URL with jdbc: before it.",
+        required=True,
+        group="Connection",
+    ),
+    key("connection.user", str, "Whom to log in as.", group="Connection", importance="high"),
+    key("connection.password", Secret, "The password.", group="Connection", importance="high"),
+    key(
+        "connection.timeout.ms",
+        timedelta,
+        "How long to wait for a connection.",
+        default=timedelta(seconds=10),
+        valid=at_least(timedelta(seconds=1)),
+        group="Connection",
+    ),
+)
+
+# Texts that do not depend on the server's own settings.
+_SETTINGS = {
+    "timezone": "UTC",
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "iso_8601",
+    "extra_float_digits": "1",
+    "client_min_messages": "warning",
+    "bytea_output": "hex",
+}
+
+
+def connection_words(config: Config, name: str, **more: str) -> str:
+    """Write the config as libpq's words; ``name`` is what the server shows of the session."""
+    url = config["connection.url"].removeprefix("jdbc:")
+    words = {
+        "application_name": name,
+        "connect_timeout": str(round(config["connection.timeout.ms"].total_seconds())),
+        "keepalives_idle": "30",
+        "tcp_user_timeout": "30000",
+    }
+    if user := config["connection.user"]:
+        words["user"] = user
+    if password := config["connection.password"]:
+        words["password"] = password.reveal()
+    try:
+        given = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        message = f"connection.url is none that libpq understands: {str(error).strip()}"
+        raise ConnectorConfigError.of([("connection.url", message)]) from None
+    settings = " ".join(
+        f"-c {setting}={value.replace(' ', '')}" for setting, value in (_SETTINGS | more).items()
+    )
+    words["options"] = f"{given.get('options') or ''} {settings}".strip()
+    # What the URL says itself counts, apart from the name.
+    chosen = {one: word for one, word in words.items() if one not in given}
+    return conninfo.make_conninfo(
+        url, **{**chosen, "application_name": name, "options": words["options"]}
+    )
+
+
+def connect(words: str) -> Connection:
+    """Open a connection on which each statement commits unless a transaction is begun."""
+    return psycopg.connect(words, autocommit=True)
