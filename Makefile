@@ -20,7 +20,7 @@ COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java lint format test soak fuzz demo bench bench-peers lock clean
+.PHONY: help setup java servers lint format test soak fuzz demo bench bench-peers lock clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,7 +70,10 @@ format: setup ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: $(DONE)/archive ## Run the tests, two at a time (ARGS="-k name" for some of them)
+servers: ## Install PostgreSQL and Kafka for the tests of connectors, where they are missing
+	@.ci/install-servers
+
+test: $(DONE)/archive servers ## Run the tests, two at a time (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: $(DONE)/archive ## Run the long fault tests (MINUTES=10 of random kills per master, FAULTS_SEED=n repeats them)

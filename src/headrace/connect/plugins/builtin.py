@@ -44,6 +44,11 @@ BUILTIN: tuple[Builtin, ...] = (
         "source",
         ("datagen-source", "io.confluent.kafka.connect.datagen.DatagenConnector"),
     ),
+    Builtin(
+        "headrace.connect.connectors.postgres:PostgresSinkConnector",
+        "sink",
+        ("postgres-sink", "io.confluent.connect.jdbc.JdbcSinkConnector"),
+    ),
     # converters
     # transforms
     # predicates
