@@ -1,0 +1,135 @@
+"""Values beside schemas."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.connect.schema import (
+    BOOLEAN,
+    BYTES,
+    DATE,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    STRING,
+    TIME,
+    TIMESTAMP,
+    Schema,
+    array,
+    decimal,
+    mapping,
+    struct,
+)
+from headrace.connect.values import check, complete, from_primitive, infer, to_primitive
+from headrace.errors import SchemaError
+
+USER = struct({"id": INT64, "tags": array(STRING), "score": FLOAT64.as_optional()}, name="user")
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        (-128, INT8),
+        (True, BOOLEAN),
+        (b"x", BYTES),
+        (1, FLOAT64),
+        (None, STRING.as_optional()),
+        (None, STRING.with_default("x")),
+        ({"id": 1, "tags": ["a"]}, USER),
+        ({"a": {"b": 1}}, mapping(STRING, mapping(STRING, INT32))),
+        (datetime(2024, 1, 1, tzinfo=UTC), TIMESTAMP),
+    ],
+)
+def test_value_that_fits_passes(value: Any, schema: Schema) -> None:
+    check(value, schema)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "path"),
+    [
+        (128, INT8, "value is the int 128"),
+        (True, INT32, "value is the bool True"),
+        (True, FLOAT64, "value is the bool True"),
+        (1, BOOLEAN, "value is the int 1"),
+        (None, STRING, "value is missing"),
+        ({"id": 1, "tags": ["a", 2]}, USER, r"value\.tags\[1\] is the int 2"),
+        ({"id": 1, "tags": [], "x": 0}, USER, "the field 'x'"),
+        ({"tags": []}, USER, r"value\.id is missing"),
+        ([], USER, "value is the list"),
+        ({1: 1}, mapping(STRING, INT32), "a key of value is the int 1"),
+        (datetime(2024, 1, 1, tzinfo=UTC), DATE, "value is the datetime"),
+    ],
+)
+def test_value_that_does_not_fit_is_named_by_its_path(
+    value: Any, schema: Schema, path: str
+) -> None:
+    with pytest.raises(SchemaError, match=path):
+        check(value, schema)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=3))
+def test_decimal_comes_back_from_its_bytes(value: Decimal) -> None:
+    assert from_primitive(to_primitive(value, decimal(3)), decimal(3)) == value
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_timestamp_comes_back_to_the_millisecond(value: datetime) -> None:
+    value = value.replace(microsecond=value.microsecond // 1000 * 1000)
+    assert from_primitive(to_primitive(value, TIMESTAMP), TIMESTAMP) == value
+
+
+@given(st.dates(), st.integers(0, 86_399_999))
+def test_date_and_time_come_back(day: date, milliseconds: int) -> None:
+    assert from_primitive(to_primitive(day, DATE), DATE) == day
+    assert to_primitive(from_primitive(milliseconds, TIME), TIME) == milliseconds
+
+
+def test_bytes_of_a_decimal_are_those_of_javas_big_integer() -> None:
+    assert to_primitive(Decimal("1.28"), decimal(2)) == b"\x00\x80"
+    assert to_primitive(Decimal("-1.28"), decimal(2)) == b"\x80"
+    assert to_primitive(Decimal(0), decimal(2)) == b"\x00"
+
+
+def test_decimal_with_too_many_digits_is_refused() -> None:
+    with pytest.raises(SchemaError, match="does not fit 2 digits"):
+        to_primitive(Decimal("1.234"), decimal(2))
+
+
+def test_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(SchemaError, match="no zone"):
+        to_primitive(datetime(2024, 1, 1), TIMESTAMP)  # noqa: DTZ001 - the case
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        (True, BOOLEAN),
+        (Decimal("1.50"), decimal(2)),
+        (datetime(2024, 1, 1, tzinfo=UTC), TIMESTAMP),
+        (date(2024, 1, 1), DATE),
+        (time(1), TIME),
+        ([[1], [2]], array(array(INT64))),
+        ([], None),
+        ([None], None),
+        (None, None),
+        (object(), None),
+    ],
+)
+def test_schema_follows_from_the_value(value: Any, schema: Schema | None) -> None:
+    assert infer(value) == schema
+
+
+def test_defaults_fill_what_is_missing_all_the_way_down() -> None:
+    inner = struct({"n": INT32.with_default(1), "m": INT32.as_optional()})
+    outer = struct({"one": inner, "many": array(inner)})
+    assert complete({"one": {}, "many": [{"n": 2}]}, outer) == {
+        "one": {"n": 1, "m": None},
+        "many": [{"n": 2, "m": None}],
+    }
