@@ -225,7 +225,7 @@ def _unscaled(value: Decimal, schema: Schema) -> bytes:
     if not isinstance(exponent, int) or -exponent > schema.scale:
         message = f"The decimal {value} does not fit {schema.scale} digits after the point."
         raise SchemaError(message, hint="Round it, or give the schema a larger scale.")
-    number = int("".join(map(str, digits)) or "0") * 10 ** (schema.scale + exponent)
+    number = int("".join(map(str, digits)) or "0") * int(10 ** (schema.scale + exponent))
     number = -number if sign else number
     # One more bit than the number has, for its sign.
     length = ((number if number >= 0 else ~number).bit_length() + 8) // 8

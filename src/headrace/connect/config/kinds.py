@@ -132,7 +132,7 @@ def _split(text: str) -> list[str]:
 _STRING = Kind("STRING", "text", str)
 _KINDS: dict[Any, Kind] = {
     str: _STRING,
-    int: Kind("LONG", "whole number", _integer),
+    int: Kind("INT", "whole number", _integer),
     float: Kind("DOUBLE", "number", _number, repr),
     bool: Kind("BOOLEAN", "true or false", _boolean, lambda value: str(value).lower()),
     timedelta: Kind("LONG", "duration", _duration, _write_duration),

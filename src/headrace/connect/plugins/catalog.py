@@ -1,0 +1,236 @@
+"""The catalog: which plugins there are, by which names, and whether their code can be loaded.
+
+Making a catalog imports no plugin.  Loading one does, and belongs into processes that may die.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.connect.plugins.builtin import BUILTIN, PluginType
+from headrace.connect.plugins.connectors import SinkConnector, SourceConnector
+from headrace.errors import PluginError
+
+__all__ = ["GROUPS", "Catalog", "Family", "Plugin", "type_of"]
+
+_log = logging.getLogger(__name__)
+
+Family = str
+"""What a config key asks for: ``connectors``, ``converters``, ``header_converters`` ..."""
+
+GROUPS: Mapping[Family, tuple[PluginType, ...]] = {
+    "connectors": ("source", "sink"),
+    "converters": ("converter",),
+    "header_converters": ("header_converter",),
+    "transforms": ("transformation",),
+    "predicates": ("predicate",),
+}
+"""The entry point groups, each below ``headrace.connect.``, and the types that are found there."""
+
+_SUFFIXES = ("Connector", "Converter", "Predicate")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One plugin of the catalog, not loaded yet."""
+
+    #: ``module:Class``.
+    target: str
+    family: Family
+    #: Its type; known for what comes with Headrace, found out by loading for all else.
+    known: PluginType | None = None
+    aliases: tuple[str, ...] = ()
+    #: The distribution that brings it.
+    origin: str = "headrace"
+
+    @property
+    def class_name(self) -> str:
+        """The class with its module, as REST shows it."""
+        return self.target.replace(":", ".")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that means this plugin, the full one first.
+
+        >>> Plugin("connectors.file:FileSourceConnector", "connectors").names[2:]
+        ('FileSourceConnector', 'FileSource')
+        """
+        simple = self.target.rpartition(":")[2]
+        short = [simple.removesuffix(one) for one in _SUFFIXES if simple.endswith(one)]
+        # Kafka's names of its classes work without their packages, too.
+        tails = [one.rpartition(".")[2] for one in self.aliases]
+        pruned = [tail.removesuffix("Connector") for tail in tails]
+        every = [self.class_name, self.target, simple, *short, *self.aliases, *tails, *pruned]
+        return tuple(dict.fromkeys(every))
+
+    def load(self) -> type[Any]:
+        """Import the plugin's class.
+
+        Raises
+        ------
+        PluginError
+            When its module raises, lacks the class, or exits.
+        """
+        module, _, name = self.target.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}"
+            message = f"The plugin {self.class_name} of {self.origin} cannot be loaded: {why}"
+            hint = "Correct its module, or install what it needs into the worker's environment."
+            raise PluginError(message, hint=hint) from error
+        if not inspect.isclass(found):
+            message = f"The plugin {self.class_name} of {self.origin} is no class."
+            raise PluginError(message, hint="Let its entry point name a class: module:Class.")
+        return found
+
+
+class Catalog:
+    """All plugins of this environment, by their names.
+
+    Parameters
+    ----------
+    plugins
+        What is in it; see :meth:`installed`.
+
+    Examples
+    --------
+    >>> catalog = Catalog([Plugin("headrace.connect:Secret", "transforms", aliases=("hide",))])
+    >>> catalog.find("hide", "transforms").class_name
+    'headrace.connect.Secret'
+    >>> catalog.find("hid", "transforms")
+    Traceback (most recent call last):
+    headrace.errors.PluginError: There is no plugin 'hid' among the transforms.
+      → Did you mean hide?
+    """
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        self.plugins = tuple(plugins)
+        self._by_name: dict[tuple[Family, str], list[Plugin]] = {}
+        for plugin in self.plugins:
+            for name in plugin.names:
+                same = self._by_name.setdefault((plugin.family, name), [])
+                if all(one.target != plugin.target for one in same):
+                    same.append(plugin)
+
+    @classmethod
+    def installed(cls) -> Catalog:
+        """Make the catalog of what comes with Headrace and of all entry points; import none."""
+        return cls([*_builtin(), *_entry_points()])
+
+    def find(self, name: str, family: Family) -> Plugin:
+        """Give the plugin of a name; names are compared whole, never by their beginning.
+
+        A name of the shape ``module:Class`` or ``module.Class`` needs no entry point.
+
+        Raises
+        ------
+        PluginError
+            When there is none of that name, or several.
+        """
+        found = self._by_name.get((family, name), [])
+        if len(found) > 1:
+            full = ", ".join(one.class_name for one in found)
+            message = f"The name {name!r} means several of the {family}: {full}."
+            raise PluginError(message, hint="Give the full name.")
+        if found:
+            return found[0]
+        if plugin := _unlisted(name, family):
+            return plugin
+        message = f"There is no plugin {name!r} among the {family}."
+        raise PluginError(message, hint=self._near(name, family))
+
+    def _near(self, name: str, family: Family) -> str:
+        known = [one for of, one in self._by_name if of == family]
+        near = difflib.get_close_matches(name, known, n=1)
+        return f"Did you mean {near[0]}?" if near else "Install the package that brings it."
+
+    def load(self, name: str, family: Family) -> type[Any]:
+        """Find a plugin and import its class."""
+        return self.find(name, family).load()
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Load every plugin and tell what it is; one that is broken says why.
+
+        >>> Catalog([Plugin("no.such:Thing", "transforms", origin="shop")]).listing()[0]["error"]
+        "The plugin no.such.Thing of shop cannot be loaded: ModuleNotFoundError: No module ..."
+        """
+        listed = {one["class"]: one for plugin in self.plugins for one in [_entry(plugin)]}
+        return sorted(listed.values(), key=lambda one: (one["type"], one["class"]))
+
+
+def _entry(plugin: Plugin) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "class": plugin.class_name,
+        "type": plugin.known or _guess(plugin),
+        "version": "undefined",
+        "aliases": list(plugin.names[1:]),
+    }
+    try:
+        loaded = plugin.load()
+        entry["type"] = plugin.known or type_of(loaded, plugin)
+        entry["version"] = str(getattr(loaded, "version", "undefined"))
+    except PluginError as error:
+        _log.warning("%s", error)
+        entry["error"] = error.message
+    return entry
+
+
+def type_of(loaded: type[Any], plugin: Plugin) -> PluginType:
+    """Tell what a loaded plugin is.
+
+    Raises
+    ------
+    PluginError
+        When a connector is neither a source nor a sink.
+    """
+    if plugin.family != "connectors":
+        return GROUPS[plugin.family][0]
+    if issubclass(loaded, SourceConnector):
+        return "source"
+    if issubclass(loaded, SinkConnector):
+        return "sink"
+    message = f"The connector {plugin.class_name} is neither a source nor a sink."
+    raise PluginError(message, hint="Derive it from SourceConnector or SinkConnector.")
+
+
+def _guess(plugin: Plugin) -> PluginType:
+    # Of a connector that cannot be imported its name alone is left to go by.
+    types = GROUPS[plugin.family]
+    return "sink" if "sink" in plugin.target.lower() and len(types) > 1 else types[0]
+
+
+def _unlisted(name: str, family: Family) -> Plugin | None:
+    target = name if ":" in name else ":".join(name.rsplit(".", 1))
+    module, colon, attribute = target.partition(":")
+    if not (colon and attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))):
+        return None
+    try:
+        # The packages around the module are imported for this.
+        there = importlib.util.find_spec(module) is not None
+    except (Exception, SystemExit):  # noqa: BLE001 - plugins may raise anything
+        _log.debug("looking for %s failed", module, exc_info=True)
+        there = False
+    return Plugin(target, family, origin=module.partition(".")[0]) if there else None
+
+
+def _builtin() -> Iterator[Plugin]:
+    families = {kind: family for family, types in GROUPS.items() for kind in types}
+    for one in BUILTIN:
+        yield Plugin(one.target, families[one.type], one.type, one.aliases)
+
+
+def _entry_points() -> Iterator[Plugin]:
+    for family in GROUPS:
+        for point in importlib.metadata.entry_points(group=f"headrace.connect.{family}"):
+            origin = point.dist.name if point.dist is not None else point.module
+            target = f"{point.module}:{point.attr}"
+            yield Plugin(target, family, aliases=(point.name,), origin=origin)

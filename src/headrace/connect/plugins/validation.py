@@ -1,0 +1,157 @@
+"""Validation of a whole config, answered as Kafka Connect's REST API answers it.
+
+Caller: processes that may load plugins; never the worker itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.connect.config.chain import Link, converter_links, links
+from headrace.connect.config.common import Role, common_keys, common_problems, normal
+from headrace.connect.config.config import Config
+from headrace.connect.config.declaration import ConfigDeclaration, declare
+from headrace.connect.config.keys import ConfigProblem
+from headrace.connect.config.providers import resolve
+from headrace.connect.plugins.connectors import Connector, SinkConnector
+from headrace.connect.plugins.definitions import Section, answer, definitions
+from headrace.errors import ConnectorConfigError, PluginError
+
+if TYPE_CHECKING:
+    from headrace.connect.plugins.catalog import Catalog
+
+__all__ = ["describe", "read_config", "role_of", "validate"]
+
+
+def role_of(connector: type[Connector]) -> Role:
+    """Tell whether a connector is a source or a sink."""
+    return "sink" if issubclass(connector, SinkConnector) else "source"
+
+
+def read_config(connector: type[Connector], texts: Mapping[str, str]) -> Config:
+    """Read a connector's or a task's config: values from outside, other names, types.
+
+    Raises
+    ------
+    ConnectorConfigError
+        Naming everything that is wrong.
+    """
+    role = role_of(connector)
+    return _declaration(connector).parse(normal(resolve(texts), role))
+
+
+def _declaration(connector: type[Connector]) -> ConfigDeclaration:
+    return common_keys(role_of(connector)) | connector.config
+
+
+def describe(catalog: Catalog, name: str) -> list[dict[str, Any]]:
+    """List the keys of a plugin of any type, as REST's ``/connector-plugins/NAME/config`` does.
+
+    Raises
+    ------
+    PluginError
+        When there is no such plugin.
+    """
+    loaded = _of_any_family(catalog, name)
+    connector = issubclass(loaded, Connector)
+    declaration = _declaration(loaded) if connector else getattr(loaded, "config", declare())
+    return [definition for definition, _ in definitions(declaration)]
+
+
+def _of_any_family(catalog: Catalog, name: str) -> type[Any]:
+    families = ("connectors", "converters", "header_converters", "transforms", "predicates")
+    for family in families:
+        if any(name in plugin.names and plugin.family == family for plugin in catalog.plugins):
+            return catalog.load(name, family)
+    return catalog.load(name, families[0])
+
+
+def validate(catalog: Catalog, name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Check a connector's config with all its plugins.
+
+    What is wrong is part of the answer.  Beside Kafka Connect's fields it has ``warnings``: the
+    keys that nobody knows.
+
+    Raises
+    ------
+    ConnectorConfigError
+        When ``connector.class`` in the config is another connector than ``name``.
+    PluginError
+        When there is no such connector, or it cannot be loaded.
+    """
+    plugin = catalog.find(name, "connectors")
+    _check_class(catalog, plugin.target, texts, name)
+    connector: type[Connector] = plugin.load()
+    problems: list[ConfigProblem] = []
+    shown = _normal(texts, role_of(connector), problems)
+    resolved = _resolved(shown, problems)
+    sections, wrong = _sections(catalog, connector, shown, resolved)
+    problems += wrong
+    for section in sections:
+        problems += section.read()
+    problems += common_problems(resolved, role_of(connector))
+    if not problems:
+        config = Config(sections[0].values, resolved)
+        problems += connector().validate(config)
+    unknown = {name for section in sections for name in section.unknown()}
+    mentioned = {one.key for one in problems}
+    warnings = [f"Nobody knows the key {one}." for one in sorted(unknown - mentioned)]
+    return answer(plugin.class_name, sections, problems, warnings, catalog)
+
+
+def _check_class(catalog: Catalog, target: str, texts: Mapping[str, str], name: str) -> None:
+    given = texts.get("connector.class")
+    if given and catalog.find(given, "connectors").target != target:
+        message = f"The config's connector.class {given!r} does not match the plugin {name!r}."
+        raise ConnectorConfigError.of([("connector.class", message)])
+
+
+def _normal(
+    texts: Mapping[str, str], role: Role, problems: list[ConfigProblem]
+) -> Mapping[str, str]:
+    try:
+        return normal(texts, role)
+    except ConnectorConfigError as error:
+        problems += [ConfigProblem(*one) for one in error.problems]
+        return texts
+
+
+def _resolved(texts: Mapping[str, str], problems: list[ConfigProblem]) -> Mapping[str, str]:
+    try:
+        return resolve(texts)
+    except ConnectorConfigError as error:
+        problems += [ConfigProblem(*one) for one in error.problems]
+        return texts
+
+
+def _sections(
+    catalog: Catalog,
+    connector: type[Connector],
+    shown: Mapping[str, str],
+    resolved: Mapping[str, str],
+) -> tuple[list[Section], list[ConfigProblem]]:
+    chain, problems = links(resolved)
+    chain += converter_links(resolved)
+    prefixes = tuple(one.prefix for one in chain)
+    own = {name: text for name, text in resolved.items() if not _belongs(name, prefixes)}
+    first = Section("", _declaration(connector), shown, own)
+    sections = [first]
+    for link in chain:
+        try:
+            loaded = catalog.load(link.plugin, link.kind)
+        except PluginError as error:
+            name = link.alias if link.kind.endswith("converters") else f"{link.prefix}type"
+            problems.append(ConfigProblem(name, str(error)))
+            continue
+        sections.append(_section_of(link, getattr(loaded, "config", declare()), shown))
+    return sections, problems
+
+
+def _belongs(name: str, prefixes: tuple[str, ...]) -> bool:
+    return name.startswith(prefixes or "\0")
+
+
+def _section_of(link: Link, declaration: ConfigDeclaration, shown: Mapping[str, str]) -> Section:
+    written = {name: shown.get(link.prefix + name, text) for name, text in link.texts.items()}
+    return Section(link.prefix, declaration, written, link.texts)
