@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from headrace.connect.log.entries import ConnectorEntry, Kept, TaskEntry, UnitStory
+from headrace.connect.log.file import FileLog
 from headrace.connect.log.folding import Applied, Outcome, Rejected, RejectedFor, fold
+from headrace.connect.log.memory import LogStatistics, MemoryLog
 from headrace.connect.log.protocol import LARGEST_RECORD, Log
 from headrace.connect.log.records import (
     AssignmentMade,
@@ -29,8 +31,11 @@ __all__ = [
     "ConnectorDeleted",
     "ConnectorEntry",
     "ConnectorPut",
+    "FileLog",
     "Kept",
     "Log",
+    "LogStatistics",
+    "MemoryLog",
     "Outcome",
     "Purged",
     "Record",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -11,13 +11,17 @@ from headrace.connect.log.entries import Kept
 from headrace.connect.log.records import Record
 from headrace.errors import CorruptLogError, MessageTooLargeError
 
-__all__ = ["LARGEST_RECORD", "Log", "decoded", "encoded"]
+if TYPE_CHECKING:
+    from headrace.connect.log.view import ClusterView
+
+__all__ = ["LARGEST_RECORD", "Log", "decoded", "decoded_list", "encoded"]
 
 #: No broker takes a larger message.
 LARGEST_RECORD = 4 * 1024 * 1024
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Record | Kept] = msgspec.json.Decoder(Record | Kept)
+_one: msgspec.json.Decoder[Record | Kept] = msgspec.json.Decoder(Record | Kept)
+_many: msgspec.json.Decoder[list[Record | Kept]] = msgspec.json.Decoder(list[Record | Kept])
 
 
 class Log(Protocol):
@@ -48,8 +52,8 @@ class Log(Protocol):
         """Give all records from a position on, and every new one as it comes; it never ends."""
         ...
 
-    async def compact(self, keep: Sequence[Kept]) -> None:
-        """Replace all records by their sum, as `ClusterView.kept` gives it."""
+    async def compact(self, view: ClusterView) -> bool:
+        """Replace all records by their sum; False, and nothing, if it lacks the newest ones."""
         ...
 
     async def close(self) -> None:
@@ -92,9 +96,27 @@ def decoded(body: bytes, position: int) -> Record | Kept:
         It is none, or of a kind that this release does not know.
     """
     try:
-        return _decoder.decode(body)
+        return _one.decode(body)
     except msgspec.MsgspecError as error:
-        raise CorruptLogError(
-            f"the record at position {position} of the log of Connect cannot be read: {error}",
-            hint="was it written by a newer release of Headrace? run that one",
-        ) from error
+        raise _unreadable(position, error) from error
+
+
+def decoded_list(body: bytes, position: int) -> list[Record | Kept]:
+    """Read a JSON list of records, of which the first has this position.
+
+    Raises
+    ------
+    CorruptLogError
+        There is something else in it, or a record that this release does not know.
+    """
+    try:
+        return _many.decode(body)
+    except msgspec.MsgspecError as error:
+        raise _unreadable(position, error) from error
+
+
+def _unreadable(position: int, error: msgspec.MsgspecError) -> CorruptLogError:
+    return CorruptLogError(
+        f"the record at position {position} of the log of Connect cannot be read: {error}",
+        hint="was it written by a newer release of Headrace? run that one",
+    )

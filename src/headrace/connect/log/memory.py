@@ -1,0 +1,121 @@
+"""A log in memory: for tests, and what a log on disk has in memory of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.connect.log.protocol import encoded
+
+if TYPE_CHECKING:
+    from headrace.connect.log.entries import Kept
+    from headrace.connect.log.records import Record
+    from headrace.connect.log.view import ClusterView
+
+__all__ = ["LogStatistics", "MemoryLog"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """What a log holds."""
+
+    #: Records since the last compaction, and the sums that it left.
+    records: int
+    #: Position that the next record will have.
+    end: int
+    #: Bytes on disk.
+    size: int = 0
+
+
+class MemoryLog:
+    """A log that lasts as long as its process.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from headrace.connect.log.records import TopicUsed
+    >>> async def example():
+    ...     log = MemoryLog()
+    ...     await log.append(TopicUsed(name="orders", topic="lines"))
+    ...     return [(position, record.topic) async for position, record in log.read()]
+    >>> asyncio.run(example())
+    [(0, 'lines')]
+    """
+
+    def __init__(self) -> None:
+        self._records: list[tuple[int, Record | Kept]] = []
+        self._end = 0
+        #: The sums that the last compaction left have positions from here to ...
+        self._kept_from = 0
+        #: ... before here.
+        self._kept_to = 0
+        self._news = asyncio.Event()
+
+    async def append(self, record: Record | Kept) -> int:
+        """Put a record at the end and give its position."""
+        encoded(record)  # too large is too large here, too
+        return self.put([record])
+
+    async def end(self) -> int:
+        """Give the position that the next record will have."""
+        return self._end
+
+    async def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+        """Give all records from a position on, up to the present end."""
+        for item in self._since(start):
+            yield item
+
+    async def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+        """Give all records from a position on, and every new one as it comes."""
+        at = start
+        while True:
+            news = self._news
+            for position, record in self._since(at):
+                at = position + 1
+                yield position, record
+            if at >= self._end:
+                await news.wait()
+
+    async def compact(self, view: ClusterView) -> bool:
+        """Replace all records by their sum; False, and nothing, if there are newer ones."""
+        if view.position != self._end - 1:
+            return False
+        self.replace(view.kept(), self._end)
+        return True
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+    def statistics(self) -> LogStatistics:
+        """Tell how much it holds."""
+        return LogStatistics(records=len(self._records), end=self._end)
+
+    def put(self, records: Sequence[Record | Kept], *, at: int | None = None) -> int:
+        """Take records that are durable; give the position of the first.
+
+        Caller: a log that keeps them elsewhere.
+        """
+        first = self._end if at is None else at
+        self._records += [(first + number, record) for number, record in enumerate(records)]
+        self._end = first + len(records)
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        return first
+
+    def replace(self, kept: Sequence[Record | Kept], end: int) -> None:
+        """Take sums in the place of all records before a position.
+
+        Caller: a log that keeps them elsewhere.
+        """
+        self._kept_from, self._kept_to, self._end = end - len(kept), end, end
+        positions = range(self._kept_from, end)
+        self._records = list(zip(positions, kept, strict=True))
+
+    def _since(self, start: int) -> list[tuple[int, Record | Kept]]:
+        # Who is behind a compaction needs all that it left: each sum replaces many records.
+        if self._kept_from < start < self._kept_to:
+            start = self._kept_from
+        return self._records[bisect_left(self._records, start, key=lambda item: item[0]) :]
