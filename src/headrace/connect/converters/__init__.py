@@ -1,0 +1,35 @@
+"""Converters: what plugins say of keys, values and headers, as the bytes of messages, and back."""
+
+from __future__ import annotations
+
+from headrace.connect.converters.base import Column, Converted, Converter, HeaderConverter
+from headrace.connect.converters.json import JsonConverter
+from headrace.connect.converters.json_schemas import schema_from_json, schema_to_json
+from headrace.connect.converters.scalars import (
+    BooleanConverter,
+    BytesConverter,
+    DoubleConverter,
+    FloatConverter,
+    IntegerConverter,
+    LongConverter,
+    ShortConverter,
+    StringConverter,
+)
+
+__all__ = [
+    "BooleanConverter",
+    "BytesConverter",
+    "Column",
+    "Converted",
+    "Converter",
+    "DoubleConverter",
+    "FloatConverter",
+    "HeaderConverter",
+    "IntegerConverter",
+    "JsonConverter",
+    "LongConverter",
+    "ShortConverter",
+    "StringConverter",
+    "schema_from_json",
+    "schema_to_json",
+]

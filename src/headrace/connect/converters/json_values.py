@@ -1,0 +1,397 @@
+"""Values with a schema as data of JSON, and back: one function per schema, made once.
+
+A value that does not fit is refused, also where Kafka Connect would make 0, ``false``, an empty
+list or another number of it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+from headrace.connect.converters._fitting import UnfitError, kind_of
+from headrace.connect.converters._java_text import shortest_float, single
+from headrace.connect.converters._logical import FROM_PLAIN, TO_PLAIN
+from headrace.connect.schema import DECIMAL_NAME, Schema, Type
+
+__all__ = ["JsonRules", "Step", "has_decimal", "json_reader", "json_writer"]
+
+Step = Callable[[Any], Any]
+"""One direction of one schema."""
+
+_BITS: Mapping[Type, int] = {Type.INT8: 7, Type.INT16: 15, Type.INT32: 31, Type.INT64: 63}
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRules:
+    """What the config of a JSON converter decides about values."""
+
+    #: Decimals are numbers of JSON; their bytes as base64 otherwise.
+    numeric_decimals: bool = False
+    #: A missing value becomes the default of its schema.
+    replace_nulls: bool = True
+
+
+def has_decimal(schema: Schema) -> bool:
+    """Whether a value of the schema may hold a decimal."""
+    if schema.is_a(DECIMAL_NAME):
+        return True
+    inner = (*(one.schema for one in schema.fields), schema.keys, schema.items)
+    return any(one is not None and has_decimal(one) for one in inner)
+
+
+def json_writer(schema: Schema, rules: JsonRules) -> Step:
+    """Make the function from values of a schema to data that :mod:`orjson` writes.
+
+    >>> from headrace.connect.schema import DATE
+    >>> from datetime import date
+    >>> json_writer(DATE, JsonRules())(date(1970, 1, 3))
+    2
+    """
+    write = _plain_writer(schema, rules)
+    logical = TO_PLAIN.get(schema.name or "")
+    if schema.is_a(DECIMAL_NAME) and rules.numeric_decimals:
+        write = _numeric_decimal
+    elif logical is not None:
+        write = _chained(lambda value: logical(schema, value), write)
+    return _missing(schema, rules, write, write)
+
+
+def json_reader(schema: Schema, rules: JsonRules) -> Step:
+    """Make the function from data of JSON to values of a schema.
+
+    >>> from headrace.connect.schema import INT32, STRING, struct
+    >>> read = json_reader(struct({"n": INT32.with_default(7), "s": STRING}), JsonRules())
+    >>> read({"s": "x"})
+    {'n': 7, 's': 'x'}
+    """
+    read = _plain_reader(schema, rules)
+    if schema.is_a(DECIMAL_NAME):
+        read = _decimal_reader(schema, read)
+    elif logical := FROM_PLAIN.get(schema.name or ""):
+        read = _chained(read, lambda value: logical(schema, value))
+    return _missing(schema, rules, read, None)
+
+
+def _chained(first: Step, second: Step) -> Step:
+    return lambda value: second(first(value))
+
+
+def _missing(schema: Schema, rules: JsonRules, step: Step, default_step: Step | None) -> Step:
+    """Handle null: the default, null itself, or a refusal."""
+    if rules.replace_nulls and schema.has_default and schema.default is not None:
+        default = schema.default
+
+        def replacing(value: Any) -> Any:
+            if value is not None:
+                return step(value)
+            return default if default_step is None else default_step(default)
+
+        return replacing
+    if schema.optional:
+        return lambda value: None if value is None else step(value)
+
+    def required(value: Any) -> Any:
+        if value is None:
+            raise UnfitError(
+                f"it is null, and {schema.type} is required",
+                hint="make the schema optional, or give it a default",
+            )
+        return step(value)
+
+    return required
+
+
+# Writing
+
+
+def _plain_writer(schema: Schema, rules: JsonRules) -> Step:
+    match schema.type:
+        case Type.INT8 | Type.INT16 | Type.INT32 | Type.INT64:
+            return _integer_writer(schema.type)
+        case Type.FLOAT32:
+            return _write_float
+        case Type.FLOAT64:
+            return _write_double
+        case Type.BOOLEAN:
+            return _boolean
+        case Type.STRING:
+            return _string
+        case Type.BYTES:
+            return _write_bytes
+        case Type.ARRAY:
+            return _array_writer(schema, rules)
+        case Type.MAP:
+            return _map_writer(schema, rules)
+        case Type.STRUCT:
+            return _struct_writer(schema, rules)
+
+
+def _integer_writer(kind: Type) -> Step:
+    bits = _BITS[kind]
+    low, high = -(1 << bits), (1 << bits) - 1
+
+    def write(value: Any) -> int:
+        # A bool is an int to Python, and no number to anybody else.
+        if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
+            raise _wrong(kind, value)
+        if not low <= value <= high:
+            reason = f"{value} is beyond the range of {kind}"
+            raise UnfitError(reason, hint="use a wider type in the schema")
+        return int(value)
+
+    return write
+
+
+def _wrong(kind: str, value: Any) -> UnfitError:
+    return UnfitError(f"{kind} is needed, not {kind_of(value)}")
+
+
+def _number(kind: Type, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        raise _wrong(kind, value)
+    return float(value)
+
+
+def _write_double(value: Any) -> float | str:
+    number = _number(Type.FLOAT64, value)
+    return number if math.isfinite(number) else _NOT_FINITE[str(number)]
+
+
+def _write_float(value: Any) -> float | str:
+    number = single(_number(Type.FLOAT32, value))
+    return shortest_float(number) if math.isfinite(number) else _NOT_FINITE[str(number)]
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _boolean(value: Any) -> bool:
+    if value is True or value is False:
+        return bool(value)
+    raise _wrong("boolean", value)
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise _wrong("string", value)
+
+
+def _write_bytes(value: Any) -> str:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise _wrong("bytes", value)
+    return b64encode(value).decode()
+
+
+def _numeric_decimal(value: Any) -> orjson.Fragment:
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise _wrong("decimal", value)
+    return orjson.Fragment(str(value))
+
+
+def _array_writer(schema: Schema, rules: JsonRules) -> Step:
+    assert schema.items is not None
+    write = json_writer(schema.items, rules)
+
+    def array(value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise _wrong("array", value)
+        return _items(write, value)
+
+    return array
+
+
+def _items(step: Step, values: Any) -> list[Any]:
+    done: list[Any] = []
+    try:
+        for one in values:
+            done.append(step(one))  # noqa: PERF401 - how many are done says where it failed
+    except UnfitError as error:
+        raise error.inside(f"[{len(done)}]") from None
+    return done
+
+
+def _map_writer(schema: Schema, rules: JsonRules) -> Step:
+    assert schema.keys is not None
+    assert schema.items is not None
+    write_key, write = json_writer(schema.keys, rules), json_writer(schema.items, rules)
+    as_object = schema.keys.type is Type.STRING
+
+    def mapping(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise _wrong("map", value)
+        pairs = [_entry(write_key, write, one, item) for one, item in value.items()]
+        return dict(pairs) if as_object else pairs
+
+    return mapping
+
+
+def _entry(step_key: Step, step: Step, one: Any, item: Any) -> tuple[Any, Any]:
+    try:
+        return step_key(one), step(item)
+    except UnfitError as error:
+        raise error.inside(f"[{one!r:.40}]") from None
+
+
+def _struct_writer(schema: Schema, rules: JsonRules) -> Step:
+    fields = [(one.name, json_writer(one.schema, rules)) for one in schema.fields]
+    names = frozenset(schema.by_name)
+
+    def struct(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _wrong("struct", value)
+        if not names.issuperset(value):
+            extra = next(one for one in value if one not in names)
+            reason = f"the schema has no field {extra!r}"
+            raise UnfitError(reason, hint=f"it has: {', '.join(schema.by_name) or 'none'}")
+        written = {}
+        for name, write in fields:
+            try:
+                written[name] = write(value.get(name))
+            except UnfitError as error:
+                raise error.inside(name) from None
+        return written
+
+    return struct
+
+
+# Reading
+
+
+def _plain_reader(schema: Schema, rules: JsonRules) -> Step:
+    match schema.type:
+        case Type.INT8 | Type.INT16 | Type.INT32 | Type.INT64:
+            return _integer_reader(schema.type)
+        case Type.FLOAT32:
+            return lambda value: single(_read_double(value))
+        case Type.FLOAT64:
+            return _read_double
+        case Type.BOOLEAN:
+            return _boolean
+        case Type.STRING:
+            return _string
+        case Type.BYTES:
+            return _read_bytes
+        case Type.ARRAY:
+            return _array_reader(schema, rules)
+        case Type.MAP:
+            return _map_reader(schema, rules)
+        case Type.STRUCT:
+            return _struct_reader(schema, rules)
+
+
+def _integer_reader(kind: Type) -> Step:
+    check = _integer_writer(kind)
+
+    def read(value: Any) -> int:
+        if isinstance(value, float | Decimal):
+            # 1e3 and 2.0 are whole numbers, too; 1.5 is none.
+            if value != value // 1:
+                reason = f"{kind} is needed, not {value}"
+                raise UnfitError(reason)
+            value = int(value)
+        number: int = check(value)
+        return number
+
+    return read
+
+
+def _read_double(value: Any) -> float:
+    if isinstance(value, float | int | Decimal) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and value in _FINITE_NOT:
+        return _FINITE_NOT[value]
+    raise _wrong("number", value)
+
+
+_FINITE_NOT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _read_bytes(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise _wrong("base64 text of bytes", value)
+    try:
+        return b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        reason = f"it is no base64 text: {error}"
+        raise UnfitError(reason) from None
+
+
+def _decimal_reader(schema: Schema, read: Step) -> Step:
+    from_plain = FROM_PLAIN[DECIMAL_NAME]
+
+    def decimal(value: Any) -> Decimal:
+        if isinstance(value, Decimal):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return Decimal(value)
+        found: Decimal = from_plain(schema, read(value))
+        return found
+
+    return decimal
+
+
+def _array_reader(schema: Schema, rules: JsonRules) -> Step:
+    assert schema.items is not None
+    read = json_reader(schema.items, rules)
+
+    def array(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _wrong("array", value)
+        return _items(read, value)
+
+    return array
+
+
+def _map_reader(schema: Schema, rules: JsonRules) -> Step:
+    assert schema.keys is not None
+    assert schema.items is not None
+    read_key, read = json_reader(schema.keys, rules), json_reader(schema.items, rules)
+    as_object = schema.keys.type is Type.STRING
+
+    def mapping(value: Any) -> dict[Any, Any]:
+        if isinstance(value, dict) and as_object:
+            return dict(_entry(read_key, read, one, item) for one, item in value.items())
+        if isinstance(value, list) and not as_object:
+            return dict(_pair(read_key, read, one) for one in value)
+        raise _wrong("object" if as_object else "array of pairs", value)
+
+    return mapping
+
+
+def _pair(read_key: Step, read: Step, pair: Any) -> tuple[Any, Any]:
+    if not isinstance(pair, list) or len(pair) != 2:
+        reason = "an entry of a map is an array of key and value"
+        raise UnfitError(reason)
+    name, item = _entry(read_key, read, *pair)
+    try:
+        hash(name)
+    except TypeError:
+        reason = f"a key of a map cannot be a {kind_of(name)} in Python"
+        raise UnfitError(reason, hint="use keys of single values") from None
+    return name, item
+
+
+def _struct_reader(schema: Schema, rules: JsonRules) -> Step:
+    fields = [(one.name, json_reader(one.schema, rules)) for one in schema.fields]
+
+    def struct(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _wrong("object", value)
+        found = {}
+        for name, read in fields:
+            try:
+                found[name] = read(value.get(name))
+            except UnfitError as error:
+                raise error.inside(name) from None
+        return found
+
+    return struct

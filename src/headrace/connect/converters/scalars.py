@@ -1,0 +1,311 @@
+"""Converters of single values: bytes, text, numbers, truth values."""
+
+from __future__ import annotations
+
+import codecs
+import struct
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.connect.config import Config, declare, key
+from headrace.connect.converters._fitting import UnfitError, kind_of
+from headrace.connect.converters._texts import text_of
+from headrace.connect.converters.base import Column, Converted, HeaderConverter
+from headrace.connect.schema import (
+    BOOLEAN,
+    BYTES,
+    FLOAT32,
+    FLOAT64,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Schema,
+)
+
+__all__ = [
+    "BooleanConverter",
+    "BytesConverter",
+    "DoubleConverter",
+    "FloatConverter",
+    "IntegerConverter",
+    "LongConverter",
+    "NumberConverter",
+    "ShortConverter",
+    "StringConverter",
+]
+
+_OPTIONAL_BYTES = BYTES.as_optional()
+_OPTIONAL_STRING = STRING.as_optional()
+_OPTIONAL_BOOLEAN = BOOLEAN.as_optional()
+
+
+def _check_type(schema: Schema | None, wanted: Schema) -> None:
+    if schema is not None and schema.type is not wanted.type:
+        reason = f"it takes the type {wanted.type} only, not {schema.type}"
+        raise UnfitError(reason)
+
+
+class BytesConverter(HeaderConverter):
+    """Bytes as they are.
+
+    Examples
+    --------
+    >>> BytesConverter.of({}).from_bytes("images", b"abc").value
+    b'abc'
+    """
+
+    def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        """Give the bytes."""
+        _check_type(schema, BYTES)
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        reason = f"it takes bytes, not {kind_of(value)}"
+        raise UnfitError(reason)
+
+    def read(self, topic: str, body: bytes | None) -> Converted:
+        """Give the bytes, beside the schema of optional bytes."""
+        return Converted(_OPTIONAL_BYTES, body)
+
+    def write_column(
+        self,
+        topic: str,
+        schema: Schema | None,
+        values: pa.Array,
+    ) -> pa.Array | None:
+        """Give the column itself."""
+        _check_type(schema, BYTES)
+        if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+            return values
+        return None
+
+    def read_column(self, topic: str, bodies: pa.Array) -> Column:
+        """Give the column itself."""
+        return Column(_OPTIONAL_BYTES, bodies)
+
+
+class StringConverter(HeaderConverter):
+    r"""Text; other values are written as their text.
+
+    Examples
+    --------
+    >>> StringConverter.of({}).to_bytes("lines", None, "héllo")
+    b'h\xc3\xa9llo'
+    >>> StringConverter.of({}).to_bytes("lines", None, [1, True, None])
+    b'[1, true, null]'
+    """
+
+    config = declare(
+        key("converter.encoding", str, "How text is encoded.", default="UTF-8", importance="high"),
+    )
+
+    _encoding = "utf-8"
+
+    def set_up(self, config: Config) -> None:
+        """Look the encoding up."""
+        name = config["converter.encoding"]
+        try:
+            found = codecs.lookup(name).name
+        except LookupError:
+            problem = f"The key converter.encoding is {name!r}: it is the name of no encoding."
+            raise _config_error("converter.encoding", problem) from None
+        # Java writes UTF-16 the high byte first, Python as the machine has it.
+        self._encoding = "utf-16-be" if found == "utf-16" else found
+        self._mark = codecs.BOM_UTF16_BE if found == "utf-16" else b""
+
+    _mark = b""
+
+    def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        """Encode the text; what the encoding lacks becomes a question mark."""
+        if value is None:
+            return None
+        text = value if isinstance(value, str) else text_of(schema, value)
+        return self._mark + text.encode(self._encoding, "replace")
+
+    def read(self, topic: str, body: bytes | None) -> Converted:
+        """Decode the text; what is no text becomes U+FFFD."""
+        if body is None:
+            return Converted(_OPTIONAL_STRING, None)
+        if self._mark:
+            return Converted(_OPTIONAL_STRING, _utf_16(body))
+        return Converted(_OPTIONAL_STRING, str(body, self._encoding, "replace"))
+
+    def write_column(
+        self,
+        topic: str,
+        schema: Schema | None,
+        values: pa.Array,
+    ) -> pa.Array | None:
+        """Give the bytes of a column of text, which Arrow keeps as UTF-8."""
+        if self._encoding == "utf-8" and pa.types.is_string(values.type):
+            return values.cast(pa.binary())
+        return None
+
+    def read_column(self, topic: str, bodies: pa.Array) -> Column | None:
+        """Give the column as text; Arrow checks that it is UTF-8."""
+        if self._encoding != "utf-8":
+            return None
+        return Column(_OPTIONAL_STRING, bodies.cast(pa.string()))
+
+
+def _utf_16(body: bytes) -> str:
+    encoding = "utf-16" if body[:2] in {codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE} else "utf-16-be"
+    return str(body, encoding, "replace")
+
+
+def _config_error(name: str, problem: str) -> Exception:
+    from headrace.errors import ConnectorConfigError
+
+    return ConnectorConfigError.of([(name, problem)])
+
+
+class NumberConverter(HeaderConverter):
+    """Numbers of one width, the high byte first; the base of those below."""
+
+    schema: ClassVar[Schema]
+    form: ClassVar[struct.Struct]
+    dtype: ClassVar[str]
+    column_type: ClassVar[pa.DataType]
+
+    def __init__(self) -> None:
+        self._optional = self.schema.as_optional()
+
+    def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        """Write the number."""
+        _check_type(schema, self.schema)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, self._takes):
+            reason = f"it takes numbers of the type {self.schema.type}, not {kind_of(value)}"
+            raise UnfitError(reason)
+        try:
+            return self.form.pack(value)
+        except (struct.error, OverflowError):
+            reason = f"{value} is beyond the range of {self.schema.type}"
+            raise UnfitError(reason, hint="use a converter of wider numbers") from None
+
+    def read(self, topic: str, body: bytes | None) -> Converted:
+        """Read the number, beside the schema of an optional one."""
+        if body is None:
+            return Converted(self._optional, None)
+        if len(body) != self.form.size:
+            reason = f"{self.form.size} bytes are needed and there are {len(body)}"
+            raise UnfitError(reason)
+        return Converted(self._optional, self.form.unpack(body)[0])
+
+    def write_column(
+        self,
+        topic: str,
+        schema: Schema | None,
+        values: pa.Array,
+    ) -> pa.Array | None:
+        """Write a column of numbers of this very width."""
+        _check_type(schema, self.schema)
+        if values.type != self.column_type:
+            return None
+        size = self.form.size
+        numbers = np.asarray(values.fill_null(0)).astype(self.dtype)
+        whole = pa.Array.from_buffers(
+            pa.binary(size), len(values), [None, pa.py_buffer(numbers.tobytes())]
+        ).cast(pa.binary())
+        if not values.null_count:
+            return whole
+        return pa.compute.if_else(values.is_valid(), whole, pa.scalar(None, pa.binary()))
+
+    def read_column(self, topic: str, bodies: pa.Array) -> Column | None:
+        """Read a column; Arrow checks that each body has the right length."""
+        filled = bodies.fill_null(bytes(self.form.size)).cast(pa.binary(self.form.size))
+        start = filled.offset * self.form.size
+        raw = np.frombuffer(filled.buffers()[1], np.uint8)[start:] if len(filled) else b""
+        numbers = np.frombuffer(raw, self.dtype, len(filled))
+        native = numbers.astype(numbers.dtype.newbyteorder("="))
+        mask = np.asarray(bodies.is_null()) if bodies.null_count else None
+        return Column(self._optional, pa.array(native, self.column_type, mask=mask))
+
+    @property
+    def _takes(self) -> type | tuple[type, ...]:
+        return (float, int) if self.dtype.startswith(">f") else int
+
+
+class ShortConverter(NumberConverter):
+    r"""Whole numbers of two bytes.
+
+    >>> ShortConverter.of({}).to_bytes("t", None, 258)
+    b'\x01\x02'
+    """
+
+    schema = INT16
+    form = struct.Struct(">h")
+    dtype = ">i2"
+    column_type = pa.int16()
+
+
+class IntegerConverter(NumberConverter):
+    """Whole numbers of four bytes."""
+
+    schema = INT32
+    form = struct.Struct(">i")
+    dtype = ">i4"
+    column_type = pa.int32()
+
+
+class LongConverter(NumberConverter):
+    """Whole numbers of eight bytes."""
+
+    schema = INT64
+    form = struct.Struct(">q")
+    dtype = ">i8"
+    column_type = pa.int64()
+
+
+class FloatConverter(NumberConverter):
+    """Floating-point numbers of four bytes."""
+
+    schema = FLOAT32
+    form = struct.Struct(">f")
+    dtype = ">f4"
+    column_type = pa.float32()
+
+
+class DoubleConverter(NumberConverter):
+    """Floating-point numbers of eight bytes."""
+
+    schema = FLOAT64
+    form = struct.Struct(">d")
+    dtype = ">f8"
+    column_type = pa.float64()
+
+
+_TRUTH: Mapping[bool, bytes] = {False: b"\0", True: b"\1"}
+
+
+class BooleanConverter(HeaderConverter):
+    r"""Truth values: one byte, 0 or 1.
+
+    >>> BooleanConverter.of({}).from_bytes("t", b"\x01").value
+    True
+    """
+
+    def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        """Write the byte."""
+        _check_type(schema, BOOLEAN)
+        if value is None:
+            return None
+        if not isinstance(value, bool):
+            reason = f"it takes true and false, not {kind_of(value)}"
+            raise UnfitError(reason)
+        return _TRUTH[value]
+
+    def read(self, topic: str, body: bytes | None) -> Converted:
+        """Read the byte."""
+        if body is None:
+            return Converted(_OPTIONAL_BOOLEAN, None)
+        if body not in {b"\0", b"\1"}:
+            reason = "one byte is needed, 0 or 1"
+            raise UnfitError(reason)
+        return Converted(_OPTIONAL_BOOLEAN, body == b"\1")
