@@ -40,6 +40,7 @@ Our exception hierarchy::
     │   ├── DeserializationError
     │   ├── SerializationError
     │   ├── SchemaError
+    │   ├── TransformError
     │   └── RetriableError
     ├── StateError
     │   ├── StateLockedError
@@ -125,6 +126,7 @@ __all__ = [
     "TlsError",
     "TopicNotFoundError",
     "TopologyError",
+    "TransformError",
     "UnknownBrokerError",
     "UserCodeError",
     "WorkerIdTakenError",
@@ -509,6 +511,12 @@ class SchemaError(ProcessingError):
     """A value does not fit its schema, or the schema itself cannot be."""
 
     code = "schema"
+
+
+class TransformError(ProcessingError):
+    """A transform cannot take a record: a field is missing, or a value is of another type."""
+
+    code = "transform"
 
 
 class RetriableError(ProcessingError):

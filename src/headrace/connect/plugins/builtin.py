@@ -27,6 +27,37 @@ class Builtin:
     aliases: tuple[str, ...] = ()
 
 
+_TRANSFORMS = "org.apache.kafka.connect.transforms."
+_PREDICATES = "org.apache.kafka.connect.transforms.predicates."
+_ROCKETMQ_TRANSFORMS = "org.apache.rocketmq.connect.transforms."
+
+
+def _transform(module: str, name: str) -> Builtin:
+    """Name a transform of whole records."""
+    return Builtin(
+        f"headrace.connect.transforms.{module}:{name}", "transformation", (f"{_TRANSFORMS}{name}",)
+    )
+
+
+def _sided(module: str, name: str, package: str = _TRANSFORMS) -> tuple[Builtin, Builtin]:
+    """Name the two plugins of a transform that works on the key or on the value."""
+    key, value = (
+        Builtin(
+            f"headrace.connect.transforms.{module}:{name}{side}",
+            "transformation",
+            (f"{name}${side}", f"{package}{name}${side}"),
+        )
+        for side in ("Key", "Value")
+    )
+    return key, value
+
+
+def _predicate(module: str, name: str) -> Builtin:
+    return Builtin(
+        f"headrace.connect.predicates.{module}:{name}", "predicate", (f"{_PREDICATES}{name}",)
+    )
+
+
 BUILTIN: tuple[Builtin, ...] = (
     # connectors
     Builtin(
@@ -99,5 +130,28 @@ BUILTIN: tuple[Builtin, ...] = (
         ("org.apache.kafka.connect.storage.StringConverter",),
     ),
     # transforms
+    *_sided("cast", "Cast"),
+    *_sided("change_case", "ChangeCase", _ROCKETMQ_TRANSFORMS),
+    _transform("drop_headers", "DropHeaders"),
+    *_sided("extract_field", "ExtractField"),
+    _transform("filter", "Filter"),
+    *_sided("flatten", "Flatten"),
+    *_sided("header_from", "HeaderFrom"),
+    *_sided("hoist_field", "HoistField"),
+    *_sided("insert_field", "InsertField"),
+    *_sided("mask_field", "MaskField"),
+    *_sided("pattern_filter", "PatternFilter", _ROCKETMQ_TRANSFORMS),
+    *_sided("pattern_rename", "PatternRename", _ROCKETMQ_TRANSFORMS),
+    _transform("regex_router", "RegexRouter"),
+    *_sided("replace_field", "ReplaceField"),
+    *_sided("set_null", "SetNull", _ROCKETMQ_TRANSFORMS),
+    *_sided("set_schema_metadata", "SetSchemaMetadata"),
+    *_sided("timestamp_converter", "TimestampConverter"),
+    _transform("timestamp_router", "TimestampRouter"),
+    _transform("value_to_key", "ValueToKey"),
+    Builtin("headrace.connect.transforms.python_function:PythonFunction", "transformation"),
     # predicates
+    _predicate("has_header_key", "HasHeaderKey"),
+    _predicate("record_is_tombstone", "RecordIsTombstone"),
+    _predicate("topic_name_matches", "TopicNameMatches"),
 )

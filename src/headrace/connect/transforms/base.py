@@ -1,0 +1,92 @@
+"""What every transform is: a function of one record, with declared config."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from headrace.connect.config import Config, ConfigDeclaration, declare
+from headrace.connect.records import SinkRecord, SourceRecord
+
+if TYPE_CHECKING:
+    from headrace.connect.schema import Schema
+
+__all__ = ["OfKey", "OfValue", "Record", "SidedTransform", "Transform"]
+
+Record = TypeVar("Record", SourceRecord, SinkRecord)
+"""A record of a source or of a sink: a transform gives the kind that it takes."""
+
+
+class Transform(ABC):
+    """Changes one record at a time, on its way into a topic or out of one.
+
+    An instance belongs to one task, and one thread calls all its methods.
+
+    Examples
+    --------
+    >>> from headrace.connect.config import key
+    >>> class AddPrefix(Transform):
+    ...     config = declare(key("prefix", str, "What topics begin with.", required=True))
+    ...
+    ...     def configure(self, config):
+    ...         self.prefix = config["prefix"]
+    ...
+    ...     def apply(self, record):
+    ...         return record.replace(topic=self.prefix + record.topic)
+    """
+
+    #: Shown with the plugin.
+    version: ClassVar[str] = "undefined"
+    #: Declared once: validation, docs and typed values come from it.
+    config: ClassVar[ConfigDeclaration] = declare()
+
+    def configure(self, config: Config) -> None:  # noqa: B027 - many have nothing to prepare
+        """Take the config; called once, before the first record.
+
+        Raise ``ValueError`` or :class:`~headrace.errors.ConnectorConfigError` to refuse it.
+        """
+
+    @abstractmethod
+    def apply(self, record: Record) -> Record | Sequence[Record] | None:
+        """Give the changed record, several in its place, or ``None`` to drop it."""
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Let go of everything; called once, after the last record."""
+
+
+class SidedTransform(Transform):
+    """A transform of the key or of the value: the same code, two plugins.
+
+    A subclass has :meth:`change`, and two empty subclasses with :class:`OfKey` and
+    :class:`OfValue`.
+    """
+
+    #: ``key`` or ``value``.
+    side: ClassVar[str]
+
+    @abstractmethod
+    def change(
+        self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any
+    ) -> tuple[Schema | None, Any]:
+        """Give the new schema and value of the side."""
+
+    def apply(self, record: Record) -> Record | Sequence[Record] | None:
+        """Change the side, and leave the rest of the record alone."""
+        if self.side == "key":
+            schema, key = self.change(record, record.key_schema, record.key)
+            return record.replace(key_schema=schema, key=key)
+        schema, value = self.change(record, record.value_schema, record.value)
+        return record.replace(value_schema=schema, value=value)
+
+
+class OfKey:
+    """Puts a :class:`SidedTransform` on the record's key."""
+
+    side: ClassVar[str] = "key"
+
+
+class OfValue:
+    """Puts a :class:`SidedTransform` on the record's value."""
+
+    side: ClassVar[str] = "value"

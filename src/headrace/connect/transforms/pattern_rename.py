@@ -1,0 +1,102 @@
+"""PatternRename: field names by a regular expression."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.connect.config import Config, declare, each, key, one_of
+from headrace.connect.predicates.patterns import expanded, java_pattern
+from headrace.connect.transforms._renaming import renamed
+from headrace.connect.transforms._structure import SchemaCache
+from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.errors import TransformError
+
+if TYPE_CHECKING:
+    from headrace.connect.records import SinkRecord, SourceRecord
+    from headrace.connect.schema import Schema
+
+__all__ = ["PatternRename", "PatternRenameKey", "PatternRenameValue"]
+
+_FLAGS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "CASE_INSENSITIVE": re.IGNORECASE,
+        "COMMENTS": re.VERBOSE,
+        "DOTALL": re.DOTALL,
+        "MULTILINE": re.MULTILINE,
+    }
+)
+
+
+class PatternRename(SidedTransform):
+    r"""Replaces each part of a field's name that matches a regular expression.
+
+    Examples
+    --------
+    >>> from headrace.connect.records import SourceRecord
+    >>> transform = PatternRenameValue()
+    >>> texts = {"field.pattern": r"\.", "field.replacement": "_"}
+    >>> transform.configure(PatternRename.config.parse(texts))
+    >>> record = SourceRecord(partition={}, offset={}, topic="t", value={"a.b": 1})
+    >>> transform.apply(record).value
+    {'a_b': 1}
+    """
+
+    config = declare(
+        key("field.pattern", str, "The regular expression, of Java's kind.", required=True),
+        key(
+            "field.pattern.flags",
+            list[str],
+            "How it is read.",
+            default=["CASE_INSENSITIVE"],
+            valid=each(one_of(*_FLAGS)),
+        ),
+        key(
+            "field.replacement",
+            str,
+            "What stands there instead; $1 and ${name} stand for groups.",
+            required=True,
+        ),
+    )
+
+    def configure(self, config: Config) -> None:
+        """Take the config."""
+        flags = 0
+        for name in config["field.pattern.flags"]:
+            flags |= _FLAGS[name]
+        self._pattern = java_pattern(config["field.pattern"], flags)
+        self._replacement: str = config["field.replacement"]
+        self._schemas = SchemaCache(lambda schema: renamed(schema, self._name))
+
+    def change(
+        self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any
+    ) -> tuple[Schema | None, Any]:
+        """Rename the fields; what has none stays as it is."""
+        del record
+        if not isinstance(value, dict):
+            return schema, value
+        if schema is None:
+            return None, {self._name(name): one for name, one in value.items()}
+        changed, names = self._schemas[schema]
+        return changed, {new: value.get(old) for old, new in names.items()} if names else value
+
+    def _name(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            return name
+        try:
+            return self._pattern.sub(lambda found: expanded(self._replacement, found), name)
+        except ValueError as error:
+            raise TransformError(
+                f"PatternRename cannot rename the field {name}: {error}.",
+                hint="Correct the transform's field.replacement.",
+            ) from None
+
+
+class PatternRenameKey(OfKey, PatternRename):
+    """PatternRename on the key."""
+
+
+class PatternRenameValue(OfValue, PatternRename):
+    """PatternRename on the value."""
