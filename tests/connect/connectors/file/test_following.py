@@ -163,6 +163,16 @@ def test_last_line_of_a_rotated_file_needs_no_end(path: Path) -> None:
     assert followed.read() == ["torn", "two"]
 
 
+def test_removed_file_is_let_go_after_a_while(path: Path) -> None:
+    append(path, "one\n")
+    followed = Followed(path)
+    followed.read()
+    os.utime(path, (0, 0))
+    assert not followed.follower.is_abandoned
+    path.unlink()
+    assert followed.follower.is_abandoned
+
+
 def test_neighbours_are_no_pasts(path: Path) -> None:
     append(path, "one\n")
     append(path.with_name("app.log-other"), "no\n")

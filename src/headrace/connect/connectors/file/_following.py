@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Follower"]
 
+#: Seconds of silence after which a removed file is let go, so that its bytes leave the disk.
+_ABANDONED = 60.0
+
 
 class Follower:
     """Gives the lines that are written to a path, each once, whatever file is behind it.
@@ -57,6 +60,12 @@ class Follower:
     def is_open(self) -> bool:
         """Whether the follower holds a file open."""
         return self._reader is not None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the file was removed, and nobody has written to it for a while."""
+        reader = self._reader
+        return reader is not None and not self.path.exists() and reader.quiet(_ABANDONED)
 
     def read(self) -> Chunk | None:
         """Give the next whole lines, or ``None`` when there are none now."""

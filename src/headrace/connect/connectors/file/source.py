@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["FileSourceConnector", "FileSourceTask"]
 
 _SHARE = "task.share"
-_DISCOVERY = 1.0
 _PATTERN = frozenset("*?[")
 
 
@@ -55,14 +54,14 @@ class FileSourceTask(SourceTask):
         self._number, self._tasks = int(number), int(tasks)
         self._followers: dict[str, Follower] = {}
         self._turn: list[str] = []
-        self._looked = -_DISCOVERY
+        self._discovery = config["discovery.interval.ms"].total_seconds()
         self._latest = config["start"] == "latest"
         self._discover()
         self._latest = False
 
     def poll(self) -> SourceBatch | None:
         """Give the next lines of the file whose turn it is."""
-        if time.monotonic() - self._looked >= _DISCOVERY:
+        if time.monotonic() - self._looked >= self._discovery:
             self._discover()
         for _ in range(len(self._turn)):
             name = self._turn.pop(0)
@@ -91,10 +90,14 @@ class FileSourceTask(SourceTask):
 
     def _discover(self) -> None:
         self._looked = time.monotonic()
-        for name, past in _paths(self._config["file"], self._followers).items():
+        for name, past in _paths(self._config["file"], self._known()).items():
             if name not in self._followers and self._is_mine(name):
                 self._followers[name] = self._follower(name, past=past)
                 self._turn.append(name)
+
+    def _known(self) -> set[str]:
+        committed = (partition.get("filename") for partition, _ in self.context.offsets.all())
+        return {*self._followers, *(name for name in committed if isinstance(name, str))}
 
     def _is_mine(self, name: str) -> bool:
         # Spread by name: a file that comes later finds its task without a new configuration.
@@ -118,11 +121,12 @@ class FileSourceTask(SourceTask):
         return Place.at_end(path) if self._latest and path.exists() else None
 
     def _rest(self) -> None:
-        """Close what has been silent, when there is more to follow than may be open."""
-        most = self._config["files.open.max"]
+        """Close what was removed, and what has been silent where too many files are open."""
         holding = [name for name in self._turn if self._followers[name].is_open]
-        for name in holding[: max(0, len(holding) - most)]:
-            self._followers[name].let_go()
+        spare = max(0, len(holding) - self._config["files.open.max"])
+        for place, name in enumerate(holding):
+            if place < spare or self._followers[name].is_abandoned:
+                self._followers[name].let_go()
 
 
 def _is_pattern(name: str) -> bool:
@@ -218,6 +222,13 @@ class FileSourceConnector(SourceConnector):
             timedelta,
             "How long to wait before looking again for new lines.",
             default=timedelta(milliseconds=100),
+            importance="low",
+        ),
+        key(
+            "discovery.interval.ms",
+            timedelta,
+            "How often to look for new files that match a pattern.",
+            default=timedelta(seconds=1),
             importance="low",
         ),
         key(

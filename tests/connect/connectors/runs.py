@@ -1,0 +1,300 @@
+"""Connectors in this process: polled, committed, killed at any point."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from headrace.connect import (
+    Config,
+    ConnectorContext,
+    OffsetReader,
+    Queue,
+    SinkBatch,
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+    SinkTaskContext,
+    SourceBatch,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    SourceTaskContext,
+)
+from headrace.connect.plugins import Connector
+from headrace.connect.records import Position, position_key
+
+QUEUE = Queue("lines", "broker-a", 0)
+LOGGER = logging.getLogger("connect-test")
+
+
+class _Offsets(OffsetReader):
+    def __init__(self, committed: dict[bytes, tuple[Position, Position]]) -> None:
+        self._committed = committed
+
+    def get(self, partition: Position) -> Position | None:
+        found = self._committed.get(position_key(partition))
+        return found[1] if found else None
+
+    def all(self) -> list[tuple[Position, Position]]:
+        return list(self._committed.values())
+
+
+class _Base:
+    connector = "tested"
+    task = 0
+    logger = LOGGER
+
+    def __init__(self, config: Config, offsets: _Offsets | None = None) -> None:
+        self.config = config
+        self.stopping = Event()
+        # A poll that waits would only slow the tests down.
+        self.stopping.wait = lambda timeout=None: False  # type: ignore[method-assign]
+        self._offsets = offsets or _Offsets({})
+        self.failures: list[str] = []
+
+    def request_task_reconfiguration(self) -> None:
+        raise NotImplementedError
+
+    def fail(self, reason: str) -> None:
+        self.failures.append(reason)
+
+
+class _ConnectorContext(_Base, ConnectorContext):
+    @property
+    def offsets(self) -> OffsetReader:
+        return self._offsets
+
+
+class _SourceContext(_Base, SourceTaskContext):
+    @property
+    def offsets(self) -> OffsetReader:
+        return self._offsets
+
+
+class _SinkContext(_Base, SinkTaskContext):
+    def __init__(self, config: Config, run: SinkRun) -> None:
+        super().__init__(config)
+        self.run = run
+
+    @property
+    def queues(self) -> frozenset[Queue]:
+        return frozenset(self.run.queues)
+
+    def offset(self, queue: Queue, next_offset: int) -> None:
+        self.run.committed[queue] = next_offset
+
+    def pause(self, *queues: Queue) -> None:
+        raise NotImplementedError
+
+    def resume(self, *queues: Queue) -> None:
+        raise NotImplementedError
+
+    def request_commit(self) -> None:
+        raise NotImplementedError
+
+    def report(self, record: SinkRecord, error: BaseException) -> None:
+        if not self.run.tolerant:
+            raise error
+        self.run.reported.append((record, error))
+
+
+C = TypeVar("C", bound=Connector)
+
+
+def configured(kind: type[C], texts: Mapping[str, str]) -> C:
+    """Make a connector whose config has passed all checks."""
+    config = kind.config.parse(texts)
+    connector = kind()
+    assert [problem.message for problem in connector.validate(config)] == []
+    connector.context = _ConnectorContext(config)
+    connector.start(config)
+    return connector
+
+
+def problems(kind: type[Connector], texts: Mapping[str, str]) -> list[str]:
+    """Name what is wrong with a config."""
+    found = kind.config.problems(texts)
+    if not found:
+        found = list(kind().validate(kind.config.parse(texts)))
+    return [problem.message for problem in found]
+
+
+class SourceRun:
+    """All tasks of a source, and what is committed."""
+
+    def __init__(
+        self, kind: type[SourceConnector], texts: Mapping[str, str], tasks: int = 1
+    ) -> None:
+        self.kind = kind
+        self.texts = texts
+        self.committed: dict[bytes, tuple[Position, Position]] = {}
+        self.records: list[SourceRecord] = []
+        self.tasks: list[SourceTask] = []
+        self.most = tasks
+        self.start()
+
+    def start(self) -> None:
+        """Start tasks from what is committed."""
+        connector = configured(self.kind, self.texts)
+        self._given: list[SourceRecord] = []
+        self._positions: dict[bytes, tuple[Position, Position]] = {}
+        self.tasks = []
+        for number, own in enumerate(connector.task_configs(self.most)):
+            config = self.kind.config.parse({**self.texts, **own})
+            task = self.kind.task()
+            task.context = _SourceContext(config, _Offsets(dict(self.committed)))
+            task.context.task = number
+            task.start(config)
+            self.tasks.append(task)
+
+    def poll(self, rounds: int = 8) -> list[SourceRecord]:
+        """Take what the tasks have, as records."""
+        found: list[SourceRecord] = []
+        for _ in range(rounds):
+            for task in self.tasks:
+                found += self._taken(task.poll())
+        self._given += found
+        return found
+
+    def values(self, rounds: int = 8) -> list[Any]:
+        """Take what the tasks have, commit it, and give the values."""
+        found = [record.value for record in self.poll(rounds)]
+        self.commit()
+        return found
+
+    def _taken(self, polled: Sequence[SourceRecord] | SourceBatch | None) -> list[SourceRecord]:
+        records = list(polled.records() if isinstance(polled, SourceBatch) else polled or ())
+        for record in records:
+            position = (record.partition, record.offset)
+            self._positions[position_key(record.partition)] = position
+        return records
+
+    def commit(self) -> None:
+        """Commit what was polled."""
+        self.committed.update(self._positions)
+        self.records += self._given
+        self._given.clear()
+        self._positions.clear()
+        for task in self.tasks:
+            task.commit()
+
+    def kill(self) -> None:
+        """End the tasks as a crash does, and start them again from what is committed."""
+        for task in self.tasks:
+            # The process would be gone, and its files, sockets and threads with it.
+            task.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """Stop the tasks."""
+        for task in self.tasks:
+            task.context.stopping.set()
+            task.stop()
+        self.tasks = []
+
+
+class SinkRun:
+    """One task of a sink that reads some queues."""
+
+    def __init__(
+        self,
+        kind: type[SinkConnector],
+        texts: Mapping[str, str],
+        queues: Iterable[Queue] = (QUEUE,),
+        *,
+        tolerant: bool = False,
+        number: int = 0,
+    ) -> None:
+        self.kind = kind
+        self.texts = texts
+        self.queues = list(queues)
+        self.tolerant = tolerant
+        self.number = number
+        self.reported: list[tuple[SinkRecord, BaseException]] = []
+        self.committed: dict[Queue, int] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Start the task, and go on where it says or where the runtime knows."""
+        config = configured(self.kind, self.texts).context.config
+        self.task: SinkTask = self.kind.task()
+        self.task.context = _SinkContext(config, self)
+        self.task.context.task = self.number
+        self.task.start(config)
+        self.task.open(self.queues)
+        self.next = dict(self.committed)
+        if (kept := self.task.offsets()) is not None:
+            self.next = {**self.next, **kept}
+        self._put = dict(self.next)
+
+    def put(self, values: Sequence[Any], queue: Queue = QUEUE, **fields: Any) -> None:
+        """Give one record per value, at the next offsets."""
+        first = self._put.get(queue, 0)
+        self.task.put(
+            [
+                SinkRecord(
+                    topic=queue.topic, queue=queue, offset=first + place, value=value, **fields
+                )
+                for place, value in enumerate(values)
+            ]
+        )
+        self._put[queue] = first + len(values)
+
+    def put_records(self, records: Sequence[SinkRecord]) -> None:
+        """Give records as they are."""
+        self.task.put(records)
+        for record in records:
+            self._put[record.queue] = record.offset + 1
+
+    def put_columns(self, value: pa.Array, queue: Queue = QUEUE) -> None:
+        """Give a column of values."""
+        first = self._put.get(queue, 0)
+        offset = pa.array(range(first, first + len(value)), pa.int64())
+        self.task.put_batch(SinkBatch(queue=queue, offset=offset, value=value))
+        self._put[queue] = first + len(value)
+
+    def flush(self) -> None:
+        """End the batch; the runtime has not committed it yet."""
+        self.task.flush(dict(self._put))
+
+    def commit(self) -> None:
+        """End the batch and commit it."""
+        self.flush()
+        self.committed = dict(self._put)
+
+    def kill(self) -> None:
+        """End the task as a crash does, and start another."""
+        self.task.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """Stop the task."""
+        self.task.stop()
+
+
+@contextmanager
+def source(
+    kind: type[SourceConnector], texts: Mapping[str, str], tasks: int = 1
+) -> Iterator[SourceRun]:
+    """Run a source."""
+    run = SourceRun(kind, texts, tasks)
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+@contextmanager
+def sink(kind: type[SinkConnector], texts: Mapping[str, str], **more: Any) -> Iterator[SinkRun]:
+    """Run a sink."""
+    run = SinkRun(kind, texts, **more)
+    try:
+        yield run
+    finally:
+        run.stop()
