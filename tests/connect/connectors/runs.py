@@ -148,7 +148,7 @@ class SourceRun:
         for number, own in enumerate(connector.task_configs(self.most)):
             config = self.kind.config.parse({**self.texts, **own})
             task = self.kind.task()
-            task.context = _SourceContext(config, _Offsets(dict(self.committed)))
+            task.context = _SourceContext(config, _Offsets(self.committed))
             task.context.task = number
             task.start(config)
             self.tasks.append(task)

@@ -71,6 +71,16 @@ BUILTIN: tuple[Builtin, ...] = (
         ("file-sink", "org.apache.kafka.connect.file.FileStreamSinkConnector"),
     ),
     Builtin(
+        "headrace.connect.connectors.directory:DirectorySourceConnector",
+        "source",
+        ("directory-source",),
+    ),
+    Builtin(
+        "headrace.connect.connectors.directory:DirectorySinkConnector",
+        "sink",
+        ("directory-sink",),
+    ),
+    Builtin(
         "headrace.connect.connectors.datagen:DatagenSourceConnector",
         "source",
         ("datagen-source", "io.confluent.kafka.connect.datagen.DatagenConnector"),

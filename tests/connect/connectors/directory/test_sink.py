@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.connect.connectors.directory import DirectorySinkConnector
+from headrace.errors import ConnectorConfigError, SerializationError
+from tests.connect.connectors.runs import QUEUE, SinkRun, sink
+
+
+def texts(folder: Path, **more: str) -> dict[str, str]:
+    return {"directory": str(folder), **more}
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("**/*+*") if path.name[0] != ".")
+
+
+def rows(folder: Path) -> list[Any]:
+    return [orjson.loads(line) for path in files(folder) for line in path.read_bytes().splitlines()]
+
+
+def test_batch_becomes_one_file_per_queue(tmp_path: Path) -> None:
+    other = QUEUE._replace(queue_id=1)
+    with sink(DirectorySinkConnector, texts(tmp_path), queues=[QUEUE, other]) as run:
+        run.put([{"a": 1}, {"a": 2}])
+        run.put([{"a": 3}], other)
+        run.put_columns(pa.array([{"a": 4}]))
+        run.commit()
+    names = [path.relative_to(tmp_path).as_posix() for path in files(tmp_path)]
+    assert names == [
+        f"lines/lines+broker-a+0+{0:019d}+{3:019d}.parquet",
+        f"lines/lines+broker-a+1+{0:019d}+{1:019d}.parquet",
+    ]
+    assert pq.read_table(tmp_path / names[0]).to_pylist() == [{"a": 1}, {"a": 2}, {"a": 4}]
+
+
+def test_values_without_fields_are_a_column(tmp_path: Path) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path, format="csv", folders="false")) as run:
+        run.put(["x", "y"])
+        run.commit()
+    assert files(tmp_path)[0].parent == tmp_path
+    assert files(tmp_path)[0].read_text() == '"value"\n"x"\n"y"\n'
+
+
+def test_lines_of_json_need_no_common_shape(tmp_path: Path) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+        run.put([{"a": 1}, [Decimal("1.5")], None])
+        run.put_columns(pa.array([{"b": "x"}]))
+        run.commit()
+    assert rows(tmp_path) == [{"a": 1}, ["1.5"], None, {"b": "x"}]
+
+
+def test_values_of_no_common_shape_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path)) as run:
+        with pytest.raises(SerializationError, match="fit into no column together") as caught:
+            run.put([{"a": 1}, {"a": "x"}])
+        assert "jsonl" in str(caught.value)
+
+
+def test_nested_values_are_refused_by_csv(tmp_path: Path) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path, format="csv")) as run:
+        run.put([{"a": [1]}])
+        with pytest.raises(SerializationError, match="cannot be written as csv"):
+            run.flush()
+
+
+@pytest.mark.requirement(45)
+def test_files_are_the_offsets(tmp_path: Path) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+        run.put([1, 2])
+        run.flush()  # and the end comes before the runtime's own commit
+        run.kill()
+        assert run.next == {QUEUE: 2}
+
+
+def test_files_that_were_taken_away_are_not_written_again(tmp_path: Path) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+        run.put([1, 2])
+        run.commit()
+        files(tmp_path)[0].unlink()
+        run.kill()
+        assert run.next == {QUEUE: 2}
+
+
+def test_half_a_file_is_removed(tmp_path: Path) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+        run.put([1])
+        run.commit()
+        half = files(tmp_path)[0].with_name(f".{files(tmp_path)[0].name}.tmp")
+        half.touch()
+        other = half.with_name(half.name.replace("+0+", "+7+"))
+        other.touch()
+        run.kill()
+    assert not half.exists()
+    assert other.exists()
+
+
+def test_missing_folder_fails_the_task(tmp_path: Path) -> None:
+    with pytest.raises(ConnectorConfigError, match="none does not exist"):
+        SinkRun(DirectorySinkConnector, texts(tmp_path / "none"))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.sampled_from(["put", "flush", "commit", "kill"]), max_size=20))
+def test_every_record_is_there_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("sink")
+    with sink(DirectorySinkConnector, texts(folder, format="jsonl")) as run:
+        for step in [*steps, "put", "commit"]:
+            if step == "put":
+                at = run._put.get(QUEUE, 0)
+                run.put([at, at + 1])
+            elif step == "flush":
+                run.flush()
+            elif step == "commit":
+                run.commit()
+            else:
+                run.kill()
+        reached = run._put[QUEUE]
+    assert rows(folder) == list(range(reached))
