@@ -1,0 +1,209 @@
+"""The keeper of one host: its parent, which ends it, and the heir of all that it leaves behind.
+
+A keeper runs no plugin code and outlives its host.  Whatever the host starts, in whatever session
+and by however many forks, descends from the keeper; when the keeper has no child any more, nothing
+of the host is left, and the kernel has said so.  It ends everything when the worker says so, when
+the worker is gone (the socket to it ends), when the host ends by itself, and when the host takes
+more memory than it may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from headrace.connect.hosts.processes import (
+    adopt_orphans,
+    descendants,
+    die_with_parent,
+    end_descendants,
+    overwrite_mark,
+    proportional_bytes,
+    resident_bytes,
+)
+
+__all__ = ["HOST_MARK", "Order", "keep"]
+
+#: The variable that names a host to whoever looks for what is left of it.
+HOST_MARK = "HEADRACE_CONNECT_HOST"
+#: Seconds between two looks at the memory: the second where much of it is taken.
+_SAMPLE, _SAMPLE_NEAR = 1.0, 0.1
+#: What a process may take besides its limit before an allocation is refused: stacks, mostly.
+_SLACK = 192 << 20
+#: Seconds that a host has to show where its threads are before it is killed.
+_LAST_WORDS = 0.05
+_PATIENCE = 5.0
+#: A log is cut when it is longer than the first; the second is what stays of it.
+_LOG_MOST, _LOG_KEPT = 16 << 20, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a nursery is asked for: a host and its keeper."""
+
+    number: int
+    #: 32 characters that no other host has.
+    token: str
+    #: Bytes that the host and all that it starts may take; None: no limit.
+    memory: int | None
+
+
+def keep(
+    order: Order, worker: socket.socket, host: socket.socket, log: int, run: Callable[..., object]
+) -> None:
+    """Fork the host, and stay until nothing of it is left.
+
+    Caller: the nursery, in a process made for this.
+
+    Parameters
+    ----------
+    order
+        What the host is like.
+    worker
+        The keeper's own socket to the worker.
+    host, log
+        The host's socket, and the file that its output goes to.
+    run
+        What the host does with its socket.
+    """
+    adopt_orphans()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        worker.close()
+        _be_host(order, keeper, host, log, run)
+    host.close()
+    _Keeper(order, worker, pid, log).stay()
+
+
+def _be_host(
+    order: Order, keeper: int, host: socket.socket, log: int, run: Callable[..., object]
+) -> NoReturn:
+    status = 70
+    try:
+        os.setsid()
+        die_with_parent(keeper)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _redirect(log)
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        overwrite_mark(HOST_MARK, order.token)
+        _limit(order.memory)
+        run(host)
+        status = 0
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else 1
+    except BaseException:  # noqa: BLE001 - there is nobody above: it goes to the log
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _redirect(log: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(log)
+
+
+def _limit(memory: int | None) -> None:
+    # Where a machine runs out of memory, a host goes before the worker does.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+    if memory is not None:
+        # The keeper looks at real memory every now and then; this refuses what comes faster.
+        most = _data_bytes() + memory + _SLACK
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _data_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmData:")[2].split()[0]) * 1024
+
+
+class _Keeper:
+    def __init__(self, order: Order, worker: socket.socket, pid: int, log: int) -> None:
+        self._memory = order.memory
+        self._worker = worker
+        self._host = pid
+        self._log = log
+        self._handle = os.pidfd_open(pid)
+        self._used = 0
+
+    def stay(self) -> None:
+        why = self._wait()
+        if why != "exit":
+            self._ask_for_last_words()
+        statuses: dict[int, int] = {}
+        while not end_descendants(statuses, _PATIENCE):
+            # A process that waits for a dead disk cannot be killed: the worker must know.
+            self._tell(stuck=descendants(os.getpid()))
+        self._tell(ended=statuses.get(self._host), why=why, used=self._used)
+
+    def _wait(self) -> str:
+        poll = select.poll()
+        poll.register(self._worker, select.POLLIN)
+        poll.register(self._handle, select.POLLIN)
+        pause = _SAMPLE_NEAR
+        while True:
+            ready = {number for number, _ in poll.poll(pause * 1000)}
+            if self._handle in ready:
+                return "exit"
+            if self._worker.fileno() in ready:
+                # Whatever comes is the order to end it; nothing is the end of the worker.
+                return "killed" if self._heard() else "orphaned"
+            pause = self._sample()
+            if self._memory is not None and self._used > self._memory:
+                return "memory"
+
+    def _heard(self) -> bytes:
+        try:
+            return self._worker.recv(64)
+        except OSError:
+            return b""
+
+    def _sample(self) -> float:
+        """Look how much memory is taken; give the seconds until the next look."""
+        self._cut_log()
+        if self._memory is None:
+            return _SAMPLE
+        pids = descendants(os.getpid())
+        self._used = sum(map(resident_bytes, pids))
+        if self._used > self._memory:
+            # What the host shares with the nursery does not count against it.
+            self._used = sum(map(proportional_bytes, pids))
+        return _SAMPLE if self._used < self._memory / 2 else _SAMPLE_NEAR
+
+    def _cut_log(self) -> None:
+        if os.fstat(self._log).st_size > _LOG_MOST:
+            end = os.pread(self._log, _LOG_KEPT, os.fstat(self._log).st_size - _LOG_KEPT)
+            os.ftruncate(self._log, 0)
+            os.write(self._log, b"... (the beginning was cut)\n" + end)
+
+    def _ask_for_last_words(self) -> None:
+        """Have the host show where its threads are; the worker quotes it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
+            time.sleep(_LAST_WORDS)
+
+    def _tell(self, **message: object) -> None:
+        # A worker that is gone hears nothing.
+        with contextlib.suppress(OSError):
+            self._worker.send(json.dumps(message).encode())

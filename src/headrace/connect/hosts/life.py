@@ -1,0 +1,194 @@
+"""The life of a unit in its host: made, started once, at work, stopped once; or failed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+
+from headrace.connect.hosts.causes import cause_of
+from headrace.connect.hosts.control import Control
+from headrace.user_lines import line_of_stack
+
+__all__ = ["Life", "Unit"]
+
+#: Seconds that a unit has for ``stop()`` when it has failed; nobody asks it to stop then.
+_GRACE_OF_FAILED = 5.0
+
+
+class Unit(ABC):
+    """A connector or a task; every method but :meth:`wake` is called by the host's main thread."""
+
+    #: What is being called now, for the cause.
+    doing = "__init__()"
+
+    @abstractmethod
+    def make(self) -> None:
+        """Import the plugin and make the instance with its context."""
+
+    @abstractmethod
+    def start(self) -> str:
+        """Call the plugin's ``start``; give the address of the data channel, if there is one."""
+
+    @abstractmethod
+    def work(self) -> None:
+        """Do what there is to do until the unit is to stop."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Call the plugin's ``stop``."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Let :meth:`work` look up: something has changed."""
+
+    def healthy(self) -> bool:
+        """Ask the plugin's probe."""
+        return True
+
+    @contextlib.contextmanager
+    def in_call(self, name: str) -> Iterator[None]:
+        """Say what is called while it is."""
+        before, self.doing = self.doing, name
+        yield
+        self.doing = before
+
+
+class Life:
+    """Takes a unit through its life, and tells the worker of it.
+
+    Parameters
+    ----------
+    control
+        The channel to the worker.
+    who
+        Names the unit in causes.
+    probe
+        Seconds between two health probes; 0: none.
+    """
+
+    def __init__(self, control: Control, who: str, probe: float = 0.0) -> None:
+        self._control = control
+        self._who = who
+        self._probe = probe
+        self._failing = threading.Lock()
+        self._main = threading.get_ident()
+        self._unit: Unit | None = None
+        #: Set when the unit is to stop.
+        self.stopping = threading.Event()
+        #: Set while the unit is paused.
+        self.paused = threading.Event()
+        #: Whether the worker has been told of a failure.
+        self.failed = False
+
+    def live(self, unit: Unit) -> None:
+        """Make, start, work, stop; exit with 1 where something of it failed."""
+        self._unit = unit
+        words: dict[str, Callable[[], None]] = {
+            "stop": self._stop,
+            "pause": self._pause,
+            "resume": self._resume,
+            "where": self._where,
+        }
+        self._control.follow(words)
+        if self._make(unit):
+            self._run(unit)
+            self._end(unit)
+        if self.failed:
+            sys.exit(1)
+
+    def _make(self, unit: Unit) -> bool:
+        try:
+            unit.make()
+        except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+            self._fail(error, unit.doing)
+            return False
+        return True
+
+    def _run(self, unit: Unit) -> None:
+        try:
+            with unit.in_call("start()"):
+                address = unit.start()
+            if not self.failed:
+                self._control.tell("started", address=address)
+                self._watch_health(unit)
+                unit.work()
+        except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+            self._fail(error, unit.doing)
+
+    def _end(self, unit: Unit) -> None:
+        self.stopping.set()
+        try:
+            with unit.in_call("stop()"):
+                unit.stop()
+        except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+            traceback.print_exc()
+            if not self.failed:
+                self._control.tell("stop_failed", **cause_of(error, self._who, unit.doing))
+                self.failed = True
+            return
+        if not self.failed:
+            self._control.tell("stopped")
+
+    def fail(self, reason: str) -> None:
+        """Put the unit into ERROR: ``context.fail(reason)``, from any thread."""
+        self._tell_failed({"summary": f"{self._who} says that it failed: {reason}", "trace": ""})
+
+    def _fail(self, error: BaseException, doing: str) -> None:
+        traceback.print_exc()
+        self._tell_failed(cause_of(error, self._who, doing))
+
+    def _tell_failed(self, cause: dict[str, str]) -> None:
+        with self._failing:
+            if self.failed:
+                return
+            self.failed = True
+        self._control.tell("failed", **cause)
+        # The rest must not take for ever, whatever thread hangs in it.
+        timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+        self._stop()
+
+    def _stop(self) -> None:
+        self.stopping.set()
+        self._wake()
+
+    def _pause(self) -> None:
+        self.paused.set()
+        self._wake()
+
+    def _resume(self) -> None:
+        self.paused.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._unit is not None:
+            self._unit.wake()
+
+    def _where(self) -> None:
+        """Say what the main thread does: the line of the user's code that hangs, if one does."""
+        frame = sys._current_frames().get(self._main)  # noqa: SLF001 - there is no other way
+        doing = self._unit.doing if self._unit is not None else ""
+        self._control.tell("where", doing=doing, line=line_of_stack(frame) or "")
+
+    def _watch_health(self, unit: Unit) -> None:
+        if self._probe:
+            threading.Thread(
+                target=self._look, args=[unit], name="headrace-probe", daemon=True
+            ).start()
+
+    def _look(self, unit: Unit) -> None:
+        while not self.stopping.wait(self._probe):
+            try:
+                reason = "" if unit.healthy() else "healthy() said no"
+            except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+                reason = cause_of(error, self._who, "healthy()")["summary"]
+            if reason:
+                self._control.tell("unhealthy", reason=reason)
+            else:
+                self._control.tell("healthy")

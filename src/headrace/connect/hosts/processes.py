@@ -1,0 +1,237 @@
+"""What Linux offers to find processes, to end them, and to prove that they are gone.
+
+A process is never ended by its number alone: numbers are used again.  A descriptor of a process
+(pidfd) stands for one process for ever, and becomes readable when that process has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.errors import ConfigurationError
+
+__all__ = [
+    "adopt_orphans",
+    "children",
+    "descendants",
+    "die_with_parent",
+    "end_descendants",
+    "end_marked",
+    "has_ended",
+    "marked",
+    "overwrite_mark",
+    "proportional_bytes",
+    "reap",
+    "require_linux",
+    "resident_bytes",
+]
+
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PROC = Path("/proc")
+
+
+def require_linux() -> None:
+    """Refuse to go on where processes cannot be ended for certain.
+
+    Raises
+    ------
+    ConfigurationError
+        The system is not Linux 5.3 or newer.
+    """
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        raise ConfigurationError(
+            "a Connect worker needs Linux 5.3 or newer: no other system can prove that the"
+            f" process of a plugin is gone; this is {sys.platform}",
+            hint="run the worker in a container",
+        )
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants that lose theirs: none can escape by a double fork."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """End by SIGKILL when the parent ends; at once when it has ended already."""
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def overwrite_mark(name: str, text: str) -> None:
+    """Change a variable in the very memory that ``/proc`` shows, and that forks inherit.
+
+    ``os.environ`` puts a new value elsewhere, where no other process can read it.  The new text
+    is as long as the old one.
+    """
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    address = libc.getenv(name.encode())
+    assert len(os.environ[name]) == len(text)
+    ctypes.memmove(address, text.encode(), len(text))
+    os.environ[name] = text
+
+
+def children(pid: int) -> list[int]:
+    """Find the children of a process, of all its threads."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{pid}/task/{thread}/children").read_bytes()
+                found += map(int, text.split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Find children, their children and so on; the nearest come first.
+
+    >>> descendants(os.getpid()) == sorted(descendants(os.getpid()))
+    True
+    """
+    found: list[int] = []
+    level = children(pid)
+    while level:
+        found += level
+        level = [child for parent in level for child in children(parent)]
+    return found
+
+
+def end_descendants(statuses: dict[int, int], patience: float) -> bool:
+    """End everything that descends from this process, which adopts orphans; tell whether it did.
+
+    The kernel is the proof: it says that this process has no child any more (ECHILD), and what a
+    child left behind would have become a child.
+
+    Parameters
+    ----------
+    statuses
+        Gets the exit status of each direct child.
+    patience
+        Seconds after which it gives up, as where a process waits for a disk that is gone.
+    """
+    deadline = time.monotonic() + patience
+    pause = 0.001
+    while True:
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not reap(statuses):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+
+
+def reap(statuses: dict[int, int]) -> bool:
+    """Take leave of the children that have ended; tell whether there are others."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        statuses[pid] = status
+
+
+def marked(mark: str) -> Iterator[int]:
+    """Find all processes, but this one, that began with ``mark`` among their variables."""
+    wanted = mark.encode()
+    for entry in os.listdir(_PROC):
+        if entry.isdecimal() and int(entry) != os.getpid() and wanted in _variables(int(entry)):
+            yield int(entry)
+
+
+def _variables(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        # It has ended, or belongs to somebody else: then it is none of ours.
+        return []
+
+
+def end_marked(mark: str, patience: float = 3.0) -> tuple[int, list[int]]:
+    """End all processes that carry a mark, and what they start meanwhile.
+
+    Returns
+    -------
+    ended, left
+        How many are proven gone, and those that are not.
+    """
+    deadline = time.monotonic() + patience
+    ended = 0
+    while pids := list(marked(mark)):
+        gone = [pid for pid in pids if _end(pid, mark, deadline)]
+        ended += len(gone)
+        if time.monotonic() > deadline:
+            return ended, [pid for pid in pids if pid not in gone]
+    return ended, []
+
+
+def _end(pid: int, mark: str, deadline: float) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        # The number may have gone to another process before the descriptor was there.
+        if mark.encode() in _variables(pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        else:
+            return True
+        return has_ended(handle, max(0.0, deadline - time.monotonic()))
+    finally:
+        os.close(handle)
+
+
+def has_ended(handle: int, patience: float = 0.0) -> bool:
+    """Tell whether the process of a descriptor has ended, or does so in time.
+
+    >>> has_ended(os.pidfd_open(os.getpid()))
+    False
+    """
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(patience * 1000))
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process holds alone or shares with its forks; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_bytes().split()
+    except OSError:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * _PAGE
+
+
+def proportional_bytes(pid: int) -> int:
+    """Memory of a process, where what several share counts for each in part (PSS).
+
+    >>> proportional_bytes(os.getpid()) > 0
+    True
+    """
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
+    except OSError:
+        return 0
+    line = next((one for one in text.splitlines() if one.startswith(b"Pss:")), b"Pss: 0 kB")
+    return int(line.split()[1]) * 1024

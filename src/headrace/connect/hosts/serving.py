@@ -1,0 +1,79 @@
+"""The data channel of a task host: it listens, and serves whoever connects.
+
+Each connection has a thread; none of them runs plugin code.  A client that goes away in the middle
+of a request harms nobody: a request that did not come whole is dropped, and an answer that nobody
+takes is given again when the request comes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.connect.hosts.frames import receive, send
+from headrace.connect.hosts.sockets import listen
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Answer", "Refused", "Serving"]
+
+logger = logging.getLogger(__name__)
+
+Answer = tuple[dict[str, Any], "pa.RecordBatch | None"]
+"""Header and records of an answer."""
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not a failure of the host
+    """The request cannot be answered; the client gets the text."""
+
+
+class Serving:
+    """Serves requests on a socket.
+
+    Parameters
+    ----------
+    path
+        Where it listens.
+    answer
+        Answers a request: its header and its records.  It is called by many threads.
+    """
+
+    def __init__(
+        self, path: Path, answer: Callable[[dict[str, Any], pa.RecordBatch | None], Answer]
+    ) -> None:
+        self.address = str(path)
+        self._answer = answer
+        self._listener = listen(path)
+        threading.Thread(target=self._accept, name="headrace-data", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(
+                target=self._serve, args=[client], name="headrace-data-client", daemon=True
+            ).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            while True:
+                header, records = receive(client)
+                try:
+                    answer = self._answer(header, records)
+                except Refused as refusal:
+                    answer = {"error": str(refusal)}, None
+                send(client, *answer)
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            Path(self.address).unlink()
