@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -123,12 +123,10 @@ class Ahead:
         """Whether the task may be polled; it need not be under the lock."""
         return self.records < self._most[0] and self.bytes < self._most[1]
 
-    def await_room(self, patience: float) -> bool:
-        """Wait until there is room, for so many seconds or until :meth:`wake`."""
+    def await_change(self, patience: float, still: Callable[[], bool]) -> None:
+        """Wait while there is a reason to, for so many seconds at most."""
         with self._changed:
-            if not self.has_room():
-                self._changed.wait(patience)
-            return self.has_room()
+            self._changed.wait_for(lambda: not still(), patience)
 
     def wake(self) -> None:
         """Let all who wait look up."""

@@ -1,0 +1,68 @@
+"""Questions to plugins, each answered in a host that lives for it alone."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+from headrace.connect.hosts.causes import cause_of
+from headrace.connect.hosts.contexts import Committed, HostedConnector
+from headrace.connect.hosts.control import Control
+from headrace.connect.hosts.life import Life
+from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.spec import Told
+from headrace.errors import ConfigurationError
+
+__all__ = ["answer_call"]
+
+
+def answer_call(told: Told, control: Control) -> None:
+    """Answer the question; plugin code that raises makes a cause of it."""
+    try:
+        value = _QUESTIONS[told.what](told, control)
+    except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+        traceback.print_exc()
+        control.tell("answer", failure=cause_of(error, told.who, told.what))
+        sys.exit(1)
+    control.tell("answer", value=value)
+
+
+def _task_configs(told: Told, control: Control) -> list[dict[str, str]]:
+    kind = connector_class(_config(told))
+    connector = kind()
+    config = kind.config.parse(_config(told))
+    life = Life(control, told.who)
+    committed = Committed(told.positions)
+    connector.context = HostedConnector(told.connector, config, control, life, committed)
+    connector.start(config)
+    try:
+        configs = connector.task_configs(told.arguments["max_tasks"])
+        return [_texts(one) for one in configs]
+    finally:
+        life.stopping.set()
+        connector.stop()
+
+
+def _texts(config: Any) -> dict[str, str]:
+    wrong = [name for name, value in config.items() if not isinstance(value, str)]
+    if wrong:
+        raise ConfigurationError(
+            f"task_configs() gave values that are no texts, for {', '.join(map(repr, wrong))}",
+            hint="write each value as the text that a person would write into the config",
+        )
+    return dict(config)
+
+
+def _alter_offsets(told: Told, control: Control) -> bool:
+    kind: Any = connector_class(_config(told))
+    config = kind.config.parse(_config(told))
+    offsets = [(one["partition"], one.get("offset")) for one in told.arguments["offsets"]]
+    return bool(kind().alter_offsets(config, offsets))
+
+
+def _config(told: Told) -> dict[str, str]:
+    return {"connector.class": told.connector_class, **told.config}
+
+
+_QUESTIONS = {"task_configs": _task_configs, "alter_offsets": _alter_offsets}

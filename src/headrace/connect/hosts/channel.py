@@ -1,0 +1,225 @@
+"""The engine's side of a task's data channel: plain sockets, nothing of any plugin.
+
+It runs in Spark's Python workers, which come and go.  Every request may be made again: a batch that
+was given is given again, records that were put are not put twice, and a flush that was done is not
+done again.  So a broken connection is made anew, once per request, without a word.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.connect.hosts.frames import receive, send
+from headrace.connect.hosts.sockets import connect
+from headrace.errors import ConnectionFailedError, ProcessingError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.connect.records import Position, Queue
+
+__all__ = ["Asked", "PolledBatch", "TaskChannel"]
+
+
+@dataclass(frozen=True, slots=True)
+class PolledBatch:
+    """What a source task gave for a batch."""
+
+    rows: pa.RecordBatch
+    #: Where each partition of the source stands behind it.
+    positions: list[tuple[Position, Position]]
+    #: Records that wait for the next batch.
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a sink task asked for since the last answer."""
+
+    #: Queues of which it wants no records.
+    paused: frozenset[tuple[str, str, int]] = frozenset()
+    #: Offsets at which it wants to go on.
+    seek: Mapping[tuple[str, str, int], int] | None = None
+    #: Whether it wants a commit soon.
+    commit: bool = False
+
+
+class TaskChannel:
+    """A connection to a task's host, made when it is needed.
+
+    Parameters
+    ----------
+    address
+        Where the host listens, as its event `Started` says.
+    timeout
+        How long an answer may take.
+    """
+
+    def __init__(self, address: str, timeout: timedelta = timedelta(minutes=5)) -> None:
+        self.address = address
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._connected: socket.socket | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TaskChannel, (self.address, self.timeout)
+
+    # A source task.
+
+    def poll(
+        self,
+        batch: int,
+        *,
+        max_records: int = 1_000_000,
+        max_bytes: int = 64 << 20,
+        wait: timedelta = timedelta(0),
+    ) -> PolledBatch:
+        """Get a batch: the same one again until it is committed or taken back."""
+        header, rows = self._ask(
+            {
+                "op": "poll",
+                "batch": batch,
+                "max_records": max_records,
+                "max_bytes": max_bytes,
+                "wait_ms": _milliseconds(wait),
+            }
+        )
+        positions = [(partition, offset) for partition, offset in header["positions"]]
+        return PolledBatch(rows, positions, header["more"])
+
+    def committed(self, batch: int) -> None:
+        """Tell that everything up to a batch is committed."""
+        self._ask({"op": "committed", "batch": batch})
+
+    def rewind(self) -> None:
+        """Take back what was given and not committed: it is given again."""
+        self._ask({"op": "rewind"})
+
+    def await_ready(self, wait: timedelta) -> bool:
+        """Wait until the task has something to give; an idle task costs nothing meanwhile."""
+        header, _ = self._ask({"op": "ready", "wait_ms": _milliseconds(wait)})
+        return bool(header["ready"])
+
+    # A sink task.
+
+    def open(
+        self, queues: Iterable[Queue], positions: Mapping[Queue, int] | None = None
+    ) -> dict[Queue, int] | None:
+        """Give the task its queues; give the offsets that the sink itself keeps, if it does."""
+        header, _ = self._ask(
+            {
+                "op": "open",
+                "queues": [list(queue) for queue in queues],
+                "positions": _listed(positions or {}),
+            }
+        )
+        return None if header["offsets"] is None else _offsets(header["offsets"])
+
+    def put(
+        self, batch: int, ranges: Sequence[tuple[Queue, int, int]], rows: pa.RecordBatch
+    ) -> Asked:
+        """Put records; those that were put before are left out.
+
+        Parameters
+        ----------
+        batch
+            The batch that they belong to.
+        ranges
+            First offset and the one after the last of each queue.
+        rows
+            Columns as in :data:`~headrace.connect.hosts.columns.SINK_SCHEMA`.
+        """
+        listed = [[*queue, first, end] for queue, first, end in ranges]
+        header, _ = self._ask({"op": "put", "batch": batch, "ranges": listed}, rows)
+        return _asked(header)
+
+    def flush(self, batch: int, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
+        """Make everything durable that was put; give the offsets that may be committed."""
+        header, _ = self._ask({"op": "flush", "batch": batch, "offsets": _listed(offsets)})
+        return _offsets(header["offsets"])
+
+    def close_queues(self) -> None:
+        """Take the task's queues from it."""
+        self._ask({"op": "close"})
+
+    # The connection.
+
+    def _ask(
+        self, header: dict[str, Any], rows: pa.RecordBatch | None = None
+    ) -> tuple[dict[str, Any], Any]:
+        with self._lock:
+            fresh = self._connected is None
+            try:
+                answer = self._ask_once(header, rows)
+            except OSError as error:
+                self._drop()
+                # A connection that stood may have ended with a process that was replaced.
+                if fresh or isinstance(error, TimeoutError):
+                    raise self._gone(error) from error
+                answer = self._ask_again(header, rows)
+        if problem := answer[0].get("error"):
+            raise ProcessingError(problem)
+        return answer
+
+    def _ask_again(
+        self, header: dict[str, Any], rows: pa.RecordBatch | None
+    ) -> tuple[dict[str, Any], Any]:
+        try:
+            return self._ask_once(header, rows)
+        except OSError as error:
+            self._drop()
+            raise self._gone(error) from error
+
+    def _ask_once(
+        self, header: dict[str, Any], rows: pa.RecordBatch | None
+    ) -> tuple[dict[str, Any], Any]:
+        if self._connected is None:
+            self._connected = connect(Path(self.address), self.timeout.total_seconds())
+        send(self._connected, header, rows)
+        return receive(self._connected)
+
+    def _gone(self, error: OSError) -> ConnectionFailedError:
+        if isinstance(error, TimeoutError):
+            seconds = self.timeout.total_seconds()
+            return ConnectionFailedError(f"the task has not answered for {seconds:g} s")
+        return ConnectionFailedError(
+            f"the host of the task is gone: nobody answers at {self.address}: {error}"
+        )
+
+    def _drop(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
+
+    def close(self) -> None:
+        """Close the connection; the next request makes another."""
+        with self._lock:
+            self._drop()
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)
+
+
+def _listed(offsets: Mapping[Queue, int]) -> list[list[Any]]:
+    return [[*queue, offset] for queue, offset in offsets.items()]
+
+
+def _offsets(listed: Iterable[Sequence[Any]]) -> dict[Queue, int]:
+    from headrace.connect.records import Queue
+
+    return {Queue(*one[:3]): one[3] for one in listed}
+
+
+def _asked(header: Mapping[str, Any]) -> Asked:
+    return Asked(
+        paused=frozenset(tuple(one) for one in header.get("paused", ())),
+        seek={tuple(one[:3]): one[3] for one in header["seek"]} if "seek" in header else None,
+        commit=bool(header.get("commit")),
+    )

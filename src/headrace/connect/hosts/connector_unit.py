@@ -1,0 +1,53 @@
+"""A connector in its host."""
+
+from __future__ import annotations
+
+from headrace.connect.hosts.contexts import Committed, HostedConnector
+from headrace.connect.hosts.control import Control
+from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.spec import Told
+from headrace.connect.plugins import Connector
+
+__all__ = ["ConnectorUnit"]
+
+
+class ConnectorUnit(Unit):
+    """Starts a connector, lets it watch what it watches, and stops it."""
+
+    def __init__(self, told: Told, control: Control, life: Life) -> None:
+        self._told = told
+        self._control = control
+        self._life = life
+        self._connector: Connector
+
+    def make(self) -> None:
+        """Import the plugin and make the instance with its context."""
+        told = self._told
+        with self.in_call("import"):
+            kind = connector_class(told.config)
+        config = kind.config.parse(told.config)
+        self._connector = kind()
+        self._connector.context = HostedConnector(
+            told.connector, config, self._control, self._life, Committed(told.positions)
+        )
+
+    def start(self) -> str:
+        """Call ``start``."""
+        self._connector.start(self._connector.context.config)
+        return ""
+
+    def work(self) -> None:
+        """Wait for the end: a connector has its own threads, if it watches something."""
+        self._life.stopping.wait()
+
+    def stop(self) -> None:
+        """Call ``stop``."""
+        self._connector.stop()
+
+    def wake(self) -> None:
+        """Nothing waits but for the end."""
+
+    def healthy(self) -> bool:
+        """Ask the connector's probe."""
+        return self._connector.healthy()

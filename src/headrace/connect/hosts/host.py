@@ -1,0 +1,45 @@
+"""What a host does: it holds one connector or one task, or answers one question."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+
+import msgspec
+
+from headrace.connect.hosts.calls import answer_call
+from headrace.connect.hosts.connector_unit import ConnectorUnit
+from headrace.connect.hosts.control import Control
+from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.sink_unit import SinkUnit
+from headrace.connect.hosts.source_unit import SourceUnit
+from headrace.connect.hosts.spec import Told
+
+__all__ = ["run"]
+
+
+def run(connected: socket.socket) -> None:
+    """Hear over the socket what is to run, and run it."""
+    control = Control(connected)
+    control.tell("born", pid=os.getpid())
+    told = msgspec.convert(control.ask(), Told)
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True
+    )
+    sys.path[:0] = told.folders
+    if told.kind == "call":
+        answer_call(told, control)
+        return
+    life = Life(control, told.who, told.probe)
+    if told.paused:
+        life.paused.set()
+    life.live(_unit(told, control, life))
+
+
+def _unit(told: Told, control: Control, life: Life) -> Unit:
+    if told.kind == "connector":
+        return ConnectorUnit(told, control, life)
+    kind = SourceUnit if told.role == "source" else SinkUnit
+    return kind(told, control, life)

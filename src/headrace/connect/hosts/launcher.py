@@ -1,0 +1,276 @@
+"""The launcher of a real worker: every connector, every task and every question is a process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+from headrace.connect.hosts.keeper import HOST_MARK
+from headrace.connect.hosts.nursing import Nursing
+from headrace.connect.hosts.process_host import ProcessHost
+from headrace.connect.hosts.processes import end_marked, require_linux
+from headrace.connect.hosts.spec import Told
+from headrace.connect.worker.launching import (
+    Cause,
+    HostEvent,
+    HostSpec,
+    Listener,
+    PluginAnswer,
+    PluginCall,
+)
+from headrace.errors import StoreLockedError
+
+__all__ = ["HostSettings", "ProcessLauncher"]
+
+logger = logging.getLogger(__name__)
+
+#: The variable that names the folder of a worker to whoever looks for what it left.
+FOLDER_MARK = "HEADRACE_CONNECT_RUN"
+
+Positions = Sequence[tuple[dict[str, Any], dict[str, Any]]]
+"""Where a source stands: partition and offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """What all hosts of a worker have in common."""
+
+    #: Seconds that a question to a plugin may take.
+    call_timeout: float = 30.0
+    #: Seconds between two health probes; 0: none.
+    probe_interval: float = 10.0
+    #: Most records and bytes that a source task is polled ahead.
+    ahead_records: int = 50_000
+    ahead_bytes: int = 16 << 20
+    #: Folders that plugins are imported from, before all others.
+    folders: tuple[str, ...] = ()
+
+
+class ProcessLauncher:
+    """Starts hosts as processes.
+
+    Parameters
+    ----------
+    folder
+        The worker's own: sockets and logs are there, and no other worker uses it meanwhile.
+    settings
+        What all hosts have in common.
+    positions
+        Gives the committed positions of a source connector when a host of it is started.
+    canceller
+        Ends the query of a task in the data plane.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: HostSettings | None = None,
+        *,
+        positions: Callable[[str], Awaitable[Positions]] | None = None,
+        canceller: Callable[[HostSpec], Awaitable[None]] | None = None,
+    ) -> None:
+        require_linux()
+        self._folder = folder.absolute()
+        self._settings = settings or HostSettings()
+        self._positions = positions
+        self._canceller = canceller
+        self._lock: IO[bytes] | None = None
+        self._nursing = Nursing(
+            self._folder / "nursery.log", {FOLDER_MARK: str(self._folder.resolve())}
+        )
+        #: All hosts of which something is left.
+        self._hosts: set[ProcessHost] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> int:
+        """Take the folder, and end what a worker that died has left; give the number of those.
+
+        Raises
+        ------
+        StoreLockedError
+            Another worker uses the folder.
+        """
+        if self._lock is not None:
+            return 0
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _locked(self._folder)
+        ended, left = await asyncio.to_thread(end_marked, self._mark)
+        if ended:
+            logger.warning("ended %d processes that an earlier worker had left", ended)
+        if left:
+            logger.error("processes that an earlier worker left do not end: %s", left)
+        for name in ("data", "logs"):
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+            (self._folder / name).mkdir(mode=0o700)
+        return ended
+
+    @property
+    def _mark(self) -> str:
+        return f"{FOLDER_MARK}={self._folder.resolve()}"
+
+    async def launch(self, spec: HostSpec, listener: Listener) -> ProcessHost:
+        """Start a host; return when its process is there, before it has run any user code."""
+        await self.open()
+        told = self._told(spec, await self._committed(spec))
+        token = uuid.uuid4().hex
+        log = self._folder / "logs" / f"{_file_name(told)}-{spec.generation}.log"
+        host = await self._born(told, token, log, spec.memory_mb, listener)
+        if self._canceller is not None and spec.kind == "task":
+            cancel = self._canceller
+            host.canceller = lambda: cancel(spec)
+        return host
+
+    async def _committed(self, spec: HostSpec) -> Positions:
+        if self._positions is None or spec.role != "source":
+            return ()
+        return await self._positions(spec.connector)
+
+    def _told(self, spec: HostSpec, positions: Positions) -> Told:
+        name = f"{uuid.uuid4().hex[:16]}.sock"
+        return Told(
+            kind=spec.kind,
+            connector=spec.connector,
+            task=spec.task or 0,
+            generation=spec.generation,
+            role=spec.role,
+            config=dict(spec.config),
+            paused=spec.paused,
+            address=str(self._folder / "data" / name) if spec.kind == "task" else "",
+            positions=list(positions),
+            probe=self._settings.probe_interval,
+            ahead_records=self._settings.ahead_records,
+            ahead_bytes=self._settings.ahead_bytes,
+            folders=list(self._settings.folders),
+        )
+
+    async def _born(
+        self, told: Told, token: str, log: Path, memory_mb: int | None, listener: Listener
+    ) -> ProcessHost:
+        ours, theirs = socket.socketpair()
+        keepers, keeper = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        keepers.setblocking(False)
+        host = ProcessHost(told.who, log, listener)
+        host.sweep = lambda: self._sweep(token)
+        with theirs, keeper, log.open("ab") as output:
+            descriptors = [keeper.fileno(), theirs.fileno(), output.fileno()]
+            memory = None if memory_mb is None else memory_mb * 1_000_000
+            try:
+                born = await self._nursing.birth(token, memory, descriptors)
+            except BaseException:
+                ours.close()
+                keepers.close()
+                raise
+        host.attach(born, keepers)
+        self._hosts.add(host)
+        host.gone.add_done_callback(lambda _: self._hosts.discard(host))
+        await asyncio.get_running_loop().create_connection(lambda: host, sock=ours)
+        host.tell(**_message(told))
+        await host.born
+        return host
+
+    async def _sweep(self, token: str) -> bool:
+        """End what is left of a host whose keeper and whose nursery were killed."""
+        _, left = await asyncio.to_thread(end_marked, f"{HOST_MARK}={token}")
+        return not left
+
+    async def call(self, call: PluginCall) -> PluginAnswer:
+        """Answer a question in a process of its own, within a hard time limit; never raise."""
+        await self.open()
+        told = Told(
+            kind="call",
+            connector=call.config.get("name", ""),
+            config=dict(call.config),
+            folders=list(self._settings.folders),
+            what=call.what,
+            connector_class=call.connector_class,
+            arguments=dict(call.arguments),
+        )
+        token = uuid.uuid4().hex
+        log = self._folder / "logs" / f"call-{token}.log"
+        causes: list[Cause] = []
+        try:
+            host = await self._born(told, token, log, None, _gathering(causes))
+            return await self._answered(host, told, causes)
+        except OSError as error:
+            return PluginAnswer(failure=Cause(f"no process could be started: {error}"))
+        finally:
+            log.unlink(missing_ok=True)
+
+    async def _answered(self, host: ProcessHost, told: Told, causes: list[Cause]) -> PluginAnswer:
+        limit = self._settings.call_timeout
+        done, _ = await asyncio.wait([host.answer], timeout=limit)
+        try:
+            if not done:
+                why = f"{told.who} took more than {limit:g} s to answer {told.what!r}: it was killed"
+                return PluginAnswer(failure=Cause(why), timed_out=True)
+            if host.answer.cancelled():
+                await host.gone
+                return PluginAnswer(failure=causes[0] if causes else Cause(f"{told.who} ended"))
+            message = host.answer.result()
+        finally:
+            host.kill()
+        if failure := message.get("failure"):
+            return PluginAnswer(failure=Cause(failure["summary"], failure["trace"]))
+        return PluginAnswer(value=message.get("value"))
+
+    async def close(self) -> None:
+        """Kill what still runs, prove that it is gone, and end."""
+        for host in list(self._hosts):
+            host.kill()
+        if self._hosts:
+            await asyncio.wait([host.gone for host in self._hosts])
+        await self._nursing.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _message(told: Told) -> dict[str, Any]:
+    import msgspec
+
+    message: dict[str, Any] = msgspec.to_builtins(told)
+    return message
+
+
+def _gathering(causes: list[Cause]) -> Listener:
+    def hear(event: HostEvent) -> None:
+        if cause := getattr(event, "cause", None):
+            causes.append(cause)
+
+    return hear
+
+
+def _file_name(told: Told) -> str:
+    safe = "".join(one if one.isalnum() or one in "-_" else "_" for one in told.connector)[:80]
+    return f"{safe}-{told.task}" if told.kind == "task" else safe
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    lock = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise StoreLockedError(
+            f"another Connect worker uses the folder {folder}",
+            hint="stop it first, or give this one a folder of its own",
+        ) from None
+    return lock
+
+

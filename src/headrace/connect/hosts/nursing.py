@@ -1,0 +1,170 @@
+"""The worker's side of a nursery: start it, and ask it for hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from headrace.connect.hosts.keeper import HOST_MARK, Order
+from headrace.errors import ConnectionFailedError
+
+__all__ = ["Keeper", "Nursing"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a nursery has to end when the worker lets go of it.
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """A keeper that was born."""
+
+    pid: int
+    #: Descriptor of its process: readable when it has ended.
+    handle: int
+    #: What the nursery says after it: whether all that it left is gone as well.
+    farewell: asyncio.Future[bool]
+
+
+class Nursing:
+    """A nursery that runs while it is needed, and is replaced when it dies.
+
+    Parameters
+    ----------
+    log
+        File of the nursery's output.
+    marks
+        Variables by which whoever cleans up recognizes everything that descends from it.
+    """
+
+    def __init__(self, log: Path, marks: Mapping[str, str]) -> None:
+        self._log = log
+        self._marks = marks
+        self._numbers = itertools.count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._births: dict[int, asyncio.Future[tuple[int, int]]] = {}
+        self._farewells: dict[int, asyncio.Future[bool]] = {}
+
+    async def birth(self, token: str, memory: int | None, descriptors: list[int]) -> Keeper:
+        """Have a host and its keeper made, with these sockets and this log.
+
+        Raises
+        ------
+        ConnectionFailedError
+            The nursery died over it.
+        """
+        loop = asyncio.get_running_loop()
+        order = Order(next(self._numbers), token, memory)
+        control = self._running()
+        born = self._births[order.number] = loop.create_future()
+        farewell = self._farewells[order.number] = loop.create_future()
+        try:
+            socket.send_fds(control, [json.dumps(asdict(order)).encode()], descriptors)
+        except OSError as error:
+            self._lost()
+            raise ConnectionFailedError(f"the nursery of plugin processes died: {error}") from error
+        pid, handle = await born
+        return Keeper(pid, handle, farewell)
+
+    def _running(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = self._start()
+            self._socket.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._socket, self._hear)
+        return self._socket
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.connect.hosts.nursery", str(theirs.fileno())],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        return ours
+
+    def _environment(self) -> dict[str, str]:
+        environment = {
+            **os.environ,
+            # A fork copies no thread, so the nursery has none: those of Arrow and of NumPy's
+            # algebra would begin when they are imported.
+            "OPENBLAS_NUM_THREADS": "1",
+            "JE_ARROW_MALLOC_CONF": "background_thread:false",
+            # The others reserve a GiB at once, which a limit of memory would have to allow.
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            **self._marks,
+        }
+        return {**environment, HOST_MARK: "-" * 32}
+
+    def _hear(self) -> None:
+        """Take a message of the nursery, or notice that there is none any more."""
+        assert self._socket is not None
+        try:
+            text, handles, _, _ = socket.recv_fds(self._socket, 4096, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            text, handles = b"", []
+        if not text:
+            self._lost()
+            return
+        message = json.loads(text)
+        number = message["number"]
+        if handles:
+            self._births.pop(number).set_result((message["keeper"], handles[0]))
+        elif farewell := self._farewells.pop(number, None):
+            farewell.set_result(message["clean"])
+
+    def _lost(self) -> None:
+        """Forget a nursery that died; its keepers go on by themselves."""
+        if self._socket is None:
+            return
+        logger.error("the nursery of plugin processes died; a new one is started when needed")
+        self._forget()
+        error = ConnectionFailedError("the nursery of plugin processes died")
+        for born in self._births.values():
+            born.set_exception(error)
+        for farewell in self._farewells.values():
+            farewell.set_result(False)
+        self._births.clear()
+        self._farewells.clear()
+
+    def _forget(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(RuntimeError):
+                asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0)
+
+    async def close(self) -> None:
+        """Let go of the nursery, and wait until it has ended."""
+        process = self._process
+        self._forget()
+        if process is None:
+            return
+        try:
+            await asyncio.to_thread(process.wait, _PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        self._process = None

@@ -1,0 +1,266 @@
+"""The worker's side of one host: what it hears of it, and the proof that it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from headrace.connect.hosts.causes import end_of_log
+from headrace.connect.hosts.nursing import Keeper
+from headrace.connect.worker.launching import (
+    Cause,
+    Exited,
+    Failed,
+    Healthy,
+    HostEvent,
+    ReconfigureAsked,
+    Started,
+    StopFailed,
+    Stopped,
+    TopicUsed,
+    Unhealthy,
+)
+
+__all__ = ["ProcessHost"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a keeper has to end a host before it is killed itself.
+_KEEPERS_PATIENCE = 1.0
+
+Canceller = Callable[[], Awaitable[None]]
+"""Ends a task's query in the data plane."""
+
+
+class ProcessHost(asyncio.Protocol):
+    """A host that runs in processes of its own.
+
+    Parameters
+    ----------
+    who
+        Names the unit in causes.
+    log
+        What the host writes goes there.
+    listener
+        Hears of its events; None: a call, whose answer is what counts.
+    """
+
+    def __init__(self, who: str, log: Path, listener: Callable[[HostEvent], None]) -> None:
+        self._who = who
+        self._log = log
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._rest = bytearray()
+        self._channel: asyncio.Transport | None = None
+        self._keeper: Keeper
+        self._keepers_socket: socket.socket
+        self._last: dict[str, Any] = {}
+        self._kill_asked = False
+        self._told_end = False
+        #: The process's number, once it is born.
+        self.born: asyncio.Future[int] = self._loop.create_future()
+        #: What a call came to.
+        self.answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        #: Done when nothing is left of the host.
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self._deaf: asyncio.Future[None] = self._loop.create_future()
+        #: Ends the task's query in the data plane, where there is one.
+        self.canceller: Canceller | None = None
+        #: Waits for the end of everything, when the nursery cannot tell.
+        self.sweep: Callable[[], Awaitable[bool]] | None = None
+
+    def attach(self, keeper: Keeper, keepers_socket: socket.socket) -> None:
+        """Take over a keeper that was born."""
+        self._keeper = keeper
+        self._keepers_socket = keepers_socket
+        self._watch = self._loop.create_task(self._await_end(), name=f"end of {self._who}")
+
+    @property
+    def pid(self) -> int:
+        """Id of the host's process."""
+        return self.born.result()
+
+    @property
+    def keeper(self) -> int:
+        """Id of the process that keeps it."""
+        return self._keeper.pid
+
+    # What the worker asks for.
+
+    def tell(self, **message: Any) -> None:
+        """Send the host a message; one that is gone hears nothing."""
+        if self._channel is not None and not self._channel.is_closing():
+            self._channel.write(orjson.dumps(message) + b"\n")
+
+    def ask_stop(self) -> None:
+        """Have the host call ``stop()`` once the last ``poll`` or ``put`` is over, and exit."""
+        self._told_end = True
+        self.tell(do="stop")
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop polling, or go on; all resources stay."""
+        self.tell(do="pause" if paused else "resume")
+
+    async def cancel(self) -> None:
+        """End the task's query in the data plane; a host without one returns at once."""
+        if self.canceller is not None:
+            await self.canceller()
+
+    def kill(self) -> None:
+        """End the process and all that it forked, by SIGKILL."""
+        if self.gone.done() or self._kill_asked:
+            return
+        self._kill_asked = True
+        try:
+            self._keepers_socket.send(b"kill")
+        except OSError:
+            # It ends already, or it was killed itself; the nursery sees to what it left.
+            return
+        self._loop.call_later(_KEEPERS_PATIENCE, self._kill_keeper)
+
+    def _kill_keeper(self) -> None:
+        """Go without a keeper that does not act: the kernel ends the host, the nursery the rest."""
+        if not self.gone.done() and not self._last:
+            signal.pidfd_send_signal(self._keeper.handle, signal.SIGKILL)
+
+    def alive(self) -> bool:
+        """Whether anything is left of it: false only when it is proven gone."""
+        return not self.gone.done()
+
+    # What the host says.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The channel stands."""
+        assert isinstance(transport, asyncio.Transport)
+        self._channel = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Take messages, whole lines at a time."""
+        self._rest += data
+        while (end := self._rest.find(b"\n")) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            self._hear(orjson.loads(line))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is left at the other end."""
+        del exc
+        if not self._deaf.done():
+            self._deaf.set_result(None)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        match message["say"]:
+            case "born":
+                self.born.set_result(message["pid"])
+            case "started":
+                self._emit(Started(message["address"]))
+            case "failed":
+                self._told_end = True
+                self._emit(Failed(_cause(message)))
+            case "stopped":
+                self._emit(Stopped())
+            case "stop_failed":
+                self._emit(StopFailed(_cause(message)))
+            case "reconfigure":
+                self._emit(ReconfigureAsked())
+            case "unhealthy":
+                self._emit(Unhealthy(message["reason"]))
+            case "healthy":
+                self._emit(Healthy())
+            case "topic":
+                self._emit(TopicUsed(message["topic"]))
+            case "answer":
+                self._told_end = True
+                if not self.answer.done():
+                    self.answer.set_result(message)
+            case other:
+                logger.error("%s said %r, which means nothing here", self._who, other)
+
+    def _emit(self, event: HostEvent) -> None:
+        self._listener(event)
+
+    # Its end.
+
+    async def _await_end(self) -> None:
+        """Wait until the keeper is gone, by its descriptor, and then for what it left."""
+        await self._keeper_gone()
+        self._hear_keeper()
+        proven = bool(self._last) or await self._keeper.farewell
+        while not proven:
+            proven = self.sweep is not None and await self.sweep()
+            if not proven:
+                logger.error("%s cannot be ended: the system does not let go of it", self._who)
+                await asyncio.sleep(1.0)
+        # What the host said last comes before its end.
+        await self._deaf
+        self._end()
+
+    async def _keeper_gone(self) -> None:
+        ended = self._loop.create_future()
+        handle = self._keeper.handle
+        self._loop.add_reader(handle, lambda: ended.done() or ended.set_result(None))
+        try:
+            await ended
+        finally:
+            self._loop.remove_reader(handle)
+
+    def _hear_keeper(self) -> None:
+        while True:
+            try:
+                text = self._keepers_socket.recv(4096)
+            except OSError:
+                return
+            if not text:
+                return
+            message = json.loads(text)
+            if "ended" in message:
+                self._last = message
+
+    def _end(self) -> None:
+        self._keepers_socket.close()
+        os.close(self._keeper.handle)
+        if self._channel is not None:
+            self._channel.close()
+        if not self.born.done():
+            self.born.set_result(0)
+        status = self._last.get("ended")
+        if not self._told_end and not self._kill_asked:
+            self._emit(Failed(self._unasked_end(status)))
+        if not self.answer.done():
+            self.answer.cancel()
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        self.gone.set_result(None)
+        if code is None or code < 0:
+            self._emit(Exited(signal=-code if code else signal.SIGKILL))
+        else:
+            self._emit(Exited(status=code))
+
+    def _unasked_end(self, status: int | None) -> Cause:
+        return Cause(f"{self._who} {self._how(status)}", end_of_log(self._log))
+
+    def _how(self, status: int | None) -> str:
+        if self._last.get("why") == "memory":
+            used = self._last["used"] / 1e6
+            return (
+                f"took {used:,.0f} MB of memory, more than it may: it was killed with all that it"
+                " had started"
+            )
+        if status is None:
+            return "was killed together with its keeper"
+        code = os.waitstatus_to_exitcode(status)
+        if code >= 0:
+            return f"ended by itself with status {code}, without stop()"
+        return f"was killed by {signal.Signals(-code).name}, not by its worker"
+
+
+def _cause(message: dict[str, Any]) -> Cause:
+    return Cause(message["summary"], message["trace"])

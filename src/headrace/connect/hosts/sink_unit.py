@@ -1,0 +1,179 @@
+"""A sink task in its host: what the engine asks is done by one thread, in its order."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.connect.hosts.chain import PlainSinkChain, SinkChain
+from headrace.connect.hosts.contexts import HostedSinkTask
+from headrace.connect.hosts.control import Control
+from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.places import Places
+from headrace.connect.hosts.serving import Answer, Refused, Serving
+from headrace.connect.hosts.spec import Told
+from headrace.connect.plugins import SinkTask
+from headrace.connect.records import Queue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SinkUnit"]
+
+_Request = tuple[dict[str, Any], "pa.RecordBatch | None", "Future[Answer]"]
+
+
+class SinkUnit(Unit):
+    """Calls the task for the engine's requests."""
+
+    def __init__(self, told: Told, control: Control, life: Life) -> None:
+        self._told = told
+        self._control = control
+        self._life = life
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._places = Places()
+        self._chain: SinkChain = PlainSinkChain()
+        self._task: SinkTask
+        self._context: HostedSinkTask
+        self._serving: Serving
+        #: The last flush that was done, and its answer: it is not done twice.
+        self._flushed: tuple[object, Answer] | None = None
+
+    def make(self) -> None:
+        """Import the plugin and make the task with its context."""
+        told = self._told
+        with self.in_call("import"):
+            connector = connector_class(told.config)
+        config = connector.config.parse(told.config)
+        task: Any = connector.task()  # type: ignore[attr-defined]
+        self._task = task
+        self._context = HostedSinkTask(told.connector, config, self._control, self._life)
+        self._context.task = told.task
+        self._task.context = self._context
+        self._serving = Serving(Path(told.address), self._answer)
+
+    def start(self) -> str:
+        """Call ``start``."""
+        self._task.start(self._context.config)
+        return self._serving.address
+
+    def work(self) -> None:
+        """Do what the engine asks for, one request at a time."""
+        while not self._life.stopping.is_set():
+            request = self._requests.get()
+            if request is None:
+                continue
+            header, records, done = request
+            try:
+                answer = self._do(header, records)
+            except Refused as refusal:
+                done.set_exception(refusal)
+            except BaseException as error:
+                done.set_exception(Refused(f"{self._told.who} failed: {error}"))
+                raise
+            else:
+                done.set_result(answer)
+
+    def _answer(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
+        """Hand a request over to the task's thread and wait for what comes of it."""
+        if self._life.stopping.is_set():
+            raise Refused(f"{self._told.who} is stopping")
+        done: Future[Answer] = Future()
+        self._requests.put((header, records, done))
+        return done.result()
+
+    def _do(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
+        doing: dict[str, Callable[[dict[str, Any], Any], Answer]] = {
+            "open": self._open,
+            "put": self._put,
+            "flush": self._flush,
+            "close": self._close,
+        }
+        op = header["op"]
+        if op not in doing:
+            raise Refused(f"a sink task does not know the request {op!r}")
+        return doing[op](header, records)
+
+    def _open(self, header: dict[str, Any], _records: object) -> Answer:
+        wanted = frozenset(Queue(*one) for one in header["queues"])
+        self._close_queues(self._context.open)
+        self._context.open = wanted
+        with self.in_call("open()"):
+            self._task.open(wanted)
+        with self.in_call("offsets()"):
+            kept = self._task.offsets()
+        self._flushed = None
+        self._places.begin(_offsets(header.get("positions", ())), kept)
+        return self._answered({"offsets": None if kept is None else _listed(kept)})
+
+    def _put(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
+        new = None if records is None else self._places.only_new(records)
+        if new is not None and new.num_rows:
+            with self.in_call("put()"):
+                self._chain.deliver(new, self._task)
+            self._places.delivered(new)
+        self._places.reached(_ends(header.get("ranges", ())))
+        return self._answered({})
+
+    def _flush(self, header: dict[str, Any], _records: object) -> Answer:
+        offsets = _offsets(header["offsets"])
+        asked = (header["batch"], tuple(sorted(offsets.items())))
+        if self._flushed is None or self._flushed[0] != asked:
+            with self.in_call("flush()"):
+                self._task.flush(offsets)
+            self._flushed = asked, self._answered({"offsets": _listed(offsets)})
+        return self._flushed[1]
+
+    def _close(self, _header: object, _records: object) -> Answer:
+        self._close_queues(self._context.open)
+        return self._answered({})
+
+    def _close_queues(self, queues: frozenset[Queue]) -> None:
+        if queues:
+            self._context.open = frozenset()
+            with self.in_call("close()"):
+                self._task.close(queues)
+
+    def _answered(self, answer: dict[str, Any]) -> Answer:
+        asked, seeks = self._context.asked()
+        self._places.seek(seeks)
+        return {**answer, **asked}, None
+
+    def stop(self) -> None:
+        """Close the queues that are open, then call ``stop``."""
+        self._refuse_the_rest()
+        try:
+            if not self._life.failed:
+                self._close_queues(self._context.open)
+        finally:
+            with self.in_call("stop()"):
+                self._task.stop()
+
+    def _refuse_the_rest(self) -> None:
+        while not self._requests.empty():
+            if request := self._requests.get():
+                request[2].set_exception(Refused(f"{self._told.who} is stopping"))
+
+    def wake(self) -> None:
+        """Let the task's thread look up."""
+        self._requests.put(None)
+
+    def healthy(self) -> bool:
+        """Ask the task's probe."""
+        return self._task.healthy()
+
+
+def _offsets(listed: Iterable[tuple[str, str, int, int]]) -> dict[Queue, int]:
+    return {Queue(topic, broker, number): offset for topic, broker, number, offset in listed}
+
+
+def _ends(listed: Iterable[tuple[str, str, int, int, int]]) -> dict[Queue, int]:
+    return {Queue(topic, broker, number): end for topic, broker, number, _, end in listed}
+
+
+def _listed(offsets: Any) -> list[list[Any]]:
+    return [[*where, offset] for where, offset in offsets.items()]

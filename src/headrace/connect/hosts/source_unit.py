@@ -1,0 +1,147 @@
+"""A source task in its host: polled ahead of the engine, by one thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.connect.hosts.ahead import Ahead
+from headrace.connect.hosts.chain import PlainSourceChain, SourceChain
+from headrace.connect.hosts.contexts import Committed, HostedSourceTask
+from headrace.connect.hosts.control import Control
+from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.serving import Answer, Refused, Serving
+from headrace.connect.hosts.spec import Told
+from headrace.connect.plugins import SourceTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SourceUnit"]
+
+#: Seconds between two polls that give nothing and do not wait themselves: the first, the longest.
+_IDLE_FIRST, _IDLE_MOST = 0.005, 0.2
+#: Seconds that a wait takes where an event would end it; they only bound what is lost by a bug.
+_LOOK = 1.0
+
+
+class SourceUnit(Unit):
+    """Polls the task ahead of the engine, as far as there is room."""
+
+    def __init__(self, told: Told, control: Control, life: Life) -> None:
+        self._told = told
+        self._control = control
+        self._life = life
+        self._ahead = Ahead(told.ahead_records, told.ahead_bytes)
+        self._committed = Committed(told.positions)
+        self._commit_due = threading.Event()
+        self._task: SourceTask
+        self._chain: SourceChain = PlainSourceChain()
+        self._serving: Serving
+
+    def make(self) -> None:
+        """Import the plugin and make the task with its context."""
+        told = self._told
+        with self.in_call("import"):
+            connector = connector_class(told.config)
+        config = connector.config.parse(told.config)
+        task: Any = connector.task()  # type: ignore[attr-defined]
+        self._task = task
+        context = HostedSourceTask(
+            told.connector, config, self._control, self._life, self._committed
+        )
+        context.task = told.task
+        self._task.context = context
+        self._serving = Serving(Path(told.address), self._answer)
+
+    def start(self) -> str:
+        """Call ``start``."""
+        self._task.start(self._task.context.config)
+        return self._serving.address
+
+    def work(self) -> None:
+        """Poll while there is room, and pass commits on."""
+        idle = _IDLE_FIRST
+        while not self._life.stopping.is_set():
+            self._pass_commit_on()
+            if self._life.paused.is_set() or not self._ahead.has_room():
+                self._ahead.await_change(_LOOK, self._must_wait)
+                continue
+            if self._poll():
+                idle = _IDLE_FIRST
+            else:
+                self._life.stopping.wait(idle)
+                idle = min(2 * idle, _IDLE_MOST)
+
+    def _must_wait(self) -> bool:
+        life = self._life
+        return not (life.stopping.is_set() or self._commit_due.is_set()) and (
+            life.paused.is_set() or not self._ahead.has_room()
+        )
+
+    def _poll(self) -> bool:
+        """Poll once; tell whether the next poll may come at once."""
+        before = time.monotonic()
+        with self.in_call("poll()"):
+            polled = self._task.poll()
+        if not polled:
+            # A poll that waited for records has done the waiting.
+            return time.monotonic() - before > _IDLE_FIRST
+        with self.in_call("converters and transforms"):
+            self._ahead.add(self._chain.encode(polled))
+        return True
+
+    def _pass_commit_on(self) -> None:
+        if self._commit_due.is_set():
+            self._commit_due.clear()
+            with self.in_call("commit()"):
+                self._task.commit()
+
+    def stop(self) -> None:
+        """Call ``stop``, after a last ``commit`` where one is due."""
+        self._ahead.close()
+        try:
+            if not self._life.failed:
+                self._pass_commit_on()
+        finally:
+            with self.in_call("stop()"):
+                self._task.stop()
+
+    def wake(self) -> None:
+        """Let the thread that polls look up."""
+        self._ahead.wake()
+
+    def healthy(self) -> bool:
+        """Ask the task's probe."""
+        return self._task.healthy()
+
+    def _answer(self, header: dict[str, Any], _records: pa.RecordBatch | None) -> Answer:
+        """Answer a request of the engine; no plugin code runs here."""
+        match header["op"]:
+            case "poll":
+                return self._give(header)
+            case "committed":
+                self._committed.update(self._ahead.commit(header["batch"]))
+                self._commit_due.set()
+                self._ahead.wake()
+            case "rewind":
+                self._ahead.rewind()
+            case "ready":
+                wait = header.get("wait_ms", 0) / 1000
+                return {"ready": self._ahead.await_any(wait), **self._standing()}, None
+            case other:
+                raise Refused(f"a source task does not know the request {other!r}")
+        return {}, None
+
+    def _give(self, header: dict[str, Any]) -> Answer:
+        self._ahead.await_any(header.get("wait_ms", 0) / 1000)
+        given = self._ahead.give(header["batch"], header["max_records"], header["max_bytes"])
+        rows = given.rows()
+        answer = {"count": rows.num_rows, "positions": given.positions(), **self._standing()}
+        return answer, rows
+
+    def _standing(self) -> dict[str, Any]:
+        return {"more": self._ahead.records, "more_bytes": self._ahead.bytes}
