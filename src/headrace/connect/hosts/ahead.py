@@ -29,6 +29,12 @@ class Polled:
     positions: Sequence[tuple[Position, Position]]
 
     @property
+    def count(self) -> int:
+        """Number of rows."""
+        count: int = self.rows.num_rows
+        return count
+
+    @property
     def size(self) -> int:
         """Bytes of the rows."""
         size: int = self.rows.nbytes
@@ -36,7 +42,7 @@ class Polled:
 
     def cut(self, most: int) -> tuple[Polled | None, Polled | None]:
         """Split where at most so many rows stand before; None: nothing on that side."""
-        if most >= self.rows.num_rows:
+        if most >= self.count:
             return self, None
         at = bisect_right(self.ends, most)
         if not at:
@@ -116,7 +122,7 @@ class Ahead:
 
     def _put(self, polled: Polled, *, at_end: bool) -> None:
         (self._waiting.append if at_end else self._waiting.appendleft)(polled)
-        self.records += polled.rows.num_rows
+        self.records += polled.count
         self.bytes += polled.size
 
     def has_room(self) -> bool:
@@ -168,7 +174,7 @@ class Ahead:
             if fitting is None:
                 break
             given.parts.append(fitting)
-            records -= fitting.rows.num_rows
+            records -= fitting.count
             size -= fitting.size
             if rest is not None:
                 break
@@ -176,7 +182,7 @@ class Ahead:
 
     def _pop(self) -> Polled:
         polled = self._waiting.popleft()
-        self.records -= polled.rows.num_rows
+        self.records -= polled.count
         self.bytes -= polled.size
         return polled
 
@@ -199,5 +205,5 @@ class Ahead:
 
 def _rows_in(polled: Polled, size: int) -> int:
     if polled.size <= size:
-        return polled.rows.num_rows
-    return max(1, size * polled.rows.num_rows // polled.size)
+        return polled.count
+    return max(1, size * polled.count // polled.size)

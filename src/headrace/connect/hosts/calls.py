@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.contexts import Committed, HostedConnector
-from headrace.connect.hosts.control import Control
 from headrace.connect.hosts.life import Life
 from headrace.connect.hosts.loading import connector_class
-from headrace.connect.hosts.spec import Told
 from headrace.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.spec import Told
 
 __all__ = ["answer_call"]
 
@@ -54,7 +56,7 @@ def _texts(config: Any) -> dict[str, str]:
     return dict(config)
 
 
-def _alter_offsets(told: Told, control: Control) -> bool:
+def _alter_offsets(told: Told, _control: Control) -> bool:
     kind: Any = connector_class(_config(told))
     config = kind.config.parse(_config(told))
     offsets = [(one["partition"], one.get("offset")) for one in told.arguments["offsets"]]

@@ -13,7 +13,7 @@ _LONGEST = 500
 
 
 def first_line(text: str) -> str:
-    """Give the first line of a text, cut where it is very long.
+    r"""Give the first line of a text, cut where it is very long.
 
     >>> first_line("no\\nyes")
     'no'

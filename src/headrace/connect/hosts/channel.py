@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.connect.hosts.frames import receive, send
 from headrace.connect.hosts.sockets import connect
@@ -69,6 +69,12 @@ class TaskChannel:
 
     def __reduce__(self) -> tuple[object, ...]:
         return TaskChannel, (self.address, self.timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # A source task.
 

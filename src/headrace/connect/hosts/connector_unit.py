@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.connect.hosts.contexts import Committed, HostedConnector
-from headrace.connect.hosts.control import Control
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_class
-from headrace.connect.hosts.spec import Told
-from headrace.connect.plugins import Connector
+
+if TYPE_CHECKING:
+    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.spec import Told
+    from headrace.connect.plugins import Connector
 
 __all__ = ["ConnectorUnit"]
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from headrace.connect.config import Config
-from headrace.connect.hosts.control import Control
-from headrace.connect.hosts.life import Life
 from headrace.connect.plugins import (
     ConnectorContext,
     OffsetReader,
@@ -16,6 +14,11 @@ from headrace.connect.plugins import (
     SourceTaskContext,
 )
 from headrace.connect.records import Position, Queue, SinkRecord, position_key
+
+if TYPE_CHECKING:
+    from headrace.connect.config import Config
+    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.life import Life
 
 __all__ = ["Committed", "HostedConnector", "HostedSinkTask", "HostedSourceTask"]
 

@@ -22,7 +22,7 @@ __all__ = ["Control"]
 
 
 class Control:
-    """A host's end.
+    r"""A host's end.
 
     Parameters
     ----------

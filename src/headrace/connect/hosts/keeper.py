@@ -100,6 +100,8 @@ def _be_host(
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _redirect(log)
+        # What C code breaks is shown, too, and whoever is killed says first where its threads are.
+        faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         overwrite_mark(HOST_MARK, order.token)
         _limit(order.memory)

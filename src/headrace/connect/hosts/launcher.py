@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import logging
-import os
 import shutil
 import socket
 import uuid
@@ -30,7 +28,7 @@ from headrace.connect.worker.launching import (
 )
 from headrace.errors import StoreLockedError
 
-__all__ = ["HostSettings", "ProcessLauncher"]
+__all__ = ["FOLDER_MARK", "HostSettings", "LauncherStatistics", "ProcessLauncher"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +52,14 @@ class HostSettings:
     ahead_bytes: int = 16 << 20
     #: Folders that plugins are imported from, before all others.
     folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherStatistics:
+    """What a launcher has going on."""
+
+    #: Hosts, those of questions included, of which something is left.
+    hosts: int
 
 
 class ProcessLauncher:
@@ -130,7 +136,7 @@ class ProcessLauncher:
         told = self._told(spec, await self._committed(spec))
         token = uuid.uuid4().hex
         log = self._folder / "logs" / f"{_file_name(told)}-{spec.generation}.log"
-        host = await self._born(told, token, log, spec.memory_mb, listener)
+        host = await self._born(told, token, log, listener, spec.memory_mb)
         if self._canceller is not None and spec.kind == "task":
             cancel = self._canceller
             host.canceller = lambda: cancel(spec)
@@ -160,11 +166,11 @@ class ProcessLauncher:
         )
 
     async def _born(
-        self, told: Told, token: str, log: Path, memory_mb: int | None, listener: Listener
+        self, told: Told, token: str, log: Path, listener: Listener, memory_mb: int | None = None
     ) -> ProcessHost:
         ours, theirs = socket.socketpair()
         keepers, keeper = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        keepers.setblocking(False)
+        keepers.settimeout(0)
         host = ProcessHost(told.who, log, listener)
         host.sweep = lambda: self._sweep(token)
         with theirs, keeper, log.open("ab") as output:
@@ -205,7 +211,7 @@ class ProcessLauncher:
         log = self._folder / "logs" / f"call-{token}.log"
         causes: list[Cause] = []
         try:
-            host = await self._born(told, token, log, None, _gathering(causes))
+            host = await self._born(told, token, log, _gathering(causes))
             return await self._answered(host, told, causes)
         except OSError as error:
             return PluginAnswer(failure=Cause(f"no process could be started: {error}"))
@@ -217,7 +223,9 @@ class ProcessLauncher:
         done, _ = await asyncio.wait([host.answer], timeout=limit)
         try:
             if not done:
-                why = f"{told.who} took more than {limit:g} s to answer {told.what!r}: it was killed"
+                why = (
+                    f"{told.who} took more than {limit:g} s to answer {told.what!r}: it was killed"
+                )
                 return PluginAnswer(failure=Cause(why), timed_out=True)
             if host.answer.cancelled():
                 await host.gone
@@ -228,6 +236,10 @@ class ProcessLauncher:
         if failure := message.get("failure"):
             return PluginAnswer(failure=Cause(failure["summary"], failure["trace"]))
         return PluginAnswer(value=message.get("value"))
+
+    def statistics(self) -> LauncherStatistics:
+        """Tell what is going on."""
+        return LauncherStatistics(hosts=len(self._hosts))
 
     async def close(self) -> None:
         """Kill what still runs, prove that it is gone, and end."""
@@ -272,5 +284,3 @@ def _locked(folder: Path) -> IO[bytes]:
             hint="stop it first, or give this one a folder of its own",
         ) from None
     return lock
-
-

@@ -9,10 +9,13 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from headrace.connect.hosts.causes import cause_of
-from headrace.connect.hosts.control import Control
 from headrace.user_lines import line_of_stack
+
+if TYPE_CHECKING:
+    from headrace.connect.hosts.control import Control
 
 __all__ = ["Life", "Unit"]
 

@@ -81,7 +81,7 @@ class Nursing:
     def _running(self) -> socket.socket:
         if self._socket is None:
             self._socket = self._start()
-            self._socket.setblocking(False)
+            self._socket.settimeout(0)
             asyncio.get_running_loop().add_reader(self._socket, self._hear)
         return self._socket
 

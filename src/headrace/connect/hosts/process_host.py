@@ -10,12 +10,11 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from headrace.connect.hosts.causes import end_of_log
-from headrace.connect.hosts.nursing import Keeper
 from headrace.connect.worker.launching import (
     Cause,
     Exited,
@@ -29,6 +28,9 @@ from headrace.connect.worker.launching import (
     TopicUsed,
     Unhealthy,
 )
+
+if TYPE_CHECKING:
+    from headrace.connect.hosts.nursing import Keeper
 
 __all__ = ["ProcessHost"]
 
@@ -207,7 +209,7 @@ class ProcessHost(asyncio.Protocol):
     async def _keeper_gone(self) -> None:
         ended = self._loop.create_future()
         handle = self._keeper.handle
-        self._loop.add_reader(handle, lambda: ended.done() or ended.set_result(None))
+        self._loop.add_reader(handle, _set, ended)
         try:
             await ended
         finally:
@@ -260,6 +262,11 @@ class ProcessHost(asyncio.Protocol):
         if code >= 0:
             return f"ended by itself with status {code}, without stop()"
         return f"was killed by {signal.Signals(-code).name}, not by its worker"
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _cause(message: dict[str, Any]) -> Cause:

@@ -92,9 +92,9 @@ def children(pid: int) -> list[int]:
     """Find the children of a process, of all its threads."""
     found: list[int] = []
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        for thread in os.scandir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                text = Path(f"/proc/{pid}/task/{thread}/children").read_bytes()
+                text = Path(thread.path, "children").read_bytes()
                 found += map(int, text.split())
     return found
 
@@ -155,9 +155,10 @@ def reap(statuses: dict[int, int]) -> bool:
 def marked(mark: str) -> Iterator[int]:
     """Find all processes, but this one, that began with ``mark`` among their variables."""
     wanted = mark.encode()
-    for entry in os.listdir(_PROC):
-        if entry.isdecimal() and int(entry) != os.getpid() and wanted in _variables(int(entry)):
-            yield int(entry)
+    for entry in _PROC.glob("[0-9]*"):
+        pid = int(entry.name)
+        if pid != os.getpid() and wanted in _variables(pid):
+            yield pid
 
 
 def _variables(pid: int) -> list[bytes]:

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.connect.hosts.chain import PlainSinkChain, SinkChain
 from headrace.connect.hosts.contexts import HostedSinkTask
-from headrace.connect.hosts.control import Control
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_class
 from headrace.connect.hosts.places import Places
 from headrace.connect.hosts.serving import Answer, Refused, Serving
-from headrace.connect.hosts.spec import Told
-from headrace.connect.plugins import SinkTask
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.spec import Told
+    from headrace.connect.plugins import SinkTask
 
 __all__ = ["SinkUnit"]
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from headrace.connect.hosts.ahead import Ahead
 from headrace.connect.hosts.chain import PlainSourceChain, SourceChain
 from headrace.connect.hosts.contexts import Committed, HostedSourceTask
-from headrace.connect.hosts.control import Control
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_class
 from headrace.connect.hosts.serving import Answer, Refused, Serving
-from headrace.connect.hosts.spec import Told
-from headrace.connect.plugins import SourceTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.spec import Told
+    from headrace.connect.plugins import SourceTask
 
 __all__ = ["SourceUnit"]
 

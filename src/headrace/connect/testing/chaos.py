@@ -288,6 +288,7 @@ class ChaosSinkTask(SinkTask):
 
     def open(self, queues: Collection[Queue]) -> None:
         """Hear of the queues."""
+        del queues
         self._chaos("open")
 
     def put(self, records: Sequence[SinkRecord]) -> None:
@@ -299,10 +300,12 @@ class ChaosSinkTask(SinkTask):
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
         """Hear of a flush."""
+        del offsets
         self._chaos("flush")
 
     def close(self, queues: Collection[Queue]) -> None:
         """Hear that queues are taken away."""
+        del queues
         self._chaos("close")
 
     def stop(self) -> None:

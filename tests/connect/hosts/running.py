@@ -1,0 +1,121 @@
+"""What tests of real hosts share: a loop, a listener, ways to look at processes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from headrace.connect.hosts import HostSettings, ProcessLauncher
+from headrace.connect.hosts.process_host import ProcessHost
+from headrace.connect.worker import Exited, HostEvent, HostSpec, Role
+
+P = ParamSpec("P")
+E = TypeVar("E")
+
+SOURCE = "headrace.connect.testing.chaos:ChaosSource"
+SINK = "headrace.connect.testing.chaos:ChaosSink"
+PATIENCE = 20.0
+
+
+def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run a test's coroutine."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def whole() -> None:
+            await test(*args, **kwargs)
+
+        asyncio.run(whole())
+
+    # pytest would take it for a coroutine function.
+    return run
+
+
+class Heard:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[HostEvent] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, event: HostEvent) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    async def first(self, kind: type[E]) -> E:
+        """Wait for the first event of a kind."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                for event in self.events:
+                    if isinstance(event, kind):
+                        return event
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def end(self) -> Exited:
+        return await self.first(Exited)
+
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for event in self.events]
+
+
+def launcher_in(folder: Path, **settings: Any) -> ProcessLauncher:
+    return ProcessLauncher(folder / "run", HostSettings(**settings))
+
+
+async def launched(
+    launcher: ProcessLauncher,
+    *,
+    role: Role = "source",
+    task: int | None = 0,
+    name: str = "chaos",
+    memory_mb: int | None = None,
+    paused: bool = False,
+    **config: str,
+) -> tuple[ProcessHost, Heard]:
+    """Launch a chaos connector (task=None) or a task of it; ``_`` in keys stands for a dot."""
+    heard = Heard()
+    texts = {key.replace("_", "."): value for key, value in config.items()}
+    texts = {"connector.class": SOURCE if role == "source" else SINK, **texts}
+    spec = HostSpec(
+        kind="connector" if task is None else "task",
+        connector=name,
+        task=task,
+        generation=1,
+        config=texts,
+        memory_mb=memory_mb,
+        role=role,
+        paused=paused,
+    )
+    return await launcher.launch(spec, heard), heard
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    # A zombie of somebody who does not wait for it has ended all the same.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+async def await_that(condition: Callable[[], bool], patience: float = PATIENCE) -> float:
+    """Wait until something holds; give the seconds that it took."""
+    before = time.monotonic()
+    while not condition():
+        assert time.monotonic() - before < patience, "it never came true"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - before
+
+
+def descendants_marked(folder: Path) -> list[int]:
+    """All processes that began in the name of a worker's folder."""
+    from headrace.connect.hosts.launcher import FOLDER_MARK
+    from headrace.connect.hosts.processes import marked
+
+    return list(marked(f"{FOLDER_MARK}={(folder / 'run').resolve()}"))

@@ -1,0 +1,368 @@
+"""Hosts as processes: they start, stop, fail and are ended, and nobody else is harmed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace.connect.hosts import TaskChannel
+from headrace.connect.worker import (
+    Failed,
+    PluginCall,
+    ReconfigureAsked,
+    Started,
+    StopFailed,
+    Stopped,
+    Unhealthy,
+)
+from tests.connect.hosts.running import (
+    SOURCE,
+    await_that,
+    is_gone,
+    launched,
+    launcher_in,
+    on_loop,
+)
+
+units = pytest.mark.parametrize("task", [None, 0], ids=["connector", "task"])
+
+
+def key_of(task: int | None, callback: str) -> str:
+    return f"chaos_{'connector' if task is None else 'task'}_{callback}"
+
+
+@pytest.mark.requirement(33)
+@pytest.mark.defect(1)
+@units
+@on_loop
+async def test_start_and_stop_are_called_once_in_the_hosts_own_main_thread(
+    tmp_path: Path, task: int | None
+) -> None:
+    trace = tmp_path / "trace"
+    trace.touch()
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, task=task, trace=str(trace))
+        await heard.first(Started)
+        if task is not None:
+            await await_that(lambda: "poll" in trace.read_text())
+        host.ask_stop()
+        await heard.end()
+    calls = [line.split() for line in trace.read_text().splitlines()]
+    assert [call[0] for call in calls].count("start") == 1
+    assert [call[0] for call in calls].count("stop") == 1
+    assert calls[-1][0] == "stop"
+    # The main thread's number is the process's.
+    assert {(call[1], call[2]) for call in calls} == {(str(host.pid), str(host.pid))}
+    assert host.pid != os.getpid()
+    assert heard.kinds() == ["Started", "Stopped", "Exited"]
+    assert (await heard.end()).status == 0
+
+
+@pytest.mark.requirement(25)
+@pytest.mark.requirement(44)
+@pytest.mark.parametrize("how", ["hang", "hang-hard", "busy"])
+@on_loop
+async def test_start_that_never_returns_blocks_nobody_and_is_ended(
+    tmp_path: Path, how: str
+) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        stuck, heard = await launched(launcher, name="stuck", chaos_task_start=how)
+        _, other = await launched(launcher, name="other")
+        started = await other.first(Started)
+        with TaskChannel(started.address) as channel:
+            wait = timedelta(seconds=5)
+            polled = await asyncio.to_thread(channel.poll, 1, max_records=10, wait=wait)
+        assert polled.rows.num_rows == 10
+        assert heard.events == []
+        stuck.kill()
+        assert (await heard.end()).signal == 9
+        assert not stuck.alive()
+        assert is_gone(stuck.pid)
+        assert other.kinds() == ["Started"]
+
+
+@pytest.mark.requirement(26)
+@pytest.mark.defect(2)
+@units
+@on_loop
+async def test_start_that_raises_is_told_with_its_cause(tmp_path: Path, task: int | None) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        config = {key_of(task, "start"): "raise: no such table"}
+        _, heard = await launched(launcher, task=task, **config)
+        failed = await heard.first(Failed)
+        assert "failed in start(): ChaosError: no such table" in failed.cause.summary
+        assert failed.cause.summary.startswith("connector 'chaos'" if task is None else "task 0 of")
+        assert "Traceback" in failed.cause.trace
+        assert (await heard.end()).status == 1
+        assert heard.kinds() == ["Failed", "Exited"]
+
+
+@pytest.mark.requirement(26)
+@on_loop
+async def test_cause_names_the_line_of_the_users_own_code(tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "my_plugin.py").write_text(
+        "from headrace.connect import SourceConnector, SourceTask\n"
+        "class Task(SourceTask):\n"
+        "    def poll(self):\n"
+        "        return 1 / 0\n"
+        "class Mine(SourceConnector):\n"
+        "    task = Task\n"
+        "    def task_configs(self, max_tasks):\n"
+        "        return [{}]\n"
+    )
+    async with launcher_in(tmp_path, folders=(str(plugins),)) as launcher:
+        _, heard = await launched(launcher, connector_class="my_plugin:Mine")
+        summary = (await heard.first(Failed)).cause.summary
+        assert summary == (
+            "task 0 of connector 'chaos' failed in poll(): ZeroDivisionError: division by zero,"
+            f" at {plugins}/my_plugin.py:4 in poll: return 1 / 0"
+        )
+
+
+@pytest.mark.requirement(27)
+@pytest.mark.requirement(40)
+@pytest.mark.requirement(41)
+@pytest.mark.parametrize("how", ["hang", "hang-hard", "busy"])
+@units
+@on_loop
+async def test_stop_that_never_returns_is_ended(tmp_path: Path, task: int | None, how: str) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, task=task, **{key_of(task, "stop"): how})
+        await heard.first(Started)
+        host.ask_stop()
+        await asyncio.sleep(0.2)
+        assert host.alive()
+        before = time.monotonic()
+        host.kill()
+        await heard.end()
+        assert time.monotonic() - before < 2
+        assert is_gone(host.pid)
+        assert heard.kinds() == ["Started", "Exited"]
+
+
+@pytest.mark.requirement(42)
+@pytest.mark.requirement(35)
+@units
+@on_loop
+async def test_stop_that_raises_is_told_with_its_trace(tmp_path: Path, task: int | None) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, task=task, **{key_of(task, "stop"): "raise: busy"})
+        await heard.first(Started)
+        host.ask_stop()
+        failed = await heard.first(StopFailed)
+        assert "failed in stop(): ChaosError: busy" in failed.cause.summary
+        assert "chaos.py" in failed.cause.trace
+        await heard.end()
+        assert heard.kinds() == ["Started", "StopFailed", "Exited"]
+
+
+@pytest.mark.requirement(35)
+@pytest.mark.requirement(23)
+@on_loop
+async def test_poll_that_raises_fails_the_task_and_stop_is_still_called(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        config = {"chaos_task_poll": "raise: gone @ 2", "trace": str(trace)}
+        _, heard = await launched(launcher, **config)
+        assert "poll(): ChaosError: gone" in (await heard.first(Failed)).cause.summary
+        await heard.end()
+    called = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert called == ["start", "poll", "poll", "stop"]
+
+
+@pytest.mark.requirement(36)
+@on_loop
+async def test_stop_asked_during_start_is_honoured_when_start_is_over(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, chaos_task_start="slow: 0.3")
+        host.ask_stop()
+        await heard.first(Stopped)
+        assert heard.kinds()[:2] == ["Started", "Stopped"]
+
+
+@pytest.mark.requirement(45)
+@pytest.mark.requirement(48)
+@pytest.mark.parametrize("how", ["fork", "fork: session", "fork: daemon", "fork: clean"])
+@on_loop
+async def test_kill_covers_what_the_host_forked(tmp_path: Path, how: str) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, chaos_task_start=how)
+        await heard.first(Started)
+        forked = [pid for pid in descendants_of(host.keeper) if pid != host.pid]
+        assert len(forked) == 1
+        host.kill()
+        await heard.end()
+        assert is_gone(forked[0])
+        assert is_gone(host.pid)
+
+
+@pytest.mark.requirement(49)
+@on_loop
+async def test_host_that_stops_in_order_leaves_nothing_that_it_forked(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, chaos_task_start="fork: daemon")
+        await heard.first(Started)
+        forked = [pid for pid in descendants_of(host.keeper) if pid != host.pid]
+        host.ask_stop()
+        assert (await heard.end()).status == 0
+        assert is_gone(forked[0])
+
+
+def descendants_of(pid: int) -> list[int]:
+    from headrace.connect.hosts.processes import descendants
+
+    return descendants(pid)
+
+
+@pytest.mark.requirement(52)
+@pytest.mark.parametrize(
+    "how", ["leak: 20", "burst: 4000", "fork; leak: 20"], ids=["leak", "burst", "fork"]
+)
+@on_loop
+async def test_task_that_takes_too_much_memory_dies_alone(tmp_path: Path, how: str) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, other = await launched(launcher, name="other", memory_mb=300)
+        config = {"chaos_task_poll": f"{how}; slow: 0.02" if "leak" in how else how}
+        host, heard = await launched(launcher, name="leaking", memory_mb=300, **config)
+        failed = await heard.first(Failed)
+        assert "took" in failed.cause.summary or "MemoryError" in failed.cause.summary
+        await heard.end()
+        assert is_gone(host.pid)
+        assert await other.first(Started)
+        assert "Failed" not in other.kinds()
+
+
+@pytest.mark.requirement(47)
+@on_loop
+async def test_four_endings_are_told_apart(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        returned, heard_returned = await launched(launcher, name="returned")
+        _, heard_raised = await launched(launcher, name="raised", chaos_task_poll="raise")
+        killed, heard_killed = await launched(launcher, name="killed", chaos_task_stop="hang")
+        _, heard_exited = await launched(launcher, name="exited", chaos_task_poll="exit: 7")
+        await heard_returned.first(Started)
+        await heard_killed.first(Started)
+        returned.ask_stop()
+        killed.ask_stop()
+        killed.kill()
+        ends = [
+            await heard.end()
+            for heard in (heard_returned, heard_raised, heard_killed, heard_exited)
+        ]
+        assert [(end.status, end.signal) for end in ends] == [
+            (0, None),
+            (1, None),
+            (None, 9),
+            (7, None),
+        ]
+        assert "ended by itself with status 7" in (await heard_exited.first(Failed)).cause.summary
+        assert launcher.statistics().hosts == 0
+
+
+@pytest.mark.requirement(46)
+@on_loop
+async def test_process_that_crashes_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, heard = await launched(launcher, chaos_task_poll="segfault")
+        cause = (await heard.first(Failed)).cause
+        assert "was killed by SIGSEGV, not by its worker" in cause.summary
+        assert "Segmentation fault" in cause.trace
+
+
+@pytest.mark.requirement(30)
+@on_loop
+async def test_probe_that_says_no_is_told(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path, probe_interval=0.05) as launcher:
+        _, heard = await launched(launcher, chaos_task_healthy="raise: no disk")
+        assert "no disk" in (await heard.first(Unhealthy)).reason
+
+
+@pytest.mark.requirement(31)
+@on_loop
+async def test_reconfiguration_may_be_asked_for_by_a_task(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, heard = await launched(launcher, chaos_task_start="reconfigure")
+        await heard.first(ReconfigureAsked)
+
+
+@units
+@on_loop
+async def test_unit_that_says_it_failed_is_stopped(tmp_path: Path, task: int | None) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        config = {key_of(task, "start"): "fail: the lamp is out"}
+        _, heard = await launched(launcher, task=task, **config)
+        summary = (await heard.first(Failed)).cause.summary
+        assert summary.endswith("says that it failed: the lamp is out")
+        assert (await heard.end()).status == 1
+
+
+@on_loop
+async def test_paused_task_is_not_polled_until_it_goes_on(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, paused=True, trace=str(trace))
+        await heard.first(Started)
+        await asyncio.sleep(0.1)
+        assert "poll" not in trace.read_text()
+        host.pause(paused=False)
+        await await_that(lambda: "poll" in trace.read_text())
+
+
+@on_loop
+async def test_call_answers_and_its_process_goes(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        config = {"name": "chaos", "trace": str(trace)}
+        answer = await launcher.call(asking(config, max_tasks=3))
+        assert [one["trace"] for one in answer.value] == [str(trace)] * 3
+        await await_that(lambda: launcher.statistics().hosts == 0)
+    # The instance that was made for the question is stopped.
+    assert [line.split()[0] for line in trace.read_text().splitlines()] == [
+        "start",
+        "task_configs",
+        "stop",
+    ]
+
+
+@pytest.mark.requirement(46)
+@on_loop
+async def test_call_that_raises_gives_its_cause(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        answer = await launcher.call(asking({"chaos.connector.task_configs": "raise: no"}))
+        assert answer.failure is not None
+        assert "ChaosError: no" in answer.failure.summary
+
+
+@pytest.mark.parametrize("how", ["exit: 3", "segfault"])
+@on_loop
+async def test_call_whose_process_dies_gives_a_cause(tmp_path: Path, how: str) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        answer = await launcher.call(asking({"chaos.connector.task_configs": how}))
+        assert answer.failure is not None
+        assert not answer.timed_out
+
+
+@on_loop
+async def test_call_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path, call_timeout=0.5) as launcher:
+        before = time.monotonic()
+        answer = await launcher.call(asking({"chaos.connector.task_configs": "hang-hard"}))
+        assert answer.timed_out
+        assert time.monotonic() - before < 3
+        await await_that(lambda: launcher.statistics().hosts == 0)
+
+
+def asking(config: dict[str, str], max_tasks: int = 1) -> PluginCall:
+    return PluginCall(
+        what="task_configs",
+        connector_class=SOURCE,
+        config=config,
+        arguments={"max_tasks": max_tasks},
+    )
