@@ -7,6 +7,7 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ from tests.connect.hosts.running import (
 units = pytest.mark.parametrize("task", [None, 0], ids=["connector", "task"])
 
 
-def key_of(task: int | None, callback: str) -> str:
-    return f"chaos_{'connector' if task is None else 'task'}_{callback}"
+def wrong(task: int | None, callback: str, how: str) -> dict[str, Any]:
+    return {f"chaos_{'connector' if task is None else 'task'}_{callback}": how}
 
 
 @pytest.mark.requirement(33)
@@ -92,7 +93,7 @@ async def test_start_that_never_returns_blocks_nobody_and_is_ended(
 @on_loop
 async def test_start_that_raises_is_told_with_its_cause(tmp_path: Path, task: int | None) -> None:
     async with launcher_in(tmp_path) as launcher:
-        config = {key_of(task, "start"): "raise: no such table"}
+        config = wrong(task, "start", "raise: no such table")
         _, heard = await launched(launcher, task=task, **config)
         failed = await heard.first(Failed)
         assert "failed in start(): ChaosError: no such table" in failed.cause.summary
@@ -134,7 +135,7 @@ async def test_cause_names_the_line_of_the_users_own_code(tmp_path: Path) -> Non
 @on_loop
 async def test_stop_that_never_returns_is_ended(tmp_path: Path, task: int | None, how: str) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, task=task, **{key_of(task, "stop"): how})
+        host, heard = await launched(launcher, task=task, **wrong(task, "stop", how))
         await heard.first(Started)
         host.ask_stop()
         await asyncio.sleep(0.2)
@@ -153,7 +154,7 @@ async def test_stop_that_never_returns_is_ended(tmp_path: Path, task: int | None
 @on_loop
 async def test_stop_that_raises_is_told_with_its_trace(tmp_path: Path, task: int | None) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, task=task, **{key_of(task, "stop"): "raise: busy"})
+        host, heard = await launched(launcher, task=task, **wrong(task, "stop", "raise: busy"))
         await heard.first(Started)
         host.ask_stop()
         failed = await heard.first(StopFailed)
@@ -169,8 +170,7 @@ async def test_stop_that_raises_is_told_with_its_trace(tmp_path: Path, task: int
 async def test_poll_that_raises_fails_the_task_and_stop_is_still_called(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with launcher_in(tmp_path) as launcher:
-        config = {"chaos_task_poll": "raise: gone @ 2", "trace": str(trace)}
-        _, heard = await launched(launcher, **config)
+        _, heard = await launched(launcher, chaos_task_poll="raise: gone @ 2", trace=str(trace))
         assert "poll(): ChaosError: gone" in (await heard.first(Failed)).cause.summary
         await heard.end()
     called = [line.split()[0] for line in trace.read_text().splitlines()]
@@ -229,13 +229,13 @@ def descendants_of(pid: int) -> list[int]:
 async def test_task_that_takes_too_much_memory_dies_alone(tmp_path: Path, how: str) -> None:
     async with launcher_in(tmp_path) as launcher:
         _, other = await launched(launcher, name="other", memory_mb=300)
-        config = {"chaos_task_poll": f"{how}; slow: 0.02" if "leak" in how else how}
-        host, heard = await launched(launcher, name="leaking", memory_mb=300, **config)
+        how = f"{how}; slow: 0.02" if "leak" in how else how
+        host, heard = await launched(launcher, name="leaking", memory_mb=300, chaos_task_poll=how)
         failed = await heard.first(Failed)
         assert "took" in failed.cause.summary or "MemoryError" in failed.cause.summary
         await heard.end()
         assert is_gone(host.pid)
-        assert await other.first(Started)
+        await other.first(Started)
         assert "Failed" not in other.kinds()
 
 
@@ -296,7 +296,7 @@ async def test_reconfiguration_may_be_asked_for_by_a_task(tmp_path: Path) -> Non
 @on_loop
 async def test_unit_that_says_it_failed_is_stopped(tmp_path: Path, task: int | None) -> None:
     async with launcher_in(tmp_path) as launcher:
-        config = {key_of(task, "start"): "fail: the lamp is out"}
+        config = wrong(task, "start", "fail: the lamp is out")
         _, heard = await launched(launcher, task=task, **config)
         summary = (await heard.first(Failed)).cause.summary
         assert summary.endswith("says that it failed: the lamp is out")

@@ -49,7 +49,7 @@ def cause_of(error: BaseException, who: str, where: str) -> dict[str, str]:
     return {"summary": summary, "trace": "".join(traceback.format_exception(error))}
 
 
-def end_of_log(path: Path, most: int = 4000) -> str:
+def end_of_log(path: Path, most: int = 16_000) -> str:
     """Give the last lines that a host wrote to its standard output and error."""
     try:
         with path.open("rb") as log:
