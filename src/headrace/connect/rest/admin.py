@@ -1,0 +1,56 @@
+"""Handlers about the worker itself: who it is, how it is, what it runs, what it logs."""
+
+from __future__ import annotations
+
+from headrace.connect.rest.bodies import level_of
+from headrace.connect.rest.calls import Answer, Call
+
+__all__ = [
+    "config_log",
+    "get_logger",
+    "health",
+    "list_loggers",
+    "root",
+    "set_logger",
+    "tasks",
+]
+
+_HEALTH = {"healthy": 200, "starting": 503, "stopping": 503}
+
+
+async def root(call: Call) -> Answer:
+    """Who answers."""
+    return Answer(value=call.connect.cluster())
+
+
+async def health(call: Call) -> Answer:
+    """Whether the worker can do its work."""
+    found = call.connect.health()
+    return Answer(status=_HEALTH.get(found.status, 500), value=found)
+
+
+async def tasks(call: Call) -> Answer:
+    """Every copy of a connector or task on this worker, in full."""
+    return Answer(value=call.connect.units())
+
+
+async def config_log(call: Call) -> Answer:
+    """The config log key by key, with what is deleted."""
+    return Answer(value=call.connect.config_log(call.request.query_params.get("key")))
+
+
+async def list_loggers(call: Call) -> Answer:
+    """Loggers whose level was set."""
+    return Answer(value=call.connect.loggers.levels())
+
+
+async def get_logger(call: Call) -> Answer:
+    """The level of a logger."""
+    return Answer(value=call.connect.loggers.level(call.path("logger")))
+
+
+async def set_logger(call: Call) -> Answer:
+    """Set the level of a logger and of all below it."""
+    scope = call.choices("scope", "worker", "cluster")
+    changed = call.connect.loggers.set(call.path("logger"), level_of(await call.object()))
+    return Answer(status=204) if "cluster" in scope else Answer(value=changed)

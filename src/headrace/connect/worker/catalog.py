@@ -1,0 +1,178 @@
+"""The plugins that a worker has, known without importing any."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from headrace.connect.worker.launching import Launcher, PluginAnswer, PluginCall, Question, Role
+from headrace.connect.worker.refusals import (
+    BadRequestError,
+    NotThereError,
+    PluginFailedError,
+    PluginTimeoutError,
+)
+
+__all__ = ["Catalog", "Plugin"]
+
+_CLASS_KEY = "connector.class"
+_CONNECTORS = ("source", "sink")
+
+
+class Plugin(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
+    """A plugin as its own process has described it."""
+
+    class_name: str
+    type: str
+    version: str = ""
+    #: Other names that it goes by.
+    aliases: tuple[str, ...] = ()
+    #: Why it cannot be used.
+    error: str = ""
+
+    @property
+    def role(self) -> Role:
+        """Which way it moves data."""
+        return "sink" if self.type == "sink" else "source"
+
+    def names(self) -> set[str]:
+        """All names that it goes by, each whole: never a prefix."""
+        simple = self.class_name.replace(":", ".").rpartition(".")[2]
+        return {self.class_name, simple, simple.removesuffix("Connector"), *self.aliases}
+
+
+class Catalog:
+    """Asks plugins, each time in a process of its own.
+
+    Parameters
+    ----------
+    launcher
+        Starts those processes.
+    """
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._plugins: tuple[Plugin, ...] | None = None
+        self._loading = asyncio.Lock()
+
+    async def plugins(self) -> tuple[Plugin, ...]:
+        """Give all plugins; they are listed once, and again when a name is not found."""
+        async with self._loading:
+            if self._plugins is None:
+                await self._load()
+        assert self._plugins is not None
+        return self._plugins
+
+    def known(self, name: str) -> Plugin | None:
+        """Give a connector plugin by any of its names, if it has been listed."""
+        found = self._plugins or ()
+        return next((one for one in found if _is(one, name)), None)
+
+    async def connector(self, name: str) -> Plugin:
+        """Give a connector plugin by any of its names.
+
+        Raises
+        ------
+        NotThereError
+            There is none; the message names the one that was perhaps meant.
+        """
+        await self.plugins()
+        found = self.known(name)
+        if found is None:
+            # It may have been installed since.
+            async with self._loading:
+                await self._load()
+            found = self.known(name)
+        if found is None:
+            raise NotThereError(f"there is no connector plugin '{name}'", hint=self._meant(name))
+        return found
+
+    async def of(self, config: Mapping[str, str]) -> Plugin:
+        """Give the plugin that a config names.
+
+        Raises
+        ------
+        BadRequestError
+            It names none, or one that is not there.
+        """
+        name = config.get(_CLASS_KEY, "")
+        if not name.strip():
+            raise BadRequestError(
+                f"the config has no {_CLASS_KEY}", hint="GET /connector-plugins lists the classes"
+            )
+        try:
+            return await self.connector(name)
+        except NotThereError as error:
+            raise BadRequestError(error.message, hint=error.hint) from None
+
+    async def describe(self, plugin: Plugin) -> list[dict[str, Any]]:
+        """Give the config keys of a plugin."""
+        value = await self._ask("describe", plugin.class_name, {}, {})
+        assert isinstance(value, list)
+        return value
+
+    async def validate(self, plugin: Plugin, config: Mapping[str, str]) -> dict[str, Any]:
+        """Check a config; give each key with its value and what is wrong with it."""
+        value = await self._ask("validate", plugin.class_name, config, {})
+        assert isinstance(value, dict)
+        return value
+
+    async def task_configs(
+        self, plugin: Plugin, config: Mapping[str, str], most: int
+    ) -> list[dict[str, str]]:
+        """Ask a connector what its tasks are to do."""
+        arguments = {"max_tasks": most}
+        value = await self._ask("task_configs", plugin.class_name, config, arguments)
+        return msgspec.convert(value, list[dict[str, str]])
+
+    async def may_alter(
+        self, plugin: Plugin, config: Mapping[str, str], offsets: list[dict[str, Any]]
+    ) -> PluginAnswer:
+        """Ask a connector whether its offsets may become these."""
+        call = PluginCall(
+            what="alter_offsets",
+            connector_class=plugin.class_name,
+            config=config,
+            arguments={"offsets": offsets},
+        )
+        return await self._launcher.call(call)
+
+    async def _load(self) -> None:
+        value = await self._ask("plugins", "", {}, {})
+        self._plugins = msgspec.convert(value, tuple[Plugin, ...])
+
+    async def _ask(
+        self, what: Question, name: str, config: Mapping[str, str], arguments: Mapping[str, Any]
+    ) -> Any:
+        call = PluginCall(what=what, connector_class=name, config=config, arguments=arguments)
+        answer = await self._launcher.call(call)
+        about = f"{what} of {name}" if name else what
+        if answer.timed_out:
+            raise PluginTimeoutError(
+                f"{about} timed out; its process was killed", hint=_told(answer)
+            )
+        if answer.failure is not None:
+            raise PluginFailedError(f"{about} failed: {answer.failure.summary}")
+        return answer.value
+
+    def _meant(self, name: str) -> str:
+        names = {
+            alias: one.class_name for one in self._plugins or () for alias in (*one.names(),)
+            if one.type in _CONNECTORS
+        }
+        close = get_close_matches(name, names, n=1)
+        if close:
+            return f"did you mean {names[close[0]]}?"
+        return "GET /connector-plugins lists those that there are"
+
+
+def _is(plugin: Plugin, name: str) -> bool:
+    return plugin.type in _CONNECTORS and name in plugin.names()
+
+
+def _told(answer: PluginAnswer) -> str | None:
+    return None if answer.failure is None else answer.failure.summary

@@ -1,0 +1,196 @@
+"""States on their way into the log: in order for each unit, again and again until it takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.connect.lifecycle import Cause, Phase, Record, Target
+from headrace.connect.log import RungTaken, StatusSet
+from headrace.connect.worker.copies import Copy
+from headrace.connect.worker.following import Follower
+
+__all__ = ["Outbox"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+#: A record must fit a message; the end of a trace says most.
+_LONGEST_TRACE = 32_768
+
+_Unit = tuple[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    unit: _Unit
+    #: None: nothing is written, the copy is dropped.
+    status: StatusSet | None = None
+    copy: Copy | None = None
+
+
+class Outbox:
+    """Writes states to the log in the background.
+
+    A copy is dropped only when its last state is in the log: until then no successor may start.
+
+    Parameters
+    ----------
+    follower
+        Appends.
+    worker
+        Name of the worker that speaks.
+    dropped
+        Told of each copy that is dropped.
+    """
+
+    def __init__(self, follower: Follower, worker: str, dropped: Callable[[Copy], None]) -> None:
+        self._follower = follower
+        self._worker = worker
+        self._dropped = dropped
+        self._items: list[_Item] = []
+        self._some = asyncio.Event()
+        self._none = asyncio.Event()
+        self._none.set()
+        self._task: asyncio.Task[None] | None = None
+        self._failing_since: float | None = None
+        #: Why the last attempt to write failed.
+        self.failure = ""
+
+    @property
+    def waiting(self) -> int:
+        """States that are not in the log yet."""
+        return len(self._items)
+
+    @property
+    def failing_for(self) -> float | None:
+        """Seconds for which the log has taken nothing; None where all is well."""
+        return None if self._failing_since is None else time.monotonic() - self._failing_since
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="connect-outbox")
+
+    def put(self, copy: Copy, record: Record, target: Target) -> None:
+        """Write a copy's new state."""
+        self._put(_Item(_key(copy), self._status(copy, record, target)))
+
+    def drop(self, copy: Copy) -> None:
+        """Drop a copy once all that was put for it is written."""
+        self._put(_Item(_key(copy), copy=copy))
+
+    def settle(self, status: StatusSet, phase: Phase) -> None:
+        """Say that a copy which an earlier process of this worker had is gone."""
+        settled = msgspec.structs.replace(status, phase=phase, gone=True, at_ms=_now_ms())
+        self._put(_Item((status.connector, status.task), settled))
+
+    def unassign(self, copy: Copy, target: Target) -> None:
+        """Say that a unit waits for a worker."""
+        record = Record(phase=Phase.NEW, gone=True)
+        self._put(_Item(_key(copy), self._status(copy, record, target)))
+
+    async def written(self) -> None:
+        """Wait until nothing is left to write."""
+        await self._none.wait()
+
+    async def stop(self) -> None:
+        """Write what is left, unless the log takes nothing, and end."""
+        if self._task is None:
+            return
+        writable = self._failing_since is None and self._follower.lost is None
+        if writable:
+            try:
+                await asyncio.wait_for(self.written(), _LONGEST_PAUSE)
+            except TimeoutError:
+                logger.error("%d states were not written: %s", self.waiting, self.failure)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+
+    def _put(self, item: _Item) -> None:
+        self._items.append(item)
+        self._none.clear()
+        self._some.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._some.wait()
+            chains: dict[_Unit, list[_Item]] = {}
+            batch = list(self._items)
+            for item in batch:
+                chains.setdefault(item.unit, []).append(item)
+            await asyncio.gather(*(self._write_all(chain) for chain in chains.values()))
+            del self._items[: len(batch)]
+            if not self._items:
+                self._some.clear()
+                self._none.set()
+
+    async def _write_all(self, chain: list[_Item]) -> None:
+        for item in chain:
+            if item.status is not None:
+                await self._write(item.status)
+            if item.copy is not None:
+                self._dropped(item.copy)
+
+    async def _write(self, status: StatusSet) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._follower.append(status)
+            except Exception as error:  # noqa: BLE001 - disk, broker or network: all may come back
+                self._note_failure(error)
+            else:
+                self._failing_since = None
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _note_failure(self, error: Exception) -> None:
+        self.failure = f"{type(error).__name__}: {error}"
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+            logger.error("the log takes no states, they are kept: %s", self.failure)
+
+    def _status(self, copy: Copy, record: Record, target: Target) -> StatusSet:
+        unit = copy.unit.id
+        return StatusSet(
+            connector=unit.connector,
+            task=unit.task,
+            generation=unit.generation,
+            phase=record.phase,
+            target=target,
+            worker=self._worker,
+            cause=_short(record.cause),
+            forced=record.forced,
+            gone=record.gone,
+            ending=record.ending,
+            at_ms=_now_ms(),
+            rungs=_rungs(copy),
+        )
+
+
+def _key(copy: Copy) -> _Unit:
+    return copy.id.connector, copy.id.task
+
+
+def _rungs(copy: Copy) -> tuple[RungTaken, ...]:
+    now_ms, now = _now_ms(), asyncio.get_running_loop().time()
+    return tuple(
+        RungTaken(rung.step, now_ms - round((now - rung.at) * 1000)) for rung in copy.unit.rungs
+    )
+
+
+def _short(cause: Cause | None) -> Cause | None:
+    if cause is None or len(cause.trace) <= _LONGEST_TRACE:
+        return cause
+    return Cause(cause.summary[:_LONGEST_TRACE], f"...{cause.trace[-_LONGEST_TRACE:]}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,91 @@
+"""A function that runs every so often, or at once when somebody wakes it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+__all__ = ["Periodic"]
+
+logger = logging.getLogger(__name__)
+
+
+class Periodic:
+    """Runs a function at intervals, and at once after :meth:`wakeup`.
+
+    Wakeups while it waits become one run; one that comes during a run makes exactly one more.
+    A run that raises is logged, and the next one happens all the same.
+
+    Parameters
+    ----------
+    function
+        What is run, never twice at a time.
+    interval
+        Seconds between the end of a run and the next.
+    name
+        Says in the log which one failed.
+    """
+
+    def __init__(
+        self, function: Callable[[], Awaitable[None]], interval: float, *, name: str
+    ) -> None:
+        self._function = function
+        self._interval = interval
+        self._name = name
+        self._wanted = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        #: Runs that have ended, well or not.
+        self.runs = 0
+        #: When the last one ended, by the event loop's clock.
+        self.last_run: float | None = None
+
+    def start(self) -> None:
+        """Begin, with a run at once."""
+        self._loop = asyncio.get_running_loop()
+        self._wanted.set()
+        self._task = self._loop.create_task(self._run(), name=self._name)
+
+    def wakeup(self) -> None:
+        """Have the function run now, or once more if it runs already; from any thread."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        if _running_loop() is loop:
+            self._wanted.set()
+        else:
+            loop.call_soon_threadsafe(self._wanted.set)
+
+    async def stop(self) -> None:
+        """Let a run end that has begun, and begin no other."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._loop = None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(self._wanted.wait(), self._interval)
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            await asyncio.shield(self._run_once())
+
+    async def _run_once(self) -> None:
+        try:
+            await self._function()
+        except Exception:
+            logger.exception("%s failed; it runs again", self._name)
+        self.runs += 1
+        self.last_run = asyncio.get_running_loop().time()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,113 @@
+"""What a worker has to do next: a pure comparison of what is wanted with what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from headrace.connect.log import ClusterView, ConnectorEntry
+from headrace.connect.naming import UnitId
+
+__all__ = ["Plan", "Stop", "plan"]
+
+Mine = Callable[[UnitId], bool]
+"""Whether this worker is to run a unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A copy that is to end."""
+
+    unit: UnitId
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be done in one pass; all of it may be done at once."""
+
+    stops: tuple[Stop, ...] = ()
+    starts: tuple[UnitId, ...] = ()
+    #: Connectors that have to be asked for their tasks.
+    asks: tuple[str, ...] = ()
+    #: Wanted copies that stand in Error.
+    failed: tuple[UnitId, ...] = ()
+
+
+def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -> Plan:
+    """Compare the view with the copies that a worker holds.
+
+    A copy starts only where no other copy of the same unit may be alive, here or on another
+    worker.  Tasks start only while their connector runs, and only when all tasks that are no
+    longer wanted are gone.  They stop when it has failed.
+
+    Parameters
+    ----------
+    view
+        What is decided.
+    worker
+        Who asks.
+    held
+        Copies that are not proven gone, on this worker.
+    mine
+        Whether the worker is to run a unit.
+
+    Examples
+    --------
+    >>> from headrace.connect.log import ConnectorPut, fold
+    >>> put = ConnectorPut(request="a", name="orders", config={})
+    >>> view, _ = fold(ClusterView(), put, 0)
+    >>> plan(view, "me", [], lambda unit: True).starts
+    (UnitId(connector='orders', task=None, generation=0),)
+    """
+    stops: list[Stop] = []
+    starts: list[UnitId] = []
+    asks: list[str] = []
+    failed: list[UnitId] = []
+    here: dict[str, list[UnitId]] = {}
+    for unit in held:
+        here.setdefault(unit.connector, []).append(unit)
+    for name in {**view.connectors(), **dict.fromkeys(here)}:
+        entry = view.entries.get(name)
+        copies = here.get(name, [])
+        wanted = [] if entry is None or entry.deleted else [u for u in entry.units() if mine(u)]
+        stops += _stops(entry, copies, wanted)
+        if entry is None or entry.deleted:
+            continue
+        failed += [unit for unit in wanted if unit not in copies and entry.failed(unit.task)]
+        starts += _starts(entry, worker, copies, wanted)
+        if entry.tasks_due and entry.healthy and mine(UnitId(name, None, entry.generation)):
+            asks.append(name)
+    return Plan(stops=tuple(stops), starts=tuple(starts), asks=tuple(asks), failed=tuple(failed))
+
+
+def _stops(
+    entry: ConnectorEntry | None, copies: list[UnitId], wanted: list[UnitId]
+) -> Iterator[Stop]:
+    # A null entry and a deleted one stop what is there, whoever asks.
+    force = entry is not None and entry.force
+    connector_failed = entry is not None and not entry.deleted and entry.failed()
+    for unit in copies:
+        if unit not in wanted:
+            yield Stop(unit, force)
+        elif unit.task is not None and connector_failed:
+            yield Stop(unit)
+
+
+def _starts(
+    entry: ConnectorEntry, worker: str, copies: list[UnitId], wanted: list[UnitId]
+) -> Iterator[UnitId]:
+    elsewhere = [status.unit for status in entry.alive() if status.worker != worker]
+    taken = {(unit.task) for unit in (*copies, *elsewhere)}
+    for unit in wanted:
+        if unit.task in taken or entry.failed(unit.task):
+            continue
+        if unit.task is None or _tasks_may_start(entry, [*copies, *elsewhere]):
+            yield unit
+
+
+def _tasks_may_start(entry: ConnectorEntry, alive: list[UnitId]) -> bool:
+    if entry.tasks_due or not entry.healthy:
+        return False
+    wanted = set(entry.units())
+    return all(unit.task is None or unit in wanted for unit in alive)

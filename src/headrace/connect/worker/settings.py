@@ -1,0 +1,203 @@
+"""The settings of a worker: each with its type, unit, default and meaning."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from headrace._setting import environment_values, setting, validate
+from headrace.connect.lifecycle import Limits
+from headrace.errors import SettingsError
+
+__all__ = [
+    "GRACE_KEY",
+    "MEMORY_KEY",
+    "START_KEY",
+    "WorkerSettings",
+    "limits_of",
+    "memory_of",
+    "most_tasks",
+]
+
+#: Kafka Connect's port.
+_PORT = 8083
+
+GRACE_KEY = "task.shutdown.graceful.timeout.ms"
+"""Key of a connector's config that overrides ``graceful_timeout``."""
+
+START_KEY = "task.start.timeout.ms"
+"""Key of a connector's config that overrides ``start_timeout``."""
+
+MEMORY_KEY = "task.memory.mb"
+"""Key of a connector's config that overrides ``memory_mb``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker runs.
+
+    Durations are ``timedelta`` or text such as ``"500 ms"``.
+
+    Raises
+    ------
+    SettingsError
+        When a value cannot work; the message names the setting, its value and why.
+
+    Examples
+    --------
+    >>> WorkerSettings(port=0, graceful_timeout="2 s").limits.ask
+    2.0
+    """
+
+    host: str = setting("127.0.0.1", doc="Address that the REST API listens on.")
+    port: int = setting(_PORT, doc="Port of the REST API; 0 takes a free one.", minimum=0)
+    group: str = setting("headrace-connect", doc="Name of the cluster of workers.")
+    cluster: str = setting("standalone", doc="Name of the cluster of brokers, as REST tells it.")
+    worker_id: str = setting(
+        "",
+        doc="Name of this worker, which no other one may have.",
+        shown="host name and port",
+    )
+    data: Path = setting(Path("connect-data"), doc="Folder of the log, sockets and scratch files.")
+    plugins: tuple[str, ...] = setting(
+        (), doc="Modules with plugins, besides installed entry points.", shown="none"
+    )
+    graceful_timeout: timedelta = setting(
+        timedelta(seconds=5),
+        doc="Time that a connector or task has for stop() before it is cancelled.",
+        minimum=timedelta(0),
+    )
+    cancel_timeout: timedelta = setting(
+        timedelta(seconds=3),
+        doc="Time after the cancellation before its process is killed.",
+        minimum=timedelta(0),
+    )
+    kill_timeout: timedelta = setting(
+        timedelta(seconds=3),
+        doc="Time after which a process that is still there is killed again.",
+        minimum=timedelta(milliseconds=10),
+    )
+    start_timeout: timedelta = setting(
+        timedelta(minutes=3),
+        doc="Time that start() may take.",
+        minimum=timedelta(milliseconds=10),
+    )
+    call_timeout: timedelta = setting(
+        timedelta(seconds=10),
+        doc="Time that a plugin has to answer a question, such as whether a config is right.",
+        minimum=timedelta(milliseconds=10),
+    )
+    pass_interval: timedelta = setting(
+        timedelta(seconds=20),
+        doc="Time between two passes over all units; a change wakes the worker at once.",
+        minimum=timedelta(milliseconds=10),
+    )
+    fence_after: timedelta = setting(
+        timedelta(seconds=30),
+        doc="A worker that cannot write its log for so long stops all that it runs.",
+        minimum=timedelta(milliseconds=100),
+    )
+    memory_mb: int | None = setting(
+        None, doc="Memory that one task may use.", unit="MB", shown="no limit"
+    )
+    token: str | None = setting(
+        None, doc="Token that REST requests must bring.", secret=True, shown="none"
+    )
+    tls_certificate: Path | None = setting(
+        None, doc="File with the certificate (PEM) that makes REST speak TLS.", shown="none"
+    )
+    tls_key: Path | None = setting(
+        None, doc="File with the key (PEM) of the certificate.", shown="none"
+    )
+    cors_origins: tuple[str, ...] = setting(
+        (), doc="Web origins whose pages may call REST; * stands for all.", shown="none"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            lacking = "tls_key" if self.tls_key is None else "tls_certificate"
+            raise SettingsError(
+                f"The setting {lacking} is missing: TLS needs a certificate and its key.",
+                hint="Give tls_certificate and tls_key, or neither.",
+            )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **given: Any) -> WorkerSettings:
+        """Take settings from ``HEADRACE_*`` variables; those in ``given`` win.
+
+        Examples
+        --------
+        >>> WorkerSettings.from_env({"HEADRACE_GROUP": "lab"}, port=8084).group
+        'lab'
+        """
+        found: dict[str, Any] = dict(environment_values(cls, environ or os.environ))
+        for name in ("plugins", "cors_origins"):
+            if name in found:
+                found[name] = tuple(part.strip() for part in found[name].split(",") if part)
+        return cls(**(found | {name: one for name, one in given.items() if one is not None}))
+
+    @property
+    def name(self) -> str:
+        """The worker's id."""
+        return self.worker_id or f"{socket.gethostname()}:{self.port}"
+
+    @property
+    def limits(self) -> Limits:
+        """The time limits of units whose config says nothing else."""
+        return Limits(
+            start=self.start_timeout.total_seconds(),
+            ask=self.graceful_timeout.total_seconds(),
+            cancel=self.cancel_timeout.total_seconds(),
+            kill=self.kill_timeout.total_seconds(),
+        )
+
+
+def limits_of(config: Mapping[str, str], settings: WorkerSettings) -> Limits:
+    """Give the time limits of a connector's units.
+
+    Examples
+    --------
+    >>> limits_of({"task.start.timeout.ms": "3000"}, WorkerSettings()).start
+    3.0
+    """
+    default = settings.limits
+    return Limits(
+        start=_seconds(config.get(START_KEY), default.start),
+        ask=_seconds(config.get(GRACE_KEY), default.ask),
+        cancel=default.cancel,
+        kill=default.kill,
+        probes=default.probes,
+    )
+
+
+def memory_of(config: Mapping[str, str], settings: WorkerSettings) -> int | None:
+    """Give the memory limit of a connector's units, in MB; None: no limit."""
+    return _whole(config.get(MEMORY_KEY)) or settings.memory_mb
+
+
+def most_tasks(config: Mapping[str, str]) -> int:
+    """Give how many tasks a connector may have.
+
+    Examples
+    --------
+    >>> most_tasks({"tasks.max": "3"}), most_tasks({})
+    (3, 1)
+    """
+    return _whole(config.get("tasks.max")) or _whole(config.get("max.tasks")) or 1
+
+
+def _seconds(milliseconds: str | None, default: float) -> float:
+    given = _whole(milliseconds)
+    return default if given is None else given / 1000
+
+
+def _whole(text: str | None) -> int | None:
+    # Validation refuses what is no number; an older config must not stop the worker.
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdecimal() else None

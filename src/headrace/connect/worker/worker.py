@@ -1,0 +1,440 @@
+"""The worker: sees to it that what the log wants runs, and never runs a plugin itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+
+from headrace.connect.lifecycle import Cause, Phase, Target
+from headrace.connect.lifecycle import Record as NewState
+from headrace.connect.log import (
+    ClusterView,
+    ConnectorEntry,
+    Log,
+    Outcome,
+    Record,
+    RestartAsked,
+    TasksPut,
+    TopicUsed,
+)
+from headrace.connect.naming import UnitId
+from headrace.connect.worker.catalog import Catalog
+from headrace.connect.worker.copies import Copy
+from headrace.connect.worker.following import Follower
+from headrace.connect.worker.launching import (
+    HostSpec,
+    Launcher,
+    ReconfigureAsked,
+)
+from headrace.connect.worker.launching import TopicUsed as TopicHeard
+from headrace.connect.worker.outbox import Outbox
+from headrace.connect.worker.periodic import Periodic
+from headrace.connect.worker.planning import Plan, plan
+from headrace.connect.worker.refusals import NotReadyError
+from headrace.connect.worker.restarts import AutoRestarts
+from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of, most_tasks
+from headrace.errors import HeadraceError
+
+__all__ = ["Worker", "WorkerStatistics", "new_request"]
+
+logger = logging.getLogger(__name__)
+
+_ENDED = 500
+#: A pass that is so many intervals late means that the event loop stands still.
+_STUCK = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatistics:
+    """What a worker has and has done."""
+
+    #: ``starting``, ``running``, ``stopping`` or ``stopped``.
+    state: str
+    #: Copies that are not proven gone, by kind and phase.
+    copies: Mapping[tuple[str, Phase], int]
+    launched: int
+    #: Copies that had to be killed.
+    forced: int
+    #: Copies that ended in Error.
+    failed: int
+    #: Restarts that the worker made by itself.
+    restarted: int
+    passes: int
+    log_position: int
+    #: States that wait to be written.
+    unwritten: int
+
+
+def new_request() -> str:
+    """Name a request, so that its record is known again."""
+    return uuid.uuid4().hex
+
+
+class Worker:
+    """Runs the connectors and tasks that are its own, by the log and nothing else.
+
+    It manages life cycles only: it reads no topic, commits no position and imports no plugin.
+
+    Parameters
+    ----------
+    log
+        What was decided; closed by whoever opened it.
+    launcher
+        Starts processes; closed by whoever made it.
+    settings
+        How it runs.
+    alone
+        Whether all units are its own; else those that the newest assignment gives it.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        launcher: Launcher,
+        settings: WorkerSettings | None = None,
+        *,
+        alone: bool = True,
+    ) -> None:
+        self.settings = WorkerSettings() if settings is None else settings
+        self.name = self.settings.name
+        self.catalog = Catalog(launcher)
+        self._launcher = launcher
+        self._alone = alone
+        self._follower = Follower(log, self._changed)
+        self._outbox = Outbox(self._follower, self.name, self._dropped)
+        self._passes = Periodic(
+            self._pass, self.settings.pass_interval.total_seconds(), name="connect-pass"
+        )
+        self.restarts = AutoRestarts(self._restart_by_itself)
+        self._copies: dict[UnitId, Copy] = {}
+        self._running: tuple[UnitId, ...] = ()
+        self._ended: OrderedDict[tuple[str, int | None], Copy] = OrderedDict()
+        self._asking: set[str] = set()
+        self._reconfigure: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
+        self._state = "starting"
+        self._failed_before: set[UnitId] = set()
+        self._launched = self._forced = self._failed = self._restarted = 0
+
+    @property
+    def view(self) -> ClusterView:
+        """What is decided, as far as it was read."""
+        return self._follower.view
+
+    @property
+    def state(self) -> str:
+        """``starting``, ``running``, ``stopping`` or ``stopped``."""
+        return self._state
+
+    @property
+    def running(self) -> tuple[UnitId, ...]:
+        """Tasks that run on this worker, as an immutable snapshot; from any thread."""
+        return self._running
+
+    def copies(self) -> list[Copy]:
+        """Give all copies that are not proven gone, and the last ended one of each unit."""
+        return [*self._copies.values(), *self._ended.values()]
+
+    def statistics(self) -> WorkerStatistics:
+        """Count what there is."""
+        counts: dict[tuple[str, Phase], int] = {}
+        for unit, copy in self._copies.items():
+            key = "connector" if unit.task is None else "task", copy.unit.phase
+            counts[key] = counts.get(key, 0) + 1
+        return WorkerStatistics(
+            state=self._state,
+            copies=counts,
+            launched=self._launched,
+            forced=self._forced,
+            failed=self._failed,
+            restarted=self._restarted,
+            passes=self._passes.runs,
+            log_position=self.view.position,
+            unwritten=self._outbox.waiting,
+        )
+
+    def trouble(self) -> str | None:
+        """Say why the worker cannot do its work, or None."""
+        if self._follower.lost is not None:
+            return f"the log cannot be read: {self._follower.lost}"
+        if (since := self._outbox.failing_for) is not None:
+            return f"the log has not been writable for {since:.0f} s: {self._outbox.failure}"
+        if self._state != "running" or self._passes.last_run is None:
+            return None
+        late = asyncio.get_running_loop().time() - self._passes.last_run
+        if late > _STUCK * self.settings.pass_interval.total_seconds():
+            return f"the last pass over all units was {late:.0f} s ago"
+        return None
+
+    async def start(self) -> None:
+        """Read the log to its end, settle what a predecessor left, and begin."""
+        await self._follower.replay()
+        self._follower.start()
+        self._outbox.start()
+        for status in list(self.view.alive(self.name)):
+            # The launcher has ended what a predecessor of this name left behind.
+            phase = Phase.ERROR if status.phase is Phase.ERROR else Phase.NEW
+            self._outbox.settle(status, phase)
+        await self._outbox.written()
+        self._state = "running"
+        self._passes.start()
+
+    async def stop(self, *, force: bool = False) -> None:
+        """Take nothing in, stop all units by the ladder, say so in the log, and end.
+
+        A second call with ``force`` kills what still runs.
+        """
+        if self._state == "running":
+            self._state = "stopping"
+            self._failed_before = {
+                unit for unit, copy in self._copies.items() if copy.unit.phase is Phase.ERROR
+            }
+            await self._passes.stop()
+            self.restarts.keep_only(set())
+        for copy in list(self._copies.values()):
+            copy.stop(force=force)
+        await self._until_empty()
+        if self._state == "stopping":
+            self._state = "stopped"
+            await self._outbox.stop()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._follower.stop()
+
+    async def append(self, record: Record) -> Outcome:
+        """Put a request into the log; give what became of it.
+
+        Raises
+        ------
+        NotReadyError
+            The worker does not take requests now.
+        """
+        self.require_running()
+        return await self._follower.append(record)
+
+    def require_running(self) -> None:
+        """Refuse requests before the log was read, and when the worker is about to end."""
+        if self._state == "running" and self._follower.lost is None:
+            return
+        text = {
+            "starting": "the worker has not read its log to the end yet",
+            "running": "the worker has lost its log",
+        }.get(self._state, "the worker is about to end and takes no requests")
+        raise NotReadyError(text, hint="try again, or ask another worker")
+
+    # What copies and the outbox tell.
+
+    def record(self, copy: Copy, record: NewState) -> None:
+        """Write a copy's new state to the log.
+
+        Caller: Copy.
+        """
+        if copy.id.task is not None:
+            self._publish_running()
+        self._count(copy, record)
+        self._outbox.put(copy, record, self._target(copy.id.connector))
+        # A connector that has failed takes its tasks along, whatever the log takes.
+        self._passes.wakeup()
+
+    def released(self, copy: Copy) -> None:
+        """Let a copy go once its last state is in the log.
+
+        Caller: Copy.
+        """
+        self._outbox.drop(copy)
+
+    def heard(self, copy: Copy, event: ReconfigureAsked | TopicHeard) -> None:
+        """Note what a copy says beside its state.
+
+        Caller: Copy.
+        """
+        name = copy.id.connector
+        if isinstance(event, ReconfigureAsked):
+            self._reconfigure.add(name)
+            self._passes.wakeup()
+            return
+        entry = self.view.connector(name)
+        if entry is not None and event.topic not in entry.topics:
+            self._spawn(self._try_append(TopicUsed(name=name, topic=event.topic)))
+
+    def _dropped(self, copy: Copy) -> None:
+        """Forget a copy whose end is in the log.
+
+        Caller: Outbox.
+        """
+        unit = copy.id
+        self._copies.pop(unit, None)
+        key = unit.connector, unit.task
+        self._ended.pop(key, None)
+        self._ended[key] = copy
+        while len(self._ended) > _ENDED:
+            self._ended.popitem(last=False)
+        self._publish_running()
+        self._passes.wakeup()
+        if self._state == "stopping" and unit not in self._failed_before:
+            self._outbox.unassign(copy, self._target(unit.connector))
+        if not self._copies:
+            self._empty.set()
+
+    def _changed(self, record: Record) -> None:
+        # The listener of configs: what is put or deleted is acted upon at once.
+        self._passes.wakeup()
+
+    # One pass.
+
+    async def _pass(self) -> None:
+        failing = self._outbox.failing_for
+        if failing is not None and failing > self.settings.fence_after.total_seconds():
+            # Others may think that this worker is dead, and may be right soon.
+            logger.error("the log is lost: everything stops until it is back")
+            for copy in list(self._copies.values()):
+                copy.stop()
+            return
+        found = plan(self.view, self.name, self._copies.keys(), self._mine)
+        self._apply(found)
+        for name in {*found.asks, *self._asked_anew()}:
+            if name not in self._asking:
+                self._asking.add(name)
+                self._reconfigure.discard(name)
+                self._spawn(self._ask(name))
+
+    def _apply(self, found: Plan) -> None:
+        for stop in found.stops:
+            self._copies[stop.unit].stop(force=stop.force)
+        for unit in found.starts:
+            self._start(unit)
+        for unit, copy in self._copies.items():
+            copy.pause(paused=self._target(unit.connector) is Target.PAUSED)
+        self.restarts.keep_only(set(found.failed))
+        for unit in found.failed:
+            entry = self.view.connector(unit.connector)
+            assert entry is not None
+            self.restarts.consider(unit, entry.config)
+
+    def _asked_anew(self) -> set[str]:
+        """Connectors that want their tasks made anew, and run."""
+        self._reconfigure &= self.view.connectors().keys()
+        connectors = self.view.connectors()
+        return {name for name in self._reconfigure if connectors[name].healthy}
+
+    def _mine(self, unit: UnitId) -> bool:
+        return self._alone or self.view.worker_of(unit.connector, unit.task) == self.name
+
+    def _start(self, unit: UnitId) -> None:
+        entry = self.view.connector(unit.connector)
+        assert entry is not None
+
+        async def prepare() -> HostSpec:
+            return await self._spec(unit, entry)
+
+        limits = limits_of(entry.config, self.settings)
+        copy = Copy(unit, prepare, limits, self._launcher, self)
+        self._ended.pop((unit.connector, unit.task), None)
+        self._copies[unit] = copy
+        self._empty.clear()
+        self._launched += 1
+        copy.start()
+
+    async def _spec(self, unit: UnitId, entry: ConnectorEntry) -> HostSpec:
+        plugin = await self.catalog.of(entry.config)
+        config = dict(entry.config)
+        if unit.task is not None:
+            # A task gets all that its connector was told, too: converters, error handling ...
+            config |= entry.tasks[unit.task].config
+        return HostSpec(
+            kind="connector" if unit.task is None else "task",
+            connector=unit.connector,
+            task=unit.task,
+            generation=unit.generation,
+            config=config,
+            memory_mb=memory_of(entry.config, self.settings),
+            role=plugin.role,
+            paused=entry.target is Target.PAUSED,
+        )
+
+    async def _ask(self, name: str) -> None:
+        """Ask a connector for its tasks, once; what it answers goes to the log."""
+        entry = self.view.connector(name)
+        try:
+            if entry is not None:
+                plugin = await self.catalog.of(entry.config)
+                configs = await self.catalog.task_configs(
+                    plugin, entry.config, most_tasks(entry.config)
+                )
+                await self._try_append(
+                    TasksPut(name=name, config_version=entry.version, configs=configs)
+                )
+        except HeadraceError as error:
+            assert entry is not None
+            self._fail(UnitId(name, None, entry.generation), Cause(error.message))
+        finally:
+            self._asking.discard(name)
+            self._passes.wakeup()
+
+    def _fail(self, unit: UnitId, cause: Cause) -> None:
+        copy = self._copies.get(unit)
+        if copy is not None:
+            copy.fail(cause)
+
+    def _restart_by_itself(self, unit: UnitId) -> None:
+        logger.info("%s is started again", unit.what)
+        self._restarted += 1
+        record = RestartAsked(
+            request=new_request(),
+            name=unit.connector,
+            connector=unit.task is None,
+            tasks=[] if unit.task is None else [unit.task],
+            only_failed=True,
+        )
+        self._spawn(self._try_append(record))
+
+    async def _try_append(self, record: Record) -> None:
+        try:
+            await self.append(record)
+        except NotReadyError as error:
+            logger.debug("%s is not written: %s", type(record).__name__, error)
+
+    # Bookkeeping.
+
+    def _target(self, connector: str) -> Target:
+        entry = self.view.entries.get(connector)
+        return Target.RUNNING if entry is None else entry.target
+
+    def _count(self, copy: Copy, record: NewState) -> None:
+        if not record.gone:
+            return
+        self._forced += record.forced
+        self._failed += record.phase is Phase.ERROR
+        entry = self.view.connector(copy.id.connector)
+        self.restarts.ran(copy.id, copy.ran_for, {} if entry is None else entry.config)
+
+    def _publish_running(self) -> None:
+        # One assignment: whoever reads it in another thread sees the old one or the new one.
+        self._running = tuple(
+            unit
+            for unit, copy in self._copies.items()
+            if unit.task is not None and copy.unit.phase is Phase.RUNNING
+        )
+
+    async def _until_empty(self) -> None:
+        if not self._copies:
+            return
+        limits = [limits_of({}, self.settings), *(copy.limits for copy in self._copies.values())]
+        patience = max(one.ask + one.cancel + one.kill for one in limits) + 2.0
+        try:
+            await asyncio.wait_for(self._empty.wait(), patience)
+        except TimeoutError:
+            left = ", ".join(f"{copy.id.what} ({copy.pid})" for copy in self._copies.values())
+            logger.error("the worker ends though these are not proven gone: %s", left)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
