@@ -52,10 +52,13 @@ Our exception hierarchy::
     ├── ConnectError
     │   ├── ConnectRequestError (ValueError)
     │   │   └── ConnectorNameError
-    │   ├── ConnectorNotFoundError
+    │   ├── ConnectNotFoundError (LookupError)
+    │   │   └── ConnectorNotFoundError
     │   ├── ConnectConflictError
     │   │   ├── ConnectorExistsError
     │   │   └── RebalanceError
+    │   ├── PluginFailedError
+    │   │   └── PluginTimeoutError (TimeoutError)
     │   ├── WorkerStoppingError
     │   └── WorkerIdTakenError
     └── JobFailedError
@@ -79,6 +82,7 @@ __all__ = [
     "ConfigurationError",
     "ConnectConflictError",
     "ConnectError",
+    "ConnectNotFoundError",
     "ConnectRequestError",
     "ConnectionFailedError",
     "ConnectorConfigError",
@@ -103,6 +107,8 @@ __all__ = [
     "OffsetExpiredError",
     "PartitionCountError",
     "PluginError",
+    "PluginFailedError",
+    "PluginTimeoutError",
     "PredecessorMismatchError",
     "ProcessingError",
     "ProtocolError",
@@ -589,7 +595,13 @@ class ConnectorNameError(ConnectRequestError):
     code = "connector_name"
 
 
-class ConnectorNotFoundError(ConnectError):
+class ConnectNotFoundError(ConnectError, LookupError):
+    """A request to Connect names something that is not there."""
+
+    code = "connect_not_found"
+
+
+class ConnectorNotFoundError(ConnectNotFoundError):
     """There is no such connector, or it has no such task."""
 
     code = "connector_not_found"
@@ -612,6 +624,18 @@ class RebalanceError(ConnectConflictError):
 
     code = "rebalance"
     retriable = True
+
+
+class PluginFailedError(ConnectError):
+    """Code of a plugin raised while it was asked a question."""
+
+    code = "plugin_failed"
+
+
+class PluginTimeoutError(PluginFailedError, TimeoutError):
+    """Code of a plugin did not answer a question in time; its process was killed."""
+
+    code = "plugin_timeout"
 
 
 class WorkerStoppingError(ConnectError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -13,7 +12,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.connect.rest.calls import Answer, Call
 from headrace.connect.rest.failures import respond_to_failure
@@ -23,11 +21,11 @@ from headrace.connect.rest.openapi import description
 from headrace.connect.rest.operations import OPERATIONS, Operation
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
     from headrace.connect.worker import Connect
 
 __all__ = ["make_app"]
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(connect: Connect) -> Starlette:
@@ -40,15 +38,14 @@ def make_app(connect: Connect) -> Starlette:
     """
     metrics = Metrics(connect)
 
-    async def show_metrics(request: Request) -> Response:
+    async def show_metrics(_: Request) -> Response:
         return Response(metrics.text(), media_type=metrics.media_type)
 
-    async def show_description(request: Request) -> Response:
+    async def show_description(_: Request) -> Response:
         return Answer(value=description(OPERATIONS)).response()
 
     routes = [
-        Route(path, _endpoint(path, methods, connect, metrics), methods=None)
-        for path, methods in _by_path().items()
+        Route(path, _Endpoint(methods, connect, metrics)) for path, methods in _by_path().items()
     ]
     routes += [
         Route("/metrics", show_metrics, methods=["GET"]),
@@ -106,37 +103,38 @@ def _by_path() -> dict[str, dict[str, Operation]]:
     return found
 
 
-def _endpoint(
-    path: str, methods: dict[str, Operation], connect: Connect, metrics: Metrics
-) -> Endpoint:
-    allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
+class _Endpoint:
+    """One path with all its methods."""
 
-    async def respond(request: Request) -> Response:
-        if request.method == "OPTIONS":
-            return Response(status_code=204, headers={"Allow": ", ".join(allowed)})
-        operation = methods.get("GET" if request.method == "HEAD" else request.method)
-        if operation is None:
-            raise HTTPException(
-                405,
-                f"{request.method} is not for {request.url.path}; use {', '.join(allowed)}",
-                headers={"Allow": ", ".join(allowed)},
-            )
+    def __init__(self, methods: dict[str, Operation], connect: Connect, metrics: Metrics) -> None:
+        self._methods = methods
+        self._connect = connect
+        self._metrics = metrics
+        self._allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, whatever happens."""
+        request = Request(scope, receive, send)
         began = time.monotonic()
-        response = await _answered(operation, request, connect)
-        metrics.answered(operation, response.status_code, time.monotonic() - began)
-        return response
+        operation = self._methods.get("GET" if request.method == "HEAD" else request.method)
+        try:
+            response = await self._respond(request, operation)
+        except Exception as error:  # noqa: BLE001 - one mapper knows what to answer to each
+            response = await respond_to_failure(request, error)
+        if operation is not None:
+            self._metrics.answered(operation, response.status_code, time.monotonic() - began)
+        await response(scope, receive, send)
 
-    return respond
+    async def _respond(self, request: Request, operation: Operation | None) -> Response:
+        if operation is not None:
+            answer = await operation.handle(Call(request, self._connect))
+            return answer.response()
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"Allow": self._allowed})
+        message = f"{request.method} is not for {request.url.path}; use {self._allowed}"
+        raise HTTPException(405, message, headers={"Allow": self._allowed})
 
 
-async def _answered(operation: Operation, request: Request, connect: Connect) -> Response:
-    try:
-        answer = await operation.handle(Call(request, connect))
-    except Exception as error:  # noqa: BLE001 - one mapper knows what to answer to each
-        return await respond_to_failure(request, error)
-    return answer.response()
-
-
-async def _respond_to_unknown_path(request: Request, error: Exception) -> Response:
+async def _respond_to_unknown_path(request: Request, _: Exception) -> Response:
     message = f"there is nothing at {request.url.path}\n  → GET /openapi.json tells what there is"
     return Answer(status=404, value={"error_code": 404, "message": message}).response()

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.connect.lifecycle import Target
 from headrace.connect.worker.answers import OffsetEntry
-from headrace.connect.worker.refusals import BadRequestError
+from headrace.errors import ConnectRequestError
 
 __all__ = ["CreateBody", "config_of", "create_body", "level_of", "offsets_of", "patch_of"]
 
@@ -33,9 +33,13 @@ def create_body(body: Mapping[str, Any]) -> CreateBody:
     _only(body, {"name", "config", "initial_state"})
     name, config = body.get("name"), body.get("config")
     if not isinstance(name, str):
-        raise BadRequestError("the body has no name", hint='send {"name": ..., "config": {...}}')
+        raise ConnectRequestError(
+            "the body has no name", hint='send {"name": ..., "config": {...}}'
+        )
     if not isinstance(config, dict):
-        raise BadRequestError("the body has no config", hint='send {"name": ..., "config": {...}}')
+        raise ConnectRequestError(
+            "the body has no config", hint='send {"name": ..., "config": {...}}'
+        )
     return CreateBody(name, config_of(config), _target(body.get("initial_state")))
 
 
@@ -66,14 +70,14 @@ def offsets_of(body: Mapping[str, Any]) -> list[OffsetEntry]:
     _only(body, {"offsets"})
     given = body.get("offsets")
     if not isinstance(given, list) or not given:
-        raise BadRequestError(
+        raise ConnectRequestError(
             "the body has no offsets",
             hint='send {"offsets": [{"partition": {...}, "offset": {...}}]}',
         )
     try:
         return msgspec.convert(given, list[OffsetEntry])
     except msgspec.ValidationError as error:
-        raise BadRequestError(f"the offsets are not right: {error}") from None
+        raise ConnectRequestError(f"the offsets are not right: {error}") from None
 
 
 def level_of(body: Mapping[str, Any]) -> str:
@@ -81,7 +85,7 @@ def level_of(body: Mapping[str, Any]) -> str:
     _only(body, {"level"})
     level = body.get("level")
     if not isinstance(level, str):
-        raise BadRequestError("the body has no level", hint='send {"level": "DEBUG"}')
+        raise ConnectRequestError("the body has no level", hint='send {"level": "DEBUG"}')
     return level
 
 
@@ -93,9 +97,9 @@ def _text(key: str, value: object) -> str:
     if isinstance(value, int):
         return str(value)
     if value is None:
-        raise BadRequestError(f"the value of {key} is null", hint="leave the key out")
+        raise ConnectRequestError(f"the value of {key} is null", hint="leave the key out")
     kind = "an object" if isinstance(value, dict) else "an array"
-    raise BadRequestError(f"the value of {key} is {kind}", hint="values are texts or numbers")
+    raise ConnectRequestError(f"the value of {key} is {kind}", hint="values are texts or numbers")
 
 
 def _target(given: object) -> Target:
@@ -103,14 +107,14 @@ def _target(given: object) -> Target:
         return Target.RUNNING
     if isinstance(given, str) and given.upper() in Target.__members__:
         return Target[given.upper()]
-    raise BadRequestError(
+    raise ConnectRequestError(
         f"the initial_state is {given!r}", hint=f"use {', '.join(Target.__members__)}"
     )
 
 
 def _only(body: Mapping[str, Any], known: Collection[str]) -> None:
     if unknown := sorted(set(body).difference(known)):
-        raise BadRequestError(
+        raise ConnectRequestError(
             f"the body has the unknown field '{unknown[0]}'",
             hint=f"known are {', '.join(sorted(known))}",
         )

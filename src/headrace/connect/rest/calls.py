@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from headrace.connect.worker.refusals import BadRequestError, NotThereError
+from headrace.errors import ConnectNotFoundError, ConnectRequestError
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from headrace.connect.worker import Connect
 
-__all__ = ["Answer", "Call", "MediaTypeError", "TooLargeError"]
+__all__ = ["Answer", "Call"]
 
 #: A config may have 4 MiB; JSON escapes may take more.
 _LARGEST_BODY = 8 << 20
@@ -23,20 +25,6 @@ _TRUTH = {"true": True, "false": False}
 
 # A number with a fraction keeps its digits: configs are text.
 _DECODER = msgspec.json.Decoder(float_hook=str)
-
-
-class MediaTypeError(BadRequestError):
-    """The body is not said to be JSON."""
-
-    code = "media_type"
-    status = 415
-
-
-class TooLargeError(BadRequestError):
-    """The body is longer than any that could be right."""
-
-    code = "too_large"
-    status = 413
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +78,12 @@ class Call:
 
         Raises
         ------
-        NotThereError
+        ConnectNotFoundError
             It is no number.
         """
         text = self.path("task")
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
-            raise NotThereError(f"'{text}' is not the number of a task")
+            raise ConnectNotFoundError(f"'{text}' is not the number of a task")
         return int(text)
 
     def flag(self, name: str) -> bool:
@@ -103,13 +91,13 @@ class Call:
 
         Raises
         ------
-        BadRequestError
+        ConnectRequestError
             It is neither true nor false.
         """
         text = self.request.query_params.get(name, "false")
         found = _TRUTH.get(text.strip().lower())
         if found is None:
-            raise BadRequestError(f"the parameter {name} is '{text}'", hint="use true or false")
+            raise ConnectRequestError(f"the parameter {name} is '{text}'", hint="use true or false")
         return found
 
     def choices(self, name: str, *known: str) -> set[str]:
@@ -117,12 +105,12 @@ class Call:
 
         Raises
         ------
-        BadRequestError
+        ConnectRequestError
             One of them is not known.
         """
         given = set(self.request.query_params.getlist(name))
         if unknown := sorted(given.difference(known)):
-            raise BadRequestError(
+            raise ConnectRequestError(
                 f"the parameter {name} is '{unknown[0]}'", hint=f"use {' or '.join(known)}"
             )
         return given
@@ -132,22 +120,22 @@ class Call:
 
         Raises
         ------
-        BadRequestError
+        ConnectRequestError
             There is none, or it is something else.
         """
         body = await self._body()
         if not body.strip():
-            raise BadRequestError("the request has no body", hint="send a JSON object")
+            raise ConnectRequestError("the request has no body", hint="send a JSON object")
         self._check_media_type()
         try:
             value = _DECODER.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequestError(f"the body is not JSON: {error}") from None
+            raise ConnectRequestError(f"the body is not JSON: {error}") from None
         except RecursionError:
-            raise BadRequestError("the body is nested too deep") from None
+            raise ConnectRequestError("the body is nested too deep") from None
         if not isinstance(value, dict):
             kind = "null" if value is None else type(value).__name__
-            raise BadRequestError(f"the body is of type {kind}", hint="send a JSON object")
+            raise ConnectRequestError(f"the body is of type {kind}", hint="send a JSON object")
         return value
 
     def _check_media_type(self) -> None:
@@ -155,14 +143,13 @@ class Call:
         kind = given.partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
             said = f"'{kind}'" if kind else "of no type"
-            raise MediaTypeError(
-                f"the body is {said}, not JSON", hint="send Content-Type: application/json"
-            )
+            message = f"the body is {said}, not JSON\n  → send Content-Type: application/json"
+            raise HTTPException(415, message)
 
     async def _body(self) -> bytes:
         parts = bytearray()
         async for part in self.request.stream():
             parts += part
             if len(parts) > _LARGEST_BODY:
-                raise TooLargeError(f"the body is longer than {_LARGEST_BODY >> 20} MiB")
+                raise HTTPException(413, f"the body is longer than {_LARGEST_BODY >> 20} MiB")
         return bytes(parts)

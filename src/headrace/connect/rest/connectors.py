@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from headrace.connect.lifecycle import Target
 from headrace.connect.rest.bodies import config_of, create_body, offsets_of, patch_of
 from headrace.connect.rest.calls import Answer, Call
-from headrace.connect.worker.answers import ConnectorInfo
+
+if TYPE_CHECKING:
+    from headrace.connect.worker.answers import ConnectorInfo
 
 __all__ = [
     "alter_offsets",

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 
 from headrace.connect.rest.calls import Answer
-from headrace.connect.worker.refusals import NotReadyError, RefusedError
-from headrace.errors import ConfigurationError, HeadraceError
+from headrace.errors import (
+    ConfigurationError,
+    ConnectConflictError,
+    ConnectNotFoundError,
+    ConnectRequestError,
+    HeadraceError,
+    PluginFailedError,
+    WorkerStoppingError,
+)
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 __all__ = ["failure", "respond_to_failure"]
 
@@ -19,34 +29,42 @@ logger = logging.getLogger(__name__)
 
 _RETRY_AFTER = "1"
 
+#: What is said in words of HTTP; the first that fits.
+_STATUS: dict[type[HeadraceError], HTTPStatus] = {
+    ConnectRequestError: HTTPStatus.BAD_REQUEST,
+    ConfigurationError: HTTPStatus.BAD_REQUEST,
+    ConnectNotFoundError: HTTPStatus.NOT_FOUND,
+    ConnectConflictError: HTTPStatus.CONFLICT,
+    WorkerStoppingError: HTTPStatus.SERVICE_UNAVAILABLE,
+    PluginFailedError: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
 
 def failure(error: Exception) -> Answer:
     """Make the answer that tells of an error.
 
     Examples
     --------
-    >>> from headrace.connect.worker.refusals import NotThereError
-    >>> failure(NotThereError("there is no connector 'a'")).value
+    >>> from headrace.errors import ConnectNotFoundError
+    >>> failure(ConnectNotFoundError("there is no connector 'a'")).value
     {'error_code': 404, 'message': "there is no connector 'a'"}
     """
     if isinstance(error, HTTPException):
         headers = dict(error.headers or {})
         return _answer(error.status_code, error.detail, headers)
-    if isinstance(error, NotReadyError):
-        return _answer(error.status, str(error), {"Retry-After": _RETRY_AFTER})
-    if isinstance(error, RefusedError):
-        return _answer(error.status, str(error), {})
-    if isinstance(error, ConfigurationError):
-        return _answer(HTTPStatus.BAD_REQUEST, str(error), {})
-    if isinstance(error, HeadraceError) and error.retriable:
-        return _answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": _RETRY_AFTER})
-    return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}", {})
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), None)
+    retriable = isinstance(error, HeadraceError) and error.retriable
+    if status is None:
+        status = HTTPStatus.SERVICE_UNAVAILABLE if retriable else HTTPStatus.INTERNAL_SERVER_ERROR
+    known = isinstance(error, HeadraceError)
+    message = str(error) if known else f"{type(error).__name__}: {error}"
+    return _answer(status, message, {"Retry-After": _RETRY_AFTER} if retriable else {})
 
 
 async def respond_to_failure(request: Request, error: Exception) -> Response:
     """Answer a request whose handler raised."""
     answer = failure(error)
-    if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, RefusedError):
+    if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, HeadraceError):
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer.response()
 

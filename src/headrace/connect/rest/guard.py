@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.connect.rest.calls import Answer
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["TokenGuard"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.connect.rest.operations import Operation, Parameter
+if TYPE_CHECKING:
+    from headrace.connect.rest.operations import Operation, Parameter
 
 __all__ = ["description"]
 
@@ -27,7 +28,9 @@ def description(operations: Iterable[Operation]) -> dict[str, Any]:
     operations = list(operations)
     values = [one.value for one in operations if one.value is not None]
     schemas, parts = msgspec.json.schema_components(values, ref_template=_REF)
-    by_value = dict(zip([id(one) for one in operations if one.value is not None], schemas))
+    by_value = dict(
+        zip([id(one) for one in operations if one.value is not None], schemas, strict=True)
+    )
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:
         paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, by_value.get(id(one)))

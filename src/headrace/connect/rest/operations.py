@@ -298,9 +298,7 @@ OPERATIONS: tuple[Operation, ...] = (
         value=list[LogEntry],
         query=(_KEY,),
     ),
-    Operation(
-        method="GET", path="/admin/loggers", handle=admin.list_loggers, value=dict[str, Any]
-    ),
+    Operation(method="GET", path="/admin/loggers", handle=admin.list_loggers, value=dict[str, Any]),
     Operation(
         method="GET",
         path="/admin/loggers/{logger}",

@@ -1,7 +1,18 @@
 """A worker: what runs where, without ever running a plugin itself."""
 
+from headrace.connect.lifecycle import Cause
+from headrace.connect.worker.answers import (
+    ConnectorInfo,
+    ConnectorStatus,
+    OffsetEntry,
+    TaskStatus,
+    UnitReport,
+)
+from headrace.connect.worker.connect import (
+    API_LEVEL,
+    Connect,
+)
 from headrace.connect.worker.launching import (
-    Cause,
     Exited,
     Failed,
     Healthy,
@@ -22,9 +33,31 @@ from headrace.connect.worker.launching import (
     TopicUsed,
     Unhealthy,
 )
+from headrace.connect.worker.periodic import (
+    Periodic,
+)
+from headrace.connect.worker.planning import (
+    Plan,
+    Stop,
+    plan,
+)
+from headrace.connect.worker.positions import (
+    PositionStore,
+)
+from headrace.connect.worker.settings import (
+    WorkerSettings,
+)
+from headrace.connect.worker.worker import (
+    Worker,
+    WorkerStatistics,
+)
 
 __all__ = [
+    "API_LEVEL",
     "Cause",
+    "Connect",
+    "ConnectorInfo",
+    "ConnectorStatus",
     "Exited",
     "Failed",
     "Healthy",
@@ -34,14 +67,25 @@ __all__ = [
     "HostSpec",
     "Launcher",
     "Listener",
+    "OffsetEntry",
+    "Periodic",
+    "Plan",
     "PluginAnswer",
     "PluginCall",
+    "PositionStore",
     "Question",
     "ReconfigureAsked",
     "Role",
     "Started",
+    "Stop",
     "StopFailed",
     "Stopped",
+    "TaskStatus",
     "TopicUsed",
     "Unhealthy",
+    "UnitReport",
+    "Worker",
+    "WorkerSettings",
+    "WorkerStatistics",
+    "plan",
 ]

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from headrace.connect.worker.launching import Launcher, PluginAnswer, PluginCall, Question, Role
-from headrace.connect.worker.refusals import (
-    BadRequestError,
-    NotThereError,
+from headrace.errors import (
+    ConnectNotFoundError,
+    ConnectRequestError,
     PluginFailedError,
     PluginTimeoutError,
 )
@@ -77,7 +77,7 @@ class Catalog:
 
         Raises
         ------
-        NotThereError
+        ConnectNotFoundError
             There is none; the message names the one that was perhaps meant.
         """
         await self.plugins()
@@ -88,7 +88,9 @@ class Catalog:
                 await self._load()
             found = self.known(name)
         if found is None:
-            raise NotThereError(f"there is no connector plugin '{name}'", hint=self._meant(name))
+            raise ConnectNotFoundError(
+                f"there is no connector plugin '{name}'", hint=self._meant(name)
+            )
         return found
 
     async def of(self, config: Mapping[str, str]) -> Plugin:
@@ -96,18 +98,18 @@ class Catalog:
 
         Raises
         ------
-        BadRequestError
+        ConnectRequestError
             It names none, or one that is not there.
         """
         name = config.get(_CLASS_KEY, "")
         if not name.strip():
-            raise BadRequestError(
+            raise ConnectRequestError(
                 f"the config has no {_CLASS_KEY}", hint="GET /connector-plugins lists the classes"
             )
         try:
             return await self.connector(name)
-        except NotThereError as error:
-            raise BadRequestError(error.message, hint=error.hint) from None
+        except ConnectNotFoundError as error:
+            raise ConnectRequestError(error.message, hint=error.hint) from None
 
     async def describe(self, plugin: Plugin) -> list[dict[str, Any]]:
         """Give the config keys of a plugin."""
@@ -161,7 +163,9 @@ class Catalog:
 
     def _meant(self, name: str) -> str:
         names = {
-            alias: one.class_name for one in self._plugins or () for alias in (*one.names(),)
+            alias: one.class_name
+            for one in self._plugins or ()
+            for alias in (*one.names(),)
             if one.type in _CONNECTORS
         }
         close = get_close_matches(name, names, n=1)

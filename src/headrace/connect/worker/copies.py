@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.connect.lifecycle import (
     AskStop,
@@ -33,10 +33,12 @@ from headrace.connect.lifecycle import (
     Unit,
     transition,
 )
-from headrace.connect.naming import UnitId
 from headrace.connect.worker import launching
 from headrace.connect.worker.launching import Cause, Host, HostEvent, HostSpec, Launcher
 from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.connect.naming import UnitId
 
 __all__ = ["Copy", "Owner", "Prepare"]
 

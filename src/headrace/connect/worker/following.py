@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Self
 
 from headrace.connect.log import ClusterView, Log, Outcome, Record, Rejected, fold
-from headrace.connect.worker.refusals import NotReadyError
+from headrace.errors import WorkerStoppingError
 
 __all__ = ["Follower"]
 
@@ -29,7 +29,7 @@ class Follower:
         Called after each record, with the view already new.
     """
 
-    def __init__(self, log: Log, changed: Callable[[Record], None]) -> None:
+    def __init__(self, log: Log, changed: Callable[[], None]) -> None:
         self._log = log
         self._changed = changed
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
@@ -55,7 +55,7 @@ class Follower:
 
         Raises
         ------
-        NotReadyError
+        WorkerStoppingError
             The log cannot be read any more.
         """
         position = await self._log.append(record)
@@ -65,7 +65,7 @@ class Follower:
             )
         outcome = self._outcomes.pop(position, None)
         if outcome is None:
-            raise NotReadyError("the log of Connect cannot be read any more") from self.lost
+            raise WorkerStoppingError("the log of Connect cannot be read any more") from self.lost
         if isinstance(outcome, Rejected):
             logger.debug("record %d is void: %s", position, outcome.message)
         return outcome
@@ -82,7 +82,7 @@ class Follower:
             async for position, record in self._log.follow(self.view.position + 1):
                 self.view, outcome = fold(self.view, record, position)
                 await self._announce(position, outcome)
-                self._changed(record)
+                self._changed()
         except Exception as error:
             logger.exception("the log of Connect cannot be read any more")
             self.lost = error

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from headrace.connect.worker.refusals import NotThereError
+from headrace.errors import ConnectNotFoundError
 
 __all__ = ["Loggers"]
 
@@ -61,12 +61,12 @@ class Loggers:
 
         Raises
         ------
-        NotThereError
+        ConnectNotFoundError
             Nothing has logged by that name.
         """
         logger = logging.root if name == _ROOT else _existing().get(name)
         if logger is None:
-            raise NotThereError(f"there is no logger '{name}'")
+            raise ConnectNotFoundError(f"there is no logger '{name}'")
         return self._one(name, logger)
 
     def set(self, name: str, level: str) -> list[str]:
@@ -74,12 +74,14 @@ class Loggers:
 
         Raises
         ------
-        NotThereError
+        ConnectNotFoundError
             There is no such level.
         """
         number = _LEVELS.get(level.upper())
         if number is None:
-            raise NotThereError(f"there is no level '{level}'", hint=f"use {', '.join(_LEVELS)}")
+            raise ConnectNotFoundError(
+                f"there is no level '{level}'", hint=f"use {', '.join(_LEVELS)}"
+            )
         below = [one for one in _existing() if one.startswith(f"{name}.")]
         names = sorted({name, *below}) if name != _ROOT else [_ROOT]
         for one in names:

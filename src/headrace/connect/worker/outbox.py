@@ -7,13 +7,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.connect.lifecycle import Cause, Phase, Record, Target
 from headrace.connect.log import RungTaken, StatusSet
-from headrace.connect.worker.copies import Copy
-from headrace.connect.worker.following import Follower
+
+if TYPE_CHECKING:
+    from headrace.connect.worker.copies import Copy
+    from headrace.connect.worker.following import Follower
 
 __all__ = ["Outbox"]
 
@@ -108,7 +111,7 @@ class Outbox:
             try:
                 await asyncio.wait_for(self.written(), _LONGEST_PAUSE)
             except TimeoutError:
-                logger.error("%d states were not written: %s", self.waiting, self.failure)
+                logger.warning("%d states were not written: %s", self.waiting, self.failure)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
@@ -155,7 +158,7 @@ class Outbox:
         self.failure = f"{type(error).__name__}: {error}"
         if self._failing_since is None:
             self._failing_since = time.monotonic()
-            logger.error("the log takes no states, they are kept: %s", self.failure)
+            logger.warning("the log takes no states, they are kept: %s", self.failure)
 
     def _status(self, copy: Copy, record: Record, target: Target) -> StatusSet:
         unit = copy.unit.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -68,10 +69,8 @@ class Periodic:
 
     async def _run(self) -> None:
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), self._interval)
-            except TimeoutError:
-                pass
             self._wanted.clear()
             await asyncio.shield(self._run_once())
 

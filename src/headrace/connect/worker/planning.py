@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from headrace.connect.log import ClusterView, ConnectorEntry
 from headrace.connect.naming import UnitId
+
+if TYPE_CHECKING:
+    from headrace.connect.log import ClusterView, ConnectorEntry
 
 __all__ = ["Plan", "Stop", "plan"]
 

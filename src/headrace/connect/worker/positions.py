@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from headrace.connect.worker.answers import OffsetEntry
-from headrace.connect.worker.refusals import NotReadyError
+if TYPE_CHECKING:
+    from headrace.connect.worker.answers import OffsetEntry
 
-__all__ = ["NoPositions", "PositionStore"]
+__all__ = ["PositionStore"]
 
 
 class PositionStore(Protocol):
@@ -28,20 +28,3 @@ class PositionStore(Protocol):
 
     async def reset(self, connector: str, config: Mapping[str, str]) -> None:
         """Forget all positions; the connector does not run."""
-
-
-class NoPositions:
-    """Stands where a worker has no data plane."""
-
-    async def read(self, connector: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
-        """Nothing is committed."""
-        return []
-
-    async def alter(
-        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
-    ) -> None:
-        """Refuse."""
-        raise NotReadyError("this worker has no data plane that could keep offsets")
-
-    async def reset(self, connector: str, config: Mapping[str, str]) -> None:
-        """There is nothing to forget."""

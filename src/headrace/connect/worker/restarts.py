@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from headrace.connect.log import ConnectorEntry
-from headrace.connect.naming import UnitId
+if TYPE_CHECKING:
+    from headrace.connect.log import ConnectorEntry
+    from headrace.connect.naming import UnitId
 
 __all__ = ["ATTEMPTS_KEY", "PAUSE_KEY", "PAUSE_MAX_KEY", "AutoRestarts", "RestartPlan", "pauses"]
 

@@ -8,6 +8,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.connect.lifecycle import Cause, Phase, Target
 from headrace.connect.lifecycle import Record as NewState
@@ -18,10 +19,9 @@ from headrace.connect.log import (
     Outcome,
     Record,
     RestartAsked,
-    TasksPut,
     TopicUsed,
 )
-from headrace.connect.naming import UnitId
+from headrace.connect.worker.asking import TaskQuestions
 from headrace.connect.worker.catalog import Catalog
 from headrace.connect.worker.copies import Copy
 from headrace.connect.worker.following import Follower
@@ -34,10 +34,12 @@ from headrace.connect.worker.launching import TopicUsed as TopicHeard
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.periodic import Periodic
 from headrace.connect.worker.planning import Plan, plan
-from headrace.connect.worker.refusals import NotReadyError
 from headrace.connect.worker.restarts import AutoRestarts
-from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of, most_tasks
-from headrace.errors import HeadraceError
+from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of
+from headrace.errors import WorkerStoppingError
+
+if TYPE_CHECKING:
+    from headrace.connect.naming import UnitId
 
 __all__ = ["Worker", "WorkerStatistics", "new_request"]
 
@@ -113,8 +115,7 @@ class Worker:
         self._copies: dict[UnitId, Copy] = {}
         self._running: tuple[UnitId, ...] = ()
         self._ended: OrderedDict[tuple[str, int | None], Copy] = OrderedDict()
-        self._asking: set[str] = set()
-        self._reconfigure: set[str] = set()
+        self._questions = TaskQuestions(self, self.catalog)
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._state = "starting"
@@ -202,6 +203,7 @@ class Worker:
         if self._state == "stopping":
             self._state = "stopped"
             await self._outbox.stop()
+            await self._questions.stop()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -212,11 +214,16 @@ class Worker:
 
         Raises
         ------
-        NotReadyError
+        WorkerStoppingError
             The worker does not take requests now.
         """
         self.require_running()
         return await self._follower.append(record)
+
+    def require_read(self) -> None:
+        """Refuse to tell anything before the log was read to its end."""
+        if self._state == "starting":
+            self.require_running()
 
     def require_running(self) -> None:
         """Refuse requests before the log was read, and when the worker is about to end."""
@@ -226,7 +233,17 @@ class Worker:
             "starting": "the worker has not read its log to the end yet",
             "running": "the worker has lost its log",
         }.get(self._state, "the worker is about to end and takes no requests")
-        raise NotReadyError(text, hint="try again, or ask another worker")
+        raise WorkerStoppingError(text, hint="try again, or ask another worker")
+
+    def wakeup(self) -> None:
+        """Have a pass made at once; from any thread."""
+        self._passes.wakeup()
+
+    def fail(self, unit: UnitId, cause: Cause) -> None:
+        """Have a copy end in Error, if it is here."""
+        copy = self._copies.get(unit)
+        if copy is not None:
+            copy.fail(cause)
 
     # What copies and the outbox tell.
 
@@ -256,7 +273,7 @@ class Worker:
         """
         name = copy.id.connector
         if isinstance(event, ReconfigureAsked):
-            self._reconfigure.add(name)
+            self._questions.want(name)
             self._passes.wakeup()
             return
         entry = self.view.connector(name)
@@ -282,7 +299,7 @@ class Worker:
         if not self._copies:
             self._empty.set()
 
-    def _changed(self, record: Record) -> None:
+    def _changed(self) -> None:
         # The listener of configs: what is put or deleted is acted upon at once.
         self._passes.wakeup()
 
@@ -298,11 +315,7 @@ class Worker:
             return
         found = plan(self.view, self.name, self._copies.keys(), self._mine)
         self._apply(found)
-        for name in {*found.asks, *self._asked_anew()}:
-            if name not in self._asking:
-                self._asking.add(name)
-                self._reconfigure.discard(name)
-                self._spawn(self._ask(name))
+        self._questions.ask(found.asks)
 
     def _apply(self, found: Plan) -> None:
         for stop in found.stops:
@@ -317,14 +330,12 @@ class Worker:
             assert entry is not None
             self.restarts.consider(unit, entry.config)
 
-    def _asked_anew(self) -> set[str]:
-        """Connectors that want their tasks made anew, and run."""
-        self._reconfigure &= self.view.connectors().keys()
-        connectors = self.view.connectors()
-        return {name for name in self._reconfigure if connectors[name].healthy}
+    def worker_of(self, connector: str, task: int | None) -> str:
+        """Give the worker that is to run a unit; empty: nobody yet."""
+        return self.name if self._alone else self.view.worker_of(connector, task) or ""
 
     def _mine(self, unit: UnitId) -> bool:
-        return self._alone or self.view.worker_of(unit.connector, unit.task) == self.name
+        return self.worker_of(unit.connector, unit.task) == self.name
 
     def _start(self, unit: UnitId) -> None:
         entry = self.view.connector(unit.connector)
@@ -358,30 +369,6 @@ class Worker:
             paused=entry.target is Target.PAUSED,
         )
 
-    async def _ask(self, name: str) -> None:
-        """Ask a connector for its tasks, once; what it answers goes to the log."""
-        entry = self.view.connector(name)
-        try:
-            if entry is not None:
-                plugin = await self.catalog.of(entry.config)
-                configs = await self.catalog.task_configs(
-                    plugin, entry.config, most_tasks(entry.config)
-                )
-                await self._try_append(
-                    TasksPut(name=name, config_version=entry.version, configs=configs)
-                )
-        except HeadraceError as error:
-            assert entry is not None
-            self._fail(UnitId(name, None, entry.generation), Cause(error.message))
-        finally:
-            self._asking.discard(name)
-            self._passes.wakeup()
-
-    def _fail(self, unit: UnitId, cause: Cause) -> None:
-        copy = self._copies.get(unit)
-        if copy is not None:
-            copy.fail(cause)
-
     def _restart_by_itself(self, unit: UnitId) -> None:
         logger.info("%s is started again", unit.what)
         self._restarted += 1
@@ -397,7 +384,7 @@ class Worker:
     async def _try_append(self, record: Record) -> None:
         try:
             await self.append(record)
-        except NotReadyError as error:
+        except WorkerStoppingError as error:
             logger.debug("%s is not written: %s", type(record).__name__, error)
 
     # Bookkeeping.
@@ -431,10 +418,9 @@ class Worker:
             await asyncio.wait_for(self._empty.wait(), patience)
         except TimeoutError:
             left = ", ".join(f"{copy.id.what} ({copy.pid})" for copy in self._copies.values())
-            logger.error("the worker ends though these are not proven gone: %s", left)
+            logger.warning("the worker ends though these are not proven gone: %s", left)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-

@@ -1,0 +1,114 @@
+"""Figures for Prometheus, read from the worker when somebody asks."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.connect.rest.operations import Operation
+    from headrace.connect.worker import Connect
+
+__all__ = ["Metrics"]
+
+_PREFIX = "headrace_connect"
+
+
+class Metrics:
+    """The figures of one worker, in a registry of their own.
+
+    Parameters
+    ----------
+    connect
+        Whose figures they are.
+    """
+
+    #: What the text is, in words of HTTP.
+    media_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, connect: Connect) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            f"{_PREFIX}_rest_requests",
+            "Requests that were answered.",
+            ["method", "path", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            f"{_PREFIX}_rest_request_seconds",
+            "Time until the answer.",
+            ["method", "path"],
+            registry=self._registry,
+        )
+        self._registry.register(_Figures(connect))
+
+    def answered(self, operation: Operation, status: int, seconds: float) -> None:
+        """Count an answer."""
+        self._requests.labels(operation.method, operation.path, str(status)).inc()
+        self._seconds.labels(operation.method, operation.path).observe(seconds)
+
+    def text(self) -> bytes:
+        """Write all figures down."""
+        return generate_latest(self._registry)
+
+
+class _Figures(Collector):
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_the_cluster()
+        yield from self._of_the_worker()
+
+    def _of_the_cluster(self) -> Iterator[Metric]:
+        connectors: Tally[tuple[str, str]] = Tally()
+        tasks: Tally[tuple[str, str]] = Tally()
+        try:
+            found = [self._connect.status(name) for name in self._connect.names()]
+        except HeadraceError:
+            return  # the log is not read yet
+        for status in found:
+            connectors[status.type, status.connector.state] += 1
+            for task in status.tasks:
+                tasks[status.type, task.state] += 1
+        yield _gauge("connectors", "Connectors by type and state.", ("type", "state"), connectors)
+        yield _gauge("tasks", "Tasks by type and state.", ("type", "state"), tasks)
+
+    def _of_the_worker(self) -> Iterator[Metric]:
+        now = self._connect.worker.statistics()
+        copies = {(kind, phase.value): count for (kind, phase), count in now.copies.items()}
+        yield _gauge("units", "Copies on this worker, not gone yet.", ("kind", "phase"), copies)
+        counts = {
+            "units_launched": ("Copies that were started.", now.launched),
+            "units_forced": ("Copies that had to be killed.", now.forced),
+            "units_failed": ("Copies that ended in Error.", now.failed),
+            "units_restarted": ("Restarts by the worker itself.", now.restarted),
+            "passes": ("Passes over all units.", now.passes),
+        }
+        for name, (says, count) in counts.items():
+            yield CounterMetricFamily(f"{_PREFIX}_{name}", says, value=count)
+        up = 1 if now.state == "running" and self._connect.worker.trouble() is None else 0
+        figures = {
+            "up": ("Whether the worker can do its work.", up),
+            "log_position": ("Position in the log.", now.log_position),
+            "log_unwritten": ("States that wait to be written.", now.unwritten),
+        }
+        for name, (says, figure) in figures.items():
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", says, value=figure)
+
+
+def _gauge(
+    name: str, says: str, labels: tuple[str, str], counts: dict[tuple[str, str], int]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"{_PREFIX}_{name}", says, labels=labels)
+    for values, count in sorted(counts.items()):
+        family.add_metric(values, count)
+    return family

@@ -1,0 +1,128 @@
+"""The HTTP server of a worker, in the worker's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import uvicorn
+
+from headrace.connect.rest.app import make_app
+from headrace.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.connect.worker import Connect
+
+__all__ = ["RestServer"]
+
+#: Answers that are on their way may end before the server does.
+_GRACE = 1
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the worker."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class RestServer:
+    """Serves the REST API until it is left.
+
+    Parameters
+    ----------
+    connect
+        What answers; its settings say where to listen, and whether to speak TLS.
+
+    Raises
+    ------
+    ConfigurationError
+        The port is taken, or the certificate cannot be used.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._socket: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._server: _Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        assert self._socket is not None
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        settings = self._connect.settings
+        scheme = "https" if settings.tls_certificate is not None else "http"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        return f"{scheme}://{host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        """Listen; return when requests are answered."""
+        self._socket = self._bind()
+        self._server = _Server(self._config())
+        self._task = asyncio.create_task(self._server.serve([self._socket]), name="connect-rest")
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise ConfigurationError("the REST server ended before it had begun")
+            await asyncio.sleep(0.005)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Answer what is under way, and end."""
+        assert self._server is not None
+        assert self._task is not None
+        self._server.should_exit = True
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+
+    def _bind(self) -> socket.socket:
+        settings = self._connect.settings
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((settings.host, settings.port))
+        except OSError as error:
+            listening.close()
+            raise ConfigurationError(
+                f"REST cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+                hint="choose another port, or 0 for a free one",
+            ) from error
+        return listening
+
+    def _config(self) -> uvicorn.Config:
+        settings = self._connect.settings
+        try:
+            config = uvicorn.Config(
+                make_app(self._connect),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE,
+                ssl_certfile=settings.tls_certificate,
+                ssl_keyfile=settings.tls_key,
+            )
+            config.load()
+        except OSError as error:
+            raise ConfigurationError(
+                f"the certificate {settings.tls_certificate} cannot be used: {error}",
+                hint="give PEM files as tls_certificate and tls_key",
+            ) from error
+        return config

@@ -1,0 +1,169 @@
+"""What is told of connectors and tasks, from the view and from the worker's own copies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.connect.lifecycle import Phase, Target, Unit, kafka_state
+from headrace.connect.worker.answers import (
+    ConnectorStatus,
+    LogEntry,
+    TaskStatus,
+    UnitReport,
+    UnitStatus,
+)
+
+if TYPE_CHECKING:
+    from headrace.connect.log import ConnectorEntry, StatusSet
+    from headrace.connect.worker.copies import Copy
+    from headrace.connect.worker.restarts import RestartPlan
+    from headrace.connect.worker.worker import Worker
+
+__all__ = ["Reporter"]
+
+_RESTARTING = "RESTARTING"
+
+
+class Reporter:
+    """Puts what a worker knows into the shapes of the REST API.
+
+    Parameters
+    ----------
+    worker
+        Whose view and copies are told of.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def role(self, entry: ConnectorEntry) -> str:
+        """Say which way a connector moves data."""
+        plugin = self._worker.catalog.known(entry.config.get("connector.class", ""))
+        return "unknown" if plugin is None else plugin.role
+
+    def status(self, entry: ConnectorEntry) -> ConnectorStatus:
+        """Say how a connector and its tasks are doing.
+
+        Of a stopped connector those tasks are told that are not gone yet.
+        """
+        numbers = set(range(len(entry.tasks)))
+        if entry.target is Target.STOPPED:
+            numbers |= {status.task for status in entry.alive() if status.task is not None}
+        return ConnectorStatus(
+            entry.name,
+            self._connector_status(entry),
+            [self.task_status(entry, number) for number in sorted(numbers)],
+            self.role(entry),
+        )
+
+    def task_status(self, entry: ConnectorEntry, task: int) -> TaskStatus:
+        """Say how a task is doing."""
+        status = _last_word(entry, task)
+        state, worker, trace = self._told(entry, task, status)
+        return TaskStatus(task, state, worker, trace, self._version(entry))
+
+    def restarting(self, entry: ConnectorEntry, plan: RestartPlan) -> ConnectorStatus:
+        """Say how a connector is doing that is about to be restarted."""
+        now = self.status(entry)
+        replace = msgspec.structs.replace
+        connector = now.connector
+        if plan.connector:
+            connector = replace(connector, state=_RESTARTING, trace="")
+        tasks = [
+            replace(task, state=_RESTARTING, trace="") if task.id in plan.tasks else task
+            for task in now.tasks
+        ]
+        return replace(now, connector=connector, tasks=tasks)
+
+    def units(self) -> list[UnitReport]:
+        """Tell of every copy on this worker, connectors before their tasks."""
+        copies = sorted(
+            self._worker.copies(),
+            key=lambda copy: (copy.id.connector, -1 if copy.id.task is None else copy.id.task),
+        )
+        return [self._report(copy) for copy in copies]
+
+    def config_log(self, key: str | None) -> list[LogEntry]:
+        """Tell of every name in the log, also of deleted ones, key by key."""
+        entries = [
+            line for entry in self._worker.view.entries.values() for line in _log_lines(entry)
+        ]
+        return [line for line in entries if key is None or line.key == key]
+
+    def _connector_status(self, entry: ConnectorEntry) -> UnitStatus:
+        state, worker, trace = self._told(entry, None, _last_word(entry, None))
+        return UnitStatus(state, worker, trace, self._version(entry))
+
+    def _told(
+        self, entry: ConnectorEntry, task: int | None, status: StatusSet | None
+    ) -> tuple[str, str, str]:
+        if status is None:
+            state = kafka_state(Phase.NEW, entry.target)
+            return state, self._worker.worker_of(entry.name, task), ""
+        state = kafka_state(status.phase, entry.target)
+        cause = status.cause
+        trace = "" if cause is None else f"{cause.summary}\n{cause.trace}".strip()
+        return state, status.worker, trace if status.phase is Phase.ERROR else ""
+
+    def _version(self, entry: ConnectorEntry) -> str:
+        plugin = self._worker.catalog.known(entry.config.get("connector.class", ""))
+        return "" if plugin is None else plugin.version
+
+    def _report(self, copy: Copy) -> UnitReport:
+        unit, restarts = copy.unit, self._worker.restarts
+        loop = asyncio.get_running_loop()
+        return UnitReport(
+            connector=copy.id.connector,
+            task=copy.id.task,
+            generation=copy.id.generation,
+            phase=unit.phase.value,
+            since=round(loop.time() - unit.since, 3),
+            worker_id=self._worker.name,
+            forced=unit.forced,
+            ending=None if unit.ending is None else unit.ending.value,
+            error=_error(unit),
+            pid=copy.pid,
+            pid_alive=copy.host is not None and not unit.gone and copy.host.alive(),
+            rungs=_rungs(unit),
+            restarts=restarts.attempts(copy.id),
+            restarts_in=restarts.due_in(copy.id),
+        )
+
+
+def _last_word(entry: ConnectorEntry, task: int | None) -> StatusSet | None:
+    """The last word on the wanted copy; of what is stopped, on the one that still lives."""
+    story = entry.story_of(task)
+    if entry.target is Target.STOPPED:
+        return story.alive[-1] if story.alive else story.current
+    return entry.status(task)
+
+
+def _error(unit: Unit) -> str | None:
+    cause = unit.cause
+    return None if cause is None else f"{cause.summary}\n{cause.trace}".strip()
+
+
+def _rungs(unit: Unit) -> list[dict[str, Any]]:
+    return [
+        {"step": rung.step.value, "after": round(rung.at - unit.rungs[0].at, 3)}
+        for rung in unit.rungs
+    ]
+
+
+def _log_lines(entry: ConnectorEntry) -> Iterator[LogEntry]:
+    gone, at = entry.deleted, entry.changed
+    value = None if gone else {"config": entry.config, "version": entry.version}
+    yield LogEntry(key=f"connector-{entry.name}", position=at, deleted=gone, value=value)
+    target = None if gone else entry.target.value
+    yield LogEntry(key=f"target-state-{entry.name}", position=at, deleted=gone, value=target)
+    for number, task in enumerate(entry.tasks):
+        yield LogEntry(
+            key=f"task-{entry.name}-{number}",
+            position=task.generation,
+            deleted=gone or task.deleted,
+            value=None if gone else task.config,
+        )
