@@ -107,6 +107,7 @@ def _put(view: ClusterView, record: ConnectorPut, position: int) -> _Step:
         config=record.config,
         version=present.version + 1,
         generation=position,
+        force=False,
     )
     wanted = entry.target if record.target is None else record.target
     return _with(view, _towards(entry, wanted, position), position)
@@ -166,7 +167,7 @@ def _put_tasks(view: ClusterView, record: TasksPut, position: int) -> _Step:
     if same and entry.tasks_version == entry.version:
         return view, Applied(position)
     tasks = tuple(TaskEntry(config=config, generation=position) for config in record.configs)
-    entry = msgspec.structs.replace(entry, tasks=tasks, tasks_version=entry.version)
+    entry = msgspec.structs.replace(entry, tasks=tasks, tasks_version=entry.version, force=False)
     return _with(view, entry, position)
 
 

@@ -47,9 +47,9 @@ from headrace.connect.worker.positions import (
 from headrace.connect.worker.settings import (
     WorkerSettings,
 )
+from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.connect.worker.worker import (
     Worker,
-    WorkerStatistics,
 )
 
 __all__ = [

@@ -6,8 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 from headrace.connect.lifecycle import Cause, Phase, Target
@@ -36,39 +35,19 @@ from headrace.connect.worker.periodic import Periodic
 from headrace.connect.worker.planning import Plan, plan
 from headrace.connect.worker.restarts import AutoRestarts
 from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of
+from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.errors import WorkerStoppingError
 
 if TYPE_CHECKING:
     from headrace.connect.naming import UnitId
 
-__all__ = ["Worker", "WorkerStatistics", "new_request"]
+__all__ = ["Worker", "new_request"]
 
 logger = logging.getLogger(__name__)
 
 _ENDED = 500
 #: A pass that is so many intervals late means that the event loop stands still.
 _STUCK = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStatistics:
-    """What a worker has and has done."""
-
-    #: ``starting``, ``running``, ``stopping`` or ``stopped``.
-    state: str
-    #: Copies that are not proven gone, by kind and phase.
-    copies: Mapping[tuple[str, Phase], int]
-    launched: int
-    #: Copies that had to be killed.
-    forced: int
-    #: Copies that ended in Error.
-    failed: int
-    #: Restarts that the worker made by itself.
-    restarted: int
-    passes: int
-    log_position: int
-    #: States that wait to be written.
-    unwritten: int
 
 
 def new_request() -> str:
