@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.connect.converters.base import Column, Converted, Converter, HeaderConverter
+from headrace.connect.converters.headers import SimpleHeaderConverter
 from headrace.connect.converters.json import JsonConverter
 from headrace.connect.converters.json_schemas import schema_from_json, schema_to_json
 from headrace.connect.converters.scalars import (
@@ -29,6 +30,7 @@ __all__ = [
     "JsonConverter",
     "LongConverter",
     "ShortConverter",
+    "SimpleHeaderConverter",
     "StringConverter",
     "schema_from_json",
     "schema_to_json",

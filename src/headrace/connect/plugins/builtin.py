@@ -139,6 +139,11 @@ BUILTIN: tuple[Builtin, ...] = (
         "converter",
         ("org.apache.kafka.connect.storage.StringConverter",),
     ),
+    Builtin(
+        "headrace.connect.converters:SimpleHeaderConverter",
+        "header_converter",
+        ("org.apache.kafka.connect.storage.SimpleHeaderConverter",),
+    ),
     # transforms
     *_sided("cast", "Cast"),
     *_sided("change_case", "ChangeCase", _ROCKETMQ_TRANSFORMS),
