@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headrace.connect.converters.avro import AvroConverter
+from headrace.connect.converters.avro_schemas import schema_from_avro, schema_to_avro
 from headrace.connect.converters.base import Column, Converted, Converter, HeaderConverter
 from headrace.connect.converters.headers import SimpleHeaderConverter
 from headrace.connect.converters.json import JsonConverter
@@ -18,6 +20,7 @@ from headrace.connect.converters.scalars import (
 )
 
 __all__ = [
+    "AvroConverter",
     "BooleanConverter",
     "BytesConverter",
     "Column",
@@ -32,6 +35,8 @@ __all__ = [
     "ShortConverter",
     "SimpleHeaderConverter",
     "StringConverter",
+    "schema_from_avro",
     "schema_from_json",
+    "schema_to_avro",
     "schema_to_json",
 ]

@@ -92,6 +92,11 @@ BUILTIN: tuple[Builtin, ...] = (
     ),
     # converters
     Builtin(
+        "headrace.connect.converters:AvroConverter",
+        "converter",
+        ("io.confluent.connect.avro.AvroConverter",),
+    ),
+    Builtin(
         "headrace.connect.converters:BooleanConverter",
         "converter",
         ("org.apache.kafka.connect.converters.BooleanConverter",),
