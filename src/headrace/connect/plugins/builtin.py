@@ -86,6 +86,11 @@ BUILTIN: tuple[Builtin, ...] = (
         ("datagen-source", "io.confluent.kafka.connect.datagen.DatagenConnector"),
     ),
     Builtin(
+        "headrace.connect.connectors.postgres:PostgresSourceConnector",
+        "source",
+        ("postgres-source", "io.confluent.connect.jdbc.JdbcSourceConnector"),
+    ),
+    Builtin(
         "headrace.connect.connectors.postgres:PostgresSinkConnector",
         "sink",
         ("postgres-sink", "io.confluent.connect.jdbc.JdbcSinkConnector"),

@@ -20,6 +20,7 @@ from headrace.connect import (
 from headrace.connect.connectors.postgres.catalog import find_tables, is_pattern, qualified
 from headrace.connect.connectors.postgres.connection import connect, connection_words
 from headrace.connect.connectors.postgres.incremental import IncrementalFeed
+from headrace.connect.connectors.postgres.logical import LogicalFeed
 from headrace.connect.connectors.postgres.source_keys import SOURCE_KEYS, source_problems
 from headrace.connect.connectors.sql import TableName
 from headrace.errors import ConnectorConfigError
@@ -50,7 +51,8 @@ class PostgresSourceTask(SourceTask):
     def start(self, config: Config) -> None:
         """Connect, and go on where the last life was committed."""
         tables = [TableName(*names) for names in json.loads(config.texts.get(_SHARE, "[]"))]
-        self._feed = IncrementalFeed(config, tables, self.context)
+        kind = LogicalFeed if config["mode"] == "logical" else IncrementalFeed
+        self._feed = kind(config, tables, self.context)
 
     def poll(self) -> Sequence[SourceRecord] | None:
         """Give what is new."""
