@@ -80,6 +80,8 @@ BUILTIN: tuple[Builtin, ...] = (
         "sink",
         ("directory-sink",),
     ),
+    Builtin("headrace.connect.connectors.http:HttpSourceConnector", "source", ("http-source",)),
+    Builtin("headrace.connect.connectors.http:HttpSinkConnector", "sink", ("http-sink",)),
     Builtin(
         "headrace.connect.connectors.datagen:DatagenSourceConnector",
         "source",

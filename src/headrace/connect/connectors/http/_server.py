@@ -1,0 +1,186 @@
+"""The small web server of the source."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headrace.connect.connectors.http._inbox import Arrival, Inbox, InboxFullError
+
+if TYPE_CHECKING:
+    from headrace.connect import Secret
+
+__all__ = ["Rules", "Server"]
+
+_PATIENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What requests must be, and how they become records."""
+
+    path: str
+    token: Secret | None
+    signature: Secret | None
+    signature_header: str
+    most_bytes: int
+    form: str
+    split: str
+    key_header: str | None
+    headers: Sequence[str]
+    timeout: float
+
+
+class Server:
+    """Takes requests in a thread of its own, and answers those that are committed.
+
+    Parameters
+    ----------
+    host, port
+        Where it listens; port 0 takes a free one.
+    tls
+        Files of certificate and key, or ``None``.
+    """
+
+    def __init__(
+        self, inbox: Inbox, rules: Rules, host: str, port: int, tls: tuple[Path, Path] | None
+    ) -> None:
+        self._inbox = inbox
+        self._rules = rules
+        # Bound here, so that a port that is taken fails the task's start with the reason.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, reuse_port=False)
+        self.port: int = self._socket.getsockname()[1]
+        routes = [Route(rules.path, self._take, methods=["POST", "PUT"])]
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            ssl_certfile=tls[0] if tls else None,
+            ssl_keyfile=tls[1] if tls else None,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = Thread(target=self._serve, name="http-source", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still listens."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Take no more requests."""
+        self._server.should_exit = True
+        self._thread.join(_PATIENCE)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        asyncio.run(self._server.serve([self._socket]))
+
+    async def _take(self, request: Request) -> Response:
+        body = await self._body(request)
+        self._check(request, body)
+        arrival = Arrival(
+            values=self._values(body),
+            key=request.headers.get(self._rules.key_header) if self._rules.key_header else None,
+            headers=tuple(
+                (name, request.headers[name])
+                for name in self._rules.headers
+                if name in request.headers
+            ),
+            name=request.headers.get("idempotency-key"),
+        )
+        if not arrival.values:
+            return JSONResponse({"records": 0})
+        try:
+            committed = self._inbox.offer(arrival)
+            done = await asyncio.wait_for(asyncio.shield(committed), self._rules.timeout)
+        except InboxFullError:
+            raise _later("Too many records wait for their commit.") from None
+        except TimeoutError:
+            raise _later("The records are not committed yet.") from None
+        if not done:
+            raise _later("The connector stopped before the records were committed.")
+        return JSONResponse({"records": len(arrival.values)})
+
+    async def _body(self, request: Request) -> bytes:
+        parts, size = [], 0
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > self._rules.most_bytes:
+                    message = f"The body is larger than {self._rules.most_bytes} bytes."
+                    raise HTTPException(413, message)
+                parts.append(part)
+        except ClientDisconnect:
+            raise HTTPException(400, "The body is not complete.") from None
+        return b"".join(parts)
+
+    def _check(self, request: Request, body: bytes) -> None:
+        if token := self._rules.token:
+            given = request.headers.get("authorization", "").encode()
+            if not hmac.compare_digest(given, f"Bearer {token.reveal()}".encode()):
+                headers = {"WWW-Authenticate": "Bearer"}
+                raise HTTPException(401, "The bearer token is missing or wrong.", headers)
+        if secret := self._rules.signature:
+            given = request.headers.get(self._rules.signature_header, "").encode()
+            made = hmac.new(secret.reveal().encode(), body, hashlib.sha256).hexdigest().encode()
+            if not hmac.compare_digest(given.removeprefix(b"sha256="), made):
+                message = f"The signature in {self._rules.signature_header} is missing or wrong."
+                raise HTTPException(401, message)
+
+    def _values(self, body: bytes) -> list[Any]:
+        if self._rules.split == "lines":
+            return [_READERS[self._rules.form](line) for line in body.splitlines() if line.strip()]
+        value = _READERS[self._rules.form](body)
+        if self._rules.split != "array":
+            return [value]
+        if not isinstance(value, list):
+            raise HTTPException(400, "The body is no JSON array.")
+        return value
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise HTTPException(400, f"The body is no JSON: {error}.") from None
+
+
+def _text(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"The body is no UTF-8: {error}.") from None
+
+
+_READERS: dict[str, Callable[[bytes], Any]] = {"json": _json, "text": _text, "bytes": bytes}
+
+
+def _later(message: str) -> HTTPException:
+    return HTTPException(503, f"{message} Send them again.", {"Retry-After": "1"})
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, HTTPException)
+    content = {"error_code": error.status_code, "message": error.detail}
+    return JSONResponse(content, error.status_code, error.headers)

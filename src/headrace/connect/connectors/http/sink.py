@@ -1,0 +1,184 @@
+"""``http-sink``: records as requests to a web service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
+
+import httpx
+
+from headrace.connect import (
+    Config,
+    ConfigDeclaration,
+    ConfigProblem,
+    Secret,
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+    between,
+    declare,
+    key,
+    matching,
+    one_of,
+)
+from headrace.connect.connectors.http._sending import RefusedError, Retries, Sender
+from headrace.connect.connectors.texts import as_json, as_text
+
+__all__ = ["HttpSinkConnector", "HttpSinkTask"]
+
+_CONTENT = {
+    "array": "application/json",
+    "lines": "application/x-ndjson",
+    "single": "application/json",
+}
+
+
+class HttpSinkTask(SinkTask):
+    """Sends records as they are put; each request has records of one queue."""
+
+    def start(self, config: Config) -> None:
+        """Make a client."""
+        self._config = config
+        self._shape: str = config["body"]
+        headers = {"content-type": _CONTENT[self._shape], **config.section("header.")}
+        if token := config["auth.token"]:
+            headers["authorization"] = f"Bearer {token.reveal()}"
+        verify: bool | str = config["tls.verify"]
+        if verify and config["tls.ca"]:
+            verify = str(config["tls.ca"])
+        self._client = httpx.Client(
+            headers=headers,
+            timeout=config["request.timeout.ms"].total_seconds(),
+            verify=verify,
+            trust_env=False,
+        )
+        retries = Retries(
+            config["retry.pause.ms"].total_seconds(),
+            config["retry.pause.max.ms"].total_seconds(),
+            config["retry.timeout.ms"].total_seconds(),
+        )
+        self._sender = Sender(self._client, config["method"], retries, self.context.stopping)
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        """Send the records; return when the server has taken all of them."""
+        for batch in self._batches(records):
+            self._send(batch)
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if client := getattr(self, "_client", None):
+            client.close()
+
+    def _batches(self, records: Sequence[SinkRecord]) -> Iterator[Sequence[SinkRecord]]:
+        most = 1 if self._shape == "single" else self._config["batch.max.records"]
+        for _, of_queue in groupby(records, key=lambda record: (record.queue, record.topic)):
+            some = list(of_queue)
+            for start in range(0, len(some), most):
+                yield some[start : start + most]
+
+    def _send(self, batch: Sequence[SinkRecord]) -> None:
+        try:
+            self._sender.send(self._url(batch[0]), self._body(batch), self._headers(batch))
+        except RefusedError as error:
+            if len(batch) == 1:
+                self.context.report(batch[0], error)
+                return
+            # One bad record must not take the others with it: find it by halves.
+            middle = len(batch) // 2
+            self._send(batch[:middle])
+            self._send(batch[middle:])
+
+    def _url(self, record: SinkRecord) -> str:
+        url: str = self._config["url"]
+        if "{" not in url:
+            return url
+        name = "" if record.key is None else as_text(record.key).decode()
+        topic = quote(record.topic, safe="")
+        return url.replace("{topic}", topic).replace("{key}", quote(name, safe=""))
+
+    def _body(self, batch: Sequence[SinkRecord]) -> bytes:
+        if self._shape == "single":
+            return as_text(batch[0].value)
+        values = [as_json(record.value) for record in batch]
+        if self._shape == "lines":
+            return b"".join([value + b"\n" for value in values])
+        return b"[" + b",".join(values) + b"]"
+
+    def _headers(self, batch: Sequence[SinkRecord]) -> dict[str, str]:
+        queue, first, last = batch[0].queue, batch[0].offset, batch[-1].offset
+        place = f"{queue.topic}/{queue.broker}/{queue.queue_id}"
+        return {
+            "idempotency-key": f"{self.context.connector}/{place}/{first}-{last}",
+            "headrace-queue": place,
+            "headrace-first-offset": str(first),
+            "headrace-last-offset": str(last),
+        }
+
+
+class HttpSinkConnector(SinkConnector):
+    """Sends records to a web service; see docs/connect-connectors.md."""
+
+    version = "1.0"
+    task = HttpSinkTask
+    config: ClassVar[ConfigDeclaration] = declare(
+        key(
+            "url",
+            str,
+            "Where requests go; {topic} and, with body=single, {key} are filled in.",
+            required=True,
+            valid=matching("https?://.+", "a URL that begins with http:// or https://"),
+        ),
+        key("method", str, "The method.", default="POST", valid=one_of("POST", "PUT", "PATCH")),
+        key(
+            "body",
+            str,
+            "What a request holds: a JSON array of values, a line of JSON each, or one value.",
+            default="array",
+            valid=one_of("array", "lines", "single"),
+        ),
+        key(
+            "batch.max.records",
+            int,
+            "Most records of a request.",
+            default=500,
+            valid=between(1, 100_000),
+        ),
+        key("auth.token", Secret, "The bearer token that requests carry."),
+        key("tls.verify", bool, "Whether the server's certificate is checked.", default=True),
+        key("tls.ca", Path, "File of the certificates that may have signed it."),
+        key(
+            "request.timeout.ms",
+            timedelta,
+            "How long a connection and each answer may take.",
+            default=timedelta(seconds=10),
+        ),
+        key(
+            "retry.timeout.ms",
+            timedelta,
+            "How long a request is made again that the server cannot answer now.",
+            default=timedelta(minutes=1),
+        ),
+        key(
+            "retry.pause.ms",
+            timedelta,
+            "The first pause; each is twice the last one.",
+            default=timedelta(milliseconds=200),
+            importance="low",
+        ),
+        key(
+            "retry.pause.max.ms",
+            timedelta,
+            "The longest pause, unless the server asks for a longer one (Retry-After).",
+            default=timedelta(seconds=10),
+            importance="low",
+        ),
+    )
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Name what does not fit together."""
+        if "{key}" in config["url"] and config["body"] != "single":
+            yield ConfigProblem("url", "A {key} in url needs body=single.")
