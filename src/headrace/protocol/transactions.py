@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from typing import Any
+from zlib import crc32
 
 import msgspec
 
 from headrace.errors import ProtocolError
 
 __all__ = [
+    "WHOLE",
     "CommitAnswer",
     "CommitRecord",
     "CommitRequest",
@@ -23,7 +26,9 @@ __all__ = [
     "OperatorNote",
     "PlanAnswer",
     "PlanRequest",
+    "Position",
     "QueueName",
+    "Share",
     "StagedBatch",
     "StagedPart",
     "StagedSection",
@@ -85,6 +90,38 @@ class StateSummary(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
 
 
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one partition of an outside system has been read to, or one queue handed over to."""
+
+    #: Whatever its connector says of it, as JSON; None: forgotten.
+    offset: Any
+    #: Generation of the task that moved it last: of two positions the later one holds.
+    generation: int = 0
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """Which queues of its topics a job reads, where several jobs share them out.
+
+    Examples
+    --------
+    >>> halves = [Share(number=0, of=2), Share(number=1, of=2)]
+    >>> [[half.owns(f"orders@broker-a@{queue}") for half in halves] for queue in range(2)]
+    [[False, True], [True, False]]
+    """
+
+    number: int = 0
+    of: int = 1
+
+    def owns(self, queue: QueueName) -> bool:
+        """Tell whether the job reads a queue: its number decides, shifted by its topic."""
+        topic, _, number = queue.rpartition("@")
+        return (int(number) + crc32(topic.encode())) % self.of == self.number
+
+
+WHOLE = Share()
+"""All queues: the share of a job that shares its topics with no other."""
+
+
 class OperatorNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An operator of the topology, for who looks at a job without its program."""
 
@@ -138,6 +175,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: int = 0
     #: Totals since the job's first batch, by name.
     counters: dict[str, int] = {}
+    #: Where outside systems have been read to, or what was handed over to them, by partition.
+    positions: dict[str, Position] = {}
     #: On RocketMQ: who opened the epoch; what of the journal belongs to the batch; and where its
     #: target queues ended, at least, before it was published.
     driver: str = ""
@@ -200,6 +239,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 0
     #: Wait so long for a message when there is none, ms.
     wait: int = 0
+    #: Leave out the queues of other jobs.
+    share: Share = WHOLE
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.protocol.transactions import QueueName, StagedPart, StateSummary
+from headrace.protocol.transactions import Position, QueueName, StagedPart, StateSummary
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.chunk import NEVER
 
@@ -68,6 +68,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: Tuples that it sent to each port of a bolt over a shuffle, and those that it took there.
     tuples_sent: dict[str, int] = {}
     tuples_taken: dict[str, int] = {}
+    #: Where outside systems are read to behind the batch, or what they were handed, by partition.
+    positions: dict[str, Position] = {}
     #: Of the first split only: splits of the batch, and where the batch ends, by queue.
     splits: int = 0
     ends: dict[QueueName, int] | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
+from headrace.protocol.transactions import WHOLE, Share
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.broker import BrokerTransactions
 from headrace.runtime.commit.journal.lease import LeaseTimes
@@ -17,6 +18,7 @@ from headrace.runtime.sources.patterns import PatternTopics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.interface import StorePlace
 from headrace.topology.operators.core import Sink, Source
+from headrace.topology.operators.outside import MessageSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -86,6 +88,7 @@ class JobPlan:
                 direct,
                 times,
                 max_bytes=self.settings.max_bytes_per_batch,
+                share=self.share,
                 sends_again=again,
             )
         commit_topic = self.topology.commit_topic
@@ -95,6 +98,7 @@ class JobPlan:
             commit_topic,
             direct,
             max_bytes=self.settings.max_bytes_per_batch,
+            share=self.share,
         )
 
     def connect(self) -> JobConnection:
@@ -105,6 +109,12 @@ class JobPlan:
     def job(self) -> str:
         """Name of the job, its consumer group and its transactions."""
         return self.topology.name
+
+    @property
+    def share(self) -> Share:
+        """Which queues of its topics the job reads."""
+        shares = [s for s in self.topology.sources if isinstance(s, MessageSource)]
+        return Share(number=shares[0].number, of=shares[0].of) if shares else WHOLE
 
     @property
     def shows_commits_only(self) -> bool:

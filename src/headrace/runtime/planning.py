@@ -71,6 +71,8 @@ def plan_batch(
     offsets: Mapping[QueueName, int],
     began: int,
     written: Mapping[str, Collection[QueueName]],
+    *,
+    asked: bool = False,
 ) -> PlannedBatch | None:
     """Plan the next batch; None while there is nothing to read and nothing is due.
 
@@ -86,11 +88,13 @@ def plan_batch(
         When this start of the job was first planned, ms since 1970.
     written
         Queues that the job writes, by topic.
+    asked
+        Whether something outside waits for a batch.
     """
     record = answer.record
     assert record is not None, "a job is opened before its batches are planned"
     starts = {**answer.begins, **offsets}
-    has_news = any(end > starts[queue] for queue, end in answer.ends.items())
+    has_news = asked or any(end > starts[queue] for queue, end in answer.ends.items())
     begins = begins_with_spouts(plan.topology, record)
     if not plan.topology.timed:
         due = has_news or begins or (record.due is not None and record.due <= answer.clock)

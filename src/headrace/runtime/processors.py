@@ -30,7 +30,7 @@ from headrace.topology.operators.core import (
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from headrace.protocol.transactions import QueueName
+    from headrace.protocol.transactions import Position, QueueName
     from headrace.runtime.blocks import Rows
     from headrace.runtime.bolts.instances import Instances
     from headrace.runtime.control import Control
@@ -83,6 +83,10 @@ class ProcessorContext(Protocol):
     @property
     def instances(self) -> Instances:
         """Users' components that this process keeps from batch to batch."""
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """Where outside systems have been read to, for the commit to keep."""
 
     @property
     def counters(self) -> dict[str, int]:

@@ -47,6 +47,10 @@ class SinkContext(Protocol):
     def partition(self) -> int:
         """Number of the task."""
 
+    @property
+    def epoch_and_batch(self) -> tuple[int, int]:
+        """Numbers of the driver and of the batch."""
+
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
 

@@ -18,12 +18,14 @@ from headrace.runtime.event_time.timestamps import SelectTimestampProcessor
 from headrace.runtime.flow import FLOW
 from headrace.runtime.joins import JOINS
 from headrace.runtime.low_level import PROCESSES
+from headrace.runtime.outside import OUTSIDE, FeedWriter
 from headrace.runtime.processors import STATELESS, Processor, ProcessorContext
 from headrace.runtime.sinks import SinkWriter
 from headrace.runtime.through import ThroughWriter
 from headrace.runtime.windows import WINDOWS
 from headrace.topology.operators.batches import BatchSink
 from headrace.topology.operators.core import Aggregate, Operator, Sink, Source
+from headrace.topology.operators.outside import FeedSink
 from headrace.topology.operators.through import Through
 from headrace.topology.operators.times import SelectTimestamp
 
@@ -48,6 +50,7 @@ PROCESSORS: dict[type[Operator], type[Processor[Any]]] = {
     **COLUMNS,
     **WINDOWS,
     **BOLTS,
+    **OUTSIDE,
 }
 
 Inputs = dict[str, dict[int, Chunk]]
@@ -244,7 +247,9 @@ class StageRunner:
                 inbox[child.name][port] = given
 
 
-def _writer(sink: Sink, context: StageContext) -> SinkWriter:
+def _writer(sink: Sink, context: StageContext) -> SinkWriter | FeedWriter:
+    if isinstance(sink, FeedSink):
+        return FeedWriter(sink, context)
     if isinstance(sink, BatchSink):
         return BatchSinkWriter(sink, context)
     return (ThroughWriter if isinstance(sink, Through) else SinkWriter)(sink, context)

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.errors import HeadraceError, RollbackError
 from headrace.failpoints import failpoint
-from headrace.protocol.transactions import QueueName, StateSummary
+from headrace.protocol.transactions import Position, QueueName, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.chunk import NEVER
@@ -73,6 +73,8 @@ class TaskContext:
     #: What the task says of event time to every later stage, and to the commit.
     watermarks: list[QueueWatermark] = field(default_factory=list)
     moved: dict[str, int] = field(default_factory=dict)
+    #: Where outside systems have been read to, or what they were handed.
+    positions: dict[str, Position] = field(default_factory=dict)
     #: Makes a store of a user's own kind, by operator and partition.
     own_store: Callable[[str, int], StateStore] | None = None
     _stores: dict[str, StateStore] = field(default_factory=dict)
@@ -303,6 +305,7 @@ class Task:
             clock=self._context.wall_clock,
             due=self._runner.due,
             watermarks=self._context.moved,
+            positions=self._context.positions,
             progress={**self._runner.progress, **announced},
         )
         yield Block(

@@ -22,7 +22,7 @@ from headrace.runtime.user_code.failures import raise_failure
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.protocol.transactions import CommitRecord, StateSummary
+    from headrace.protocol.transactions import CommitRecord, Position, StateSummary
 
 __all__ = ["assemble"]
 
@@ -74,6 +74,7 @@ def assemble(
         lineage=lineage,
         timestamp=clock,
         counters=_added_up(last.counters, summaries),
+        positions=_moved(last.positions, summaries),
     )
     parts = [summary.part for summary in summaries if summary.part.records]
     return BatchEnd(previous=last.batch, parts=parts, record=record), summaries
@@ -116,6 +117,13 @@ def _check_tuples(summaries: list[Summary]) -> None:
             f" {sent[place]} were sent",
             hint="nothing of the batch was committed; please report this with the driver's log",
         )
+
+
+def _moved(last: dict[str, Position], summaries: list[Summary]) -> dict[str, Position]:
+    moved = dict(last)
+    for summary in summaries:
+        moved |= summary.positions
+    return moved
 
 
 def _carried_over(last: list[StateSummary], summaries: list[Summary]) -> list[StateSummary]:

@@ -24,6 +24,7 @@ from headrace.spark.query import failure_of, run_query
 from headrace.spark.rows import blocks_of
 from headrace.spark.session import checkpoint_folder, get_session
 from headrace.spark.source import Launch
+from headrace.spark.ticks import run_ticking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state.checks import Migrations
+    from headrace.spark.ticks import Ticks
     from headrace.spark.worker import PlanHandle
 
 __all__ = ["JobDriver"]
@@ -57,6 +59,8 @@ class JobDriver:
         What becomes of the state of operators that were renamed or changed.
     committed
         Called with each commit and what the tasks of its batch reported.
+    ticks
+        Where this process plans the batches, what begins them; None: a data source plans them.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class JobDriver:
         queues: dict[str, list[str]],
         migrations: Migrations,
         committed: Callable[[CommitRecord, list[Summary]], None],
+        ticks: Ticks | None = None,
     ) -> None:
         #: Who opens its epochs, and holds the lease.
         self.name = str(DriverName.here())
@@ -74,6 +79,8 @@ class JobDriver:
         self._queues = queues
         self._migrations = migrations
         self._committed = committed
+        self._ticks = ticks
+        self._progress = threading.Condition()
         self._settings = connection.plan.settings
         self._policy = RetryPolicy(retries=self._settings.rollback_retries)
         self._stages = len(connection.plan.stages.stages)
@@ -191,16 +198,7 @@ class JobDriver:
             self._ended.clear()
         with checkpoint_folder() as folder:
             try:
-                run_query(
-                    get_session(self._settings),
-                    launch,
-                    stages=self._stages,
-                    partitions=self._settings.partitions,
-                    interval=self._settings.batch_interval,
-                    checkpoint=folder,
-                    on_batch=partial(self._on_batch, self._epoch),
-                    wait=self._wait,
-                )
+                self._query(launch, folder)
             except Exception as error:
                 if self._batch_failure is None:
                     raise failure_of(self._job, error) from error
@@ -208,6 +206,27 @@ class JobDriver:
                 self._looked = None
         if self._batch_failure is not None:
             raise self._batch_failure
+
+    def _query(self, launch: Launch, checkpoint: str) -> None:
+        if self._ticks is None:
+            settings = self._settings
+            run = partial(
+                run_query, partitions=settings.partitions, interval=settings.batch_interval
+            )
+        else:
+            run = partial(run_ticking, ticks=self._ticks, committed=self._await_batch)
+        run(
+            get_session(self._settings),
+            launch,
+            stages=self._stages,
+            checkpoint=checkpoint,
+            on_batch=partial(self._on_batch, self._epoch),
+            wait=self._wait,
+        )
+
+    def _await_batch(self, batch: int, seconds: float) -> bool:
+        with self._progress:
+            return self._progress.wait_for(lambda: self.batch >= batch, seconds)
 
     def _wait(self, seconds: float) -> bool:
         """Wait until the query must end; look for a batch whose alarm did not break it off."""
@@ -276,5 +295,7 @@ class JobDriver:
         failpoint("job.after_commit")
         transactions.publish(end.record)
         failpoint("job.published")
-        self.record = end.record
+        with self._progress:
+            self.record = end.record
+            self._progress.notify_all()
         self._committed(end.record, summaries)

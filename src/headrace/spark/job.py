@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state.checks import Migrations
     from headrace.runtime.state.interface import StoreFactory
+    from headrace.spark.ticks import Ticks
     from headrace.topology import Topology
 
 __all__ = ["StreamJob"]
@@ -57,6 +58,9 @@ class StreamJob:
     stores
         Makes state stores of another kind than RocksDB: takes a
         :class:`~headrace.runtime.StorePlace`, gives a :class:`~headrace.runtime.StateStore`.
+    ticks
+        Has the driver plan its batches, without a planner process beside it, and says what begins
+        them: tasks of Connect run so.
 
     Examples
     --------
@@ -74,10 +78,12 @@ class StreamJob:
         *,
         migrate: Migrations | None = None,
         stores: StoreFactory | None = None,
+        ticks: Ticks | None = None,
     ) -> None:
         self.topology = topology
         self._migrations = migrate or {}
         self._stores = stores
+        self._ticks = ticks
         self.settings = settings or JobSettings()
         self._meter = Meter()
         self._prepared: Prepared | None = None
@@ -144,7 +150,12 @@ class StreamJob:
         connection, plan = prepared.connection, prepared.connection.plan
         self._topics = JobTopics(connection, prepared.queues)
         driver = JobDriver(
-            connection, prepared.handle, prepared.queues, self._migrations, self._committed
+            connection,
+            prepared.handle,
+            prepared.queues,
+            self._migrations,
+            self._committed,
+            self._ticks,
         )
         self._opened.callback(connection.transactions.close)
         driver.open()

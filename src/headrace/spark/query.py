@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.spark.source import Launch
     from headrace.spark.worker import PlanHandle
 
-__all__ = ["failure_of", "job_frame", "run_query"]
+__all__ = ["failure_of", "job_frame", "later_stages", "run_query", "stop_query"]
 
 _LOOK_SECONDS = 0.2
 
@@ -59,7 +59,7 @@ def run_query(
                 query.awaitTermination()
                 return
     finally:
-        _stop(query)
+        stop_query(query)
 
 
 def job_frame(
@@ -76,7 +76,11 @@ def job_frame(
     name = f"{source.name()}-{handle.digest}"
     launched = type("LaunchedSource", (source,), {**fields, "name": classmethod(lambda _: name)})
     session.dataSource.register(launched)
-    frame = session.readStream.format(name).load()
+    return later_stages(session.readStream.format(name).load(), handle, stages, partitions)
+
+
+def later_stages(frame: DataFrame, handle: PlanHandle, stages: int, partitions: int) -> DataFrame:
+    """Put the stages behind shuffles after the first one."""
     for stage in range(1, stages):
         frame = frame.repartitionById(partitions, col("partition")).mapInArrow(
             stage_function(handle, stage), ROW_SCHEMA
@@ -84,7 +88,8 @@ def job_frame(
     return frame
 
 
-def _stop(query: StreamingQuery) -> None:
+def stop_query(query: StreamingQuery) -> None:
+    """End a query."""
     # Where the Java process is gone, the query is gone with it.
     with contextlib.suppress(Py4JError, ConnectionError):
         query.stop()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.job_plan import JobConnection
 
-__all__ = ["BatchOffset", "JobSource", "Launch"]
+__all__ = ["BatchOffset", "JobSource", "Launch", "run_split"]
 
 _IDLE_WAIT = 100
 
@@ -105,8 +105,11 @@ class JobSource(DataSource):
 class JobReader(DataSourceStreamReader):
     """Plans batches from the last commit, and runs the first stage on what they span."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, idle_wait: int = _IDLE_WAIT) -> None:
         self._launch = launch
+        self._idle_wait = idle_wait
+        #: Writable queues of every topic that the job writes.
+        self.queues = dict(launch.queues)
         self._planned: dict[int, PlannedBatch] = {}
         #: When this start of the job was first planned, ms since 1970.
         self._began: int | None = None
@@ -118,10 +121,18 @@ class JobReader(DataSourceStreamReader):
         return _offset(batch=record.batch, queues=record.offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # The limit is a setting of the job; Spark has no say in it.
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        # The limit is a setting of the job; Spark has no say in it.
+        del limit
+        return self.plan(start)
+
+    def plan(self, start: dict[str, Any], *, asked: bool = False) -> dict[str, Any]:
+        """Plan the batch behind an offset; give that offset where there is none.
+
+        ``asked`` tells that something outside waits for one.
+        """
         launch = self._launch
         job = connection(launch.handle)
         begin = msgspec.convert(start, BatchOffset)
@@ -129,7 +140,7 @@ class JobReader(DataSourceStreamReader):
             job.source_topics(),
             begin.queues,
             job.plan.settings.max_records_per_batch,
-            0 if self._hurries else _IDLE_WAIT,
+            0 if self._hurries or asked else self._idle_wait,
         )
         if answer.record is not None and answer.record.epoch > launch.epoch:
             return _offset(batch=begin.batch + 1, queues={}, fenced_by=answer.record.epoch)
@@ -138,8 +149,8 @@ class JobReader(DataSourceStreamReader):
             return start
         if self._began is None:
             self._began = answer.clock
-        self._hurries = hurries(job.plan, answer, _IDLE_WAIT)
-        planned = plan_batch(job.plan, answer, begin.queues, self._began, launch.queues)
+        self._hurries = hurries(job.plan, answer, self._idle_wait)
+        planned = plan_batch(job.plan, answer, begin.queues, self._began, self.queues, asked=asked)
         if planned is None:
             return start
         self._planned = {begin.batch + 1: planned}
@@ -184,7 +195,7 @@ class JobReader(DataSourceStreamReader):
             partitions=job.plan.settings.partitions,
             clock=planned.answer.clock,
             clock_before=record.clock,
-            queues=self._launch.queues,
+            queues=self.queues,
             brokers=sorted({MessageQueue.parse(queue).broker for queue in stop.queues}),
             states=record.states,
             lineage=record.lineage,
@@ -204,22 +215,24 @@ class JobReader(DataSourceStreamReader):
             return
         split = partition.split
         assert split is not None
-        yield rows_of(guarded(0, lambda: self._run(partition.control, split)))
+        yield rows_of(guarded(0, lambda: run_split(self._launch.handle, partition.control, split)))
         end_of_task()
-
-    def _run(self, encoded: bytes, split: Split) -> list[Block]:
-        job = connection(self._launch.handle)
-        control = msgspec.json.decode(encoded, type=Control)
-        with limited(job, control, split.number):
-            blocks = run_source(
-                job, split, lambda finder: make_task(job, control, 0, split.number, finder)
-            )
-        if split.number == 0:
-            blocks += control_blocks(control, len(job.plan.stages.stages))
-        return blocks
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the job's own commit has kept the offsets."""
+
+
+def run_split(handle: PlanHandle, encoded: bytes, split: Split) -> list[Block]:
+    """Run the first stage on a split of a batch; ``encoded`` is its control."""
+    job = connection(handle)
+    control = msgspec.json.decode(encoded, type=Control)
+    with limited(job, control, split.number):
+        blocks = run_source(
+            job, split, lambda finder: make_task(job, control, 0, split.number, finder)
+        )
+    if split.number == 0:
+        blocks += control_blocks(control, len(job.plan.stages.stages))
+    return blocks
 
 
 def _offset(**fields: Any) -> dict[str, Any]:

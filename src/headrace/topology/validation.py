@@ -16,6 +16,7 @@ from headrace.topology.names import (
 from headrace.topology.operators.batches import BatchSink
 from headrace.topology.operators.bolts import Spout
 from headrace.topology.operators.core import Operator, Sink, Source
+from headrace.topology.operators.outside import Feed
 from headrace.topology.operators.through import is_loop
 from headrace.topology.updates import check_updates
 
@@ -71,7 +72,7 @@ def _check_unique_names(operators: Sequence[Operator]) -> None:
 def _check_parents(operators: Sequence[Operator]) -> None:
     seen: dict[str, Operator] = {}
     for operator in operators:
-        begins = isinstance(operator, Source | Spout) and not is_loop(operator)
+        begins = isinstance(operator, Source | Spout | Feed) and not is_loop(operator)
         if begins == bool(operator.parents):
             needed = "no operator" if begins else "an operator"
             raise TopologyError(f"{_named(operator)} needs {needed} that feeds it")

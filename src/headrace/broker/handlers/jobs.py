@@ -207,9 +207,10 @@ async def plan_batch(core: Core, request: Request) -> Command:
 
 def _queues(core: Core, asked: PlanRequest) -> dict[tuple[str, int], str]:
     return {
-        (topic, queue_id): f"{topic}@{core.name}@{queue_id}"
+        (topic, queue_id): name
         for topic in asked.topics
         for queue_id in range(core.topics.get(topic).read_queue_nums)
+        if asked.share.owns(name := f"{topic}@{core.name}@{queue_id}")
     }
 
 

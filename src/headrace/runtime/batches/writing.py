@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,15 +14,7 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk, Int64s
     from headrace.topology.operators.batches import BatchSink
 
-__all__ = ["BatchContext", "BatchSinkWriter"]
-
-
-class BatchContext(SinkContext, Protocol):
-    """What a sink of batches asks of its task."""
-
-    @property
-    def epoch_and_batch(self) -> tuple[int, int]:
-        """Numbers of the driver and of the batch."""
+__all__ = ["BatchSinkWriter"]
 
 
 class BatchSinkWriter(SinkWriter):
@@ -36,7 +28,7 @@ class BatchSinkWriter(SinkWriter):
         Queues, and the numbers of the batch.
     """
 
-    def __init__(self, sink: BatchSink, context: BatchContext) -> None:
+    def __init__(self, sink: BatchSink, context: SinkContext) -> None:
         super().__init__(sink, context)
         epoch, batch = context.epoch_and_batch
         self._with_value = make_tag(epoch, batch, has_value=True)

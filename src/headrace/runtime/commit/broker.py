@@ -11,6 +11,7 @@ from headrace.client import Jobs, MessageQueue, StageTarget
 from headrace.failpoints import failpoint
 from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import (
+    WHOLE,
     CommitAnswer,
     CommitRecord,
     CommitRequest,
@@ -18,6 +19,7 @@ from headrace.protocol.transactions import (
     OpenRequest,
     PlanAnswer,
     PlanRequest,
+    Share,
     StagedPart,
     StagedSection,
     encode_sections,
@@ -48,6 +50,8 @@ class BrokerTransactions:
         Topic of its commit records.
     max_bytes
         Most bytes of messages that a batch with a limit reads; 0 is no limit.
+    share
+        Which queues of its topics the job reads.
     send
         Sends output at once instead of staging it (at least once); state is staged all the same.
     """
@@ -60,12 +64,14 @@ class BrokerTransactions:
         send: Send | None = None,
         *,
         max_bytes: int = 0,
+        share: Share = WHOLE,
     ) -> None:
         self._jobs = jobs
         self._job = job
         self._commit_topic = commit_topic
         self._send = send
         self._max_bytes = max_bytes
+        self._share = share
         self._epoch = 0
 
     def open(self, driver: str) -> OpenAnswer:
@@ -92,6 +98,7 @@ class BrokerTransactions:
                 # Whoever asks without a limit asks how much there is.
                 max_bytes=self._max_bytes if limit else 0,
                 wait=wait,
+                share=self._share,
             )
         )
 

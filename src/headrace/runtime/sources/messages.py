@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,9 @@ class SourceReader:
     forwards_headers
         Whether some sink passes the messages' own properties on.
     """
+
+    #: Whether what stands behind must know each record's queue.
+    names_queues: ClassVar[bool] = False
 
     def __init__(self, source: Source, task: SourceTask, *, forwards_headers: bool) -> None:
         self.source = source

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.runtime.event_time.timestamps import newest_times, observe
+from headrace.runtime.outside.messages import MessageReader
 from headrace.runtime.sources.messages import (
     SourceReader,
     joined,
@@ -18,6 +19,7 @@ from headrace.runtime.sources.messages import (
     without_watermarks,
 )
 from headrace.runtime.through import ThroughReader
+from headrace.topology.operators.outside import MessageSource
 from headrace.topology.operators.through import ThroughSource
 
 if TYPE_CHECKING:
@@ -124,11 +126,13 @@ class SourceFeed:
 
     def _tell_time(self, reader: SourceReader, run: Run, chunk: Chunk) -> None:
         clock = self._clocks[reader.source.name]
-        if clock is None:
+        if clock is None and not reader.names_queues:
             return
         context, source = self._task.context, reader.source
         places = np.searchsorted(run.columns.position, chunk.marks)
         chunk.queues = run.numbers[places]
+        if clock is None:
+            return
         if isinstance(reader, ThroughReader):
             told = reader.watermarks(run.columns, context.source_queues, run.numbers)
             context.tell_time(clock.take(told), clock.current)
@@ -140,6 +144,8 @@ class SourceFeed:
 
 
 def _reader(source: Source, task: Task, *, forwards_headers: bool) -> SourceReader:
+    if isinstance(source, MessageSource):
+        return MessageReader(source, task, forwards_headers=False)
     if isinstance(source, ThroughSource):
         job = task.context.control.job
         return ThroughReader(source, task, job=job, forwards_headers=forwards_headers)

@@ -11,11 +11,12 @@ import numpy as np
 
 from headrace.client import MessageQueue, PullStatus
 from headrace.protocol.columns import record_starts
+from headrace.protocol.transactions import WHOLE
 
 if TYPE_CHECKING:
     from headrace.client import Client, PullConsumer
     from headrace.protocol.layout import Int64s
-    from headrace.protocol.transactions import QueueName
+    from headrace.protocol.transactions import QueueName, Share
 
 __all__ = ["Ranges", "SizeEstimate", "cut_to_bytes", "read_ranges"]
 
@@ -77,6 +78,7 @@ def read_ranges(
     limit: int,
     wait: int,
     max_bytes: int = 0,
+    share: Share = WHOLE,
 ) -> Ranges:
     """Read how far every queue has come, each for itself; wait for news at most ``wait`` ms.
 
@@ -84,9 +86,12 @@ def read_ranges(
     ----------
     limit, max_bytes
         Most messages of the batch, and about the most bytes of them; 0 is no limit.
+    share
+        Which queues to look at.
     """
     deadline = time.monotonic() + wait / 1000
-    queues = [queue for topic in topics for queue in client.queues(topic)]
+    of_topics = [queue for topic in topics for queue in client.queues(topic)]
+    queues = [queue for queue in of_topics if share.owns(queue.name)]
     while True:
         latest = {q.name: end for q, end in consumer.end_offsets(queues).items()}
         unread = any(end > offsets.get(name, 0) for name, end in latest.items())

@@ -18,7 +18,14 @@ import msgspec
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
 from headrace.errors import FencedError, HeadraceError, PredecessorMismatchError
 from headrace.failpoints import failpoint
-from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer, PlanAnswer
+from headrace.protocol.transactions import (
+    WHOLE,
+    CommitAnswer,
+    CommitRecord,
+    OpenAnswer,
+    PlanAnswer,
+    Share,
+)
 from headrace.runtime.commit.journal.guards import JournalGuards
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
 from headrace.runtime.commit.journal.publishing import Publisher
@@ -55,6 +62,8 @@ class JournalTransactions:
         How long the driver's lease lasts.
     max_bytes
         About the most bytes of messages that a batch with a limit reads; 0 is no limit.
+    share
+        Which queues of its topics the job reads.
     sends_again
         Publish a batch where a target queue no longer tells whether it was there.
     """
@@ -68,6 +77,7 @@ class JournalTransactions:
         times: LeaseTimes | None = None,
         *,
         max_bytes: int = 0,
+        share: Share = WHOLE,
         sends_again: bool = False,
     ) -> None:
         self._client = client
@@ -77,6 +87,7 @@ class JournalTransactions:
         self._send = send
         self._times = times or LeaseTimes()
         self._max_bytes = max_bytes
+        self._share = share
         self._guards = JournalGuards.from_environment()
         self._topic = CommitTopic(client, consumer, commit_topic(job))
         self._publisher = Publisher(
@@ -125,7 +136,9 @@ class JournalTransactions:
         """Read how far every queue has come."""
         # Whoever asks without a limit asks how much there is.
         most = self._max_bytes if limit else 0
-        ranges = read_ranges(self._client, self._consumer, topics, offsets, limit, wait, most)
+        ranges = read_ranges(
+            self._client, self._consumer, topics, offsets, limit, wait, most, self._share
+        )
         return PlanAnswer(
             record=self._topic.refresh().record,
             begins=ranges.begins,

@@ -1,0 +1,50 @@
+"""Messages that are handed over to an outside system, before the batch is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.columns import ColumnValues
+from headrace.protocol.transactions import Position
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.processors import Processor
+from headrace.topology.operators.outside import Delivery
+
+if TYPE_CHECKING:
+    from headrace.runtime.processors import ProcessorContext
+
+__all__ = ["DeliveryProcessor"]
+
+
+class DeliveryProcessor(Processor[Delivery]):
+    """Hands over what comes, and has it made sure of at the end of the batch."""
+
+    def __init__(self, operator: Delivery, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._handed = False
+
+    def process(self, chunk: Chunk) -> Chunk:
+        """Hand messages over, each with the name of its queue."""
+        assert isinstance(chunk.values, ColumnValues), "messages come in columns"
+        assert chunk.queues is not None, "messages come with their queues"
+        names = pa.DictionaryArray.from_arrays(
+            pa.array(chunk.queues, pa.int32()), pa.array(self.context.source_queues, pa.string())
+        )
+        batch = chunk.values.batch
+        messages = pa.RecordBatch.from_arrays(
+            [names, *batch.columns], ["queue", *batch.schema.names]
+        )
+        self.operator.outlet.put(*self.context.epoch_and_batch, messages)
+        self._handed = True
+        return Chunk.empty()
+
+    def finish(self) -> Chunk:
+        """Have the batch made sure of, and keep how far each queue has been handed over."""
+        if self._handed:
+            ends = self.operator.outlet.flush(*self.context.epoch_and_batch)
+            generation = self.operator.generation
+            for queue, offset in ends.items():
+                self.context.positions[queue] = Position(offset=offset, generation=generation)
+        return Chunk.empty()

@@ -1,0 +1,183 @@
+"""A job whose driver plans its batches: each is one row of a stream in Spark's memory.
+
+A data source has a planner process of its own beside the driver, some 60 MB each.  A worker of
+Connect runs a hundred small queries, so there the driver plans, in the thread that looks after the
+query, and a *tick* carries what the planner would have said.  The tasks, the commit and all that is
+behind them are the same: see decision 0014.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from pyspark.sql import DataFrame
+
+from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
+from headrace.runtime.task import guarded
+from headrace.spark.query import later_stages, stop_query
+from headrace.spark.rows import ROW_SCHEMA, rows_of
+from headrace.spark.source import JobReader, SplitPartition, run_split
+from headrace.spark.worker import end_of_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from headrace.spark.source import Launch
+    from headrace.spark.worker import PlanHandle
+
+__all__ = ["Impulse", "TickStream", "Ticks", "run_ticking"]
+
+#: Nobody is asked for news for longer than this, s: so soon a stop is noticed.
+_PATIENCE = 0.5
+#: A query is asked so often whether it is still there, s: each time costs a call into Java.
+_LOOK_SECONDS = 1.0
+
+
+class Impulse(Protocol):
+    """Tells when there is something for the next batch."""
+
+    def wait(self, seconds: float) -> Sequence[str] | None:
+        """Wait for news; give the topics that they are for, or None where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """What makes a driver's batches, besides messages in the job's topics."""
+
+    #: None: batches begin with messages.
+    impulse: Impulse | None = None
+    #: Gives the writable queues of topics that the job is about to write, and makes those topics
+    #: where they are missing.
+    provide: Callable[[Sequence[str]], Mapping[str, list[str]]] = lambda _: {}
+
+
+def run_ticking(
+    session: SparkSession,
+    launch: Launch,
+    *,
+    ticks: Ticks,
+    stages: int,
+    checkpoint: str,
+    on_batch: Callable[[DataFrame, int], None],
+    wait: Callable[[float], bool],
+    committed: Callable[[int, float], bool],
+) -> None:
+    """Run a job's query until it fails, or until ``wait`` raises or says so.
+
+    ``wait`` takes the seconds to wait, at most, and tells whether the query must end;
+    ``committed`` takes a batch and the seconds to wait for its commit, and tells whether it came.
+    """
+    stream = TickStream(session)
+    frame = later_stages(
+        stream.frame.mapInArrow(_first_stage(launch.handle), ROW_SCHEMA),
+        launch.handle,
+        stages,
+        launch.splits,
+    )
+    query = (
+        frame.writeStream.foreachBatch(on_batch).option("checkpointLocation", checkpoint).start()
+    )
+    watch = _Watch(query, wait)
+    reader = JobReader(launch, idle_wait=round(_PATIENCE * 1000))
+    at = reader.initialOffset()
+    try:
+        while not watch.ends():
+            end = _plan(reader, at, ticks)
+            if end == at:
+                continue
+            for part in reader.partitions(at, end):
+                assert isinstance(part, SplitPartition)
+                stream.send(pickle.dumps((part.control, part.split, part.failure)))
+            while not committed(end["batch"], _PATIENCE):
+                if watch.ends():
+                    return
+            at = end
+    finally:
+        stop_query(query)
+
+
+def _plan(reader: JobReader, at: dict[str, Any], ticks: Ticks) -> dict[str, Any]:
+    if ticks.impulse is None:
+        return reader.plan(at)
+    topics = ticks.impulse.wait(_PATIENCE)
+    if topics is None:
+        return at
+    unknown = [topic for topic in topics if topic not in reader.queues]
+    if unknown:
+        reader.queues |= ticks.provide(unknown)
+    return reader.plan(at, asked=True)
+
+
+class _Watch:
+    """Looks whether a query must end, or has."""
+
+    def __init__(self, query: StreamingQuery, wait: Callable[[float], bool]) -> None:
+        self._query = query
+        self._wait = wait
+        self._looked = time.monotonic()
+
+    def ends(self) -> bool:
+        if self._wait(0):
+            return True
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return False
+        self._looked = now
+        if self._query.isActive:
+            return False
+        self._query.awaitTermination()
+        return True
+
+
+class TickStream:
+    """A stream in Spark's memory, with one binary column; each row is a partition of its own.
+
+    Parameters
+    ----------
+    session
+        Runs the query.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        # Spark's Python has no face for it.
+        self._jvm = cast("Any", session._jvm)  # noqa: SLF001
+        java_session = session._jsparkSession  # noqa: SLF001
+        encoder = self._jvm.org.apache.spark.sql.Encoders.BINARY()
+        streams = self._jvm.org.apache.spark.sql.execution.streaming.runtime.MemoryStream
+        self._stream: Any = streams.apply(java_session, 1, encoder)
+        #: What comes.
+        self.frame = DataFrame(self._stream.toDF(), session)
+
+    def send(self, payload: bytes) -> None:
+        """Add a row."""
+        rows = self._jvm.java.util.ArrayList()
+        rows.add(payload)
+        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+        self._stream.addData(converters.asScala(rows).toSeq())
+
+
+def _first_stage(
+    handle: PlanHandle,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for payload in batch.column(0).to_pylist():
+                yield rows_of(_blocks(handle, payload))
+        end_of_task()
+
+    return run
+
+
+def _blocks(handle: PlanHandle, payload: bytes) -> Iterator[Block]:
+    control, split, failure = pickle.loads(payload)  # noqa: S301 - made by our own driver
+    if failure is not None:
+        yield Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, failure)
+        return
+    yield from guarded(0, lambda: run_split(handle, control, split))
