@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connect.converters.avro import AvroConverter
-from headrace.connect.converters.avro_schemas import schema_from_avro, schema_to_avro
 from headrace.connect.converters.base import Column, Converted, Converter, HeaderConverter
-from headrace.connect.converters.headers import SimpleHeaderConverter
 from headrace.connect.converters.json import JsonConverter
 from headrace.connect.converters.json_schemas import schema_from_json, schema_to_json
 from headrace.connect.converters.scalars import (
@@ -20,7 +17,6 @@ from headrace.connect.converters.scalars import (
 )
 
 __all__ = [
-    "AvroConverter",
     "BooleanConverter",
     "BytesConverter",
     "Column",
@@ -33,10 +29,7 @@ __all__ = [
     "JsonConverter",
     "LongConverter",
     "ShortConverter",
-    "SimpleHeaderConverter",
     "StringConverter",
-    "schema_from_avro",
     "schema_from_json",
-    "schema_to_avro",
     "schema_to_json",
 ]

@@ -1,0 +1,106 @@
+"""What a connector's config says about failures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from headrace.connect.config import MASK, Secret
+from headrace.connect.config.common import common_keys
+from headrace.connect.handling.retrying import Patience
+from headrace.errors import ConnectorConfigError
+
+__all__ = ["ErrorPolicy", "Masking"]
+
+# A shorter secret would take half of every text with it.
+_SHORTEST_SECRET = 4
+
+_ONCE = Patience(0.0)
+_FOR_EVER = Patience(None)
+
+
+class Masking:
+    """Writes stars over the secrets of a config, wherever a text has them.
+
+    >>> Masking(["swordfish"])("password=swordfish: refused")
+    'password=********: refused'
+    """
+
+    def __init__(self, secrets: list[str]) -> None:
+        # The longest first: one may be a part of another.
+        known = {one for one in secrets if len(one) >= _SHORTEST_SECRET}
+        self._secrets = sorted(known, key=len, reverse=True)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Masking:
+        """Take the secrets of a typed config."""
+        return cls([one.reveal() for one in values.values() if isinstance(one, Secret)])
+
+    def __call__(self, text: str) -> str:
+        """Give the text without secrets."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorPolicy:
+    """What is done with records that fail.
+
+    Examples
+    --------
+    >>> policy = ErrorPolicy.of({"errors.tolerance": "all", "errors.retry.timeout": "-1"}, "sink")
+    >>> policy.tolerates, policy.patience.budget
+    (True, None)
+    """
+
+    #: How long converters, transforms and polls are tried again.
+    patience: Patience = _ONCE
+    #: How long ``put`` is tried again after a RetriableError.
+    put_patience: Patience = _FOR_EVER
+    #: Whether records that converters and transforms refuse are left out.
+    tolerates: bool = False
+    #: Whether records that the sink itself refuses are found and left out.
+    tolerates_put: bool = False
+    #: Whether failures are logged.
+    logs: bool = False
+    #: Whether that log has the records themselves.
+    logs_records: bool = False
+    #: Where records that were left out go; empty: nowhere.
+    dead_letter_topic: str = ""
+    #: Whether dead letters say what happened.
+    context_headers: bool = True
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str], role: Literal["source", "sink"]) -> ErrorPolicy:
+        """Read a connector's config; its task configs need none of these keys.
+
+        Raises
+        ------
+        ConnectorConfigError
+            One of the keys ``errors.*`` has a wrong value.
+        """
+        values, problems = common_keys(role).read(texts)
+        wrong = [(one.key, one.message) for one in problems if one.key.startswith("errors.")]
+        if wrong:
+            raise ConnectorConfigError.of(wrong)
+        longest = max(_seconds(values["errors.retry.delay.max.ms"]), 0.0)
+        timeout = _seconds(values["errors.retry.timeout"])
+        patience = Patience(None if timeout < 0 else timeout, longest)
+        return cls(
+            patience=patience,
+            # A sink that asks for the same records again gets them, unless somebody set a limit.
+            put_patience=(patience if "errors.retry.timeout" in texts else Patience(None, longest)),
+            tolerates=values["errors.tolerance"].lower() == "all",
+            tolerates_put=values.get("errors.put.tolerance", "none").lower() == "all",
+            logs=values["errors.log.enable"],
+            logs_records=values["errors.log.include.messages"],
+            dead_letter_topic=values.get("errors.deadletterqueue.topic.name", "").strip(),
+            context_headers=values.get("errors.deadletterqueue.context.headers.enable", True),
+        )
+
+
+def _seconds(value: timedelta) -> float:
+    return value.total_seconds()

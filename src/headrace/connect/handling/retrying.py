@@ -1,0 +1,171 @@
+"""Trying again: when, how often, and when no more.
+
+:func:`after_failure` decides and nothing else; :class:`Retrying` has the clock and waits.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from headrace.connect.handling.counters import Counters
+
+__all__ = ["Again", "GiveUp", "Patience", "Retrying", "Tries", "after_failure", "is_retriable"]
+
+T = TypeVar("T")
+
+# Of its own: what a plugin has seeded stays as it is.
+_chance = random.Random()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long something is tried again.
+
+    Parameters
+    ----------
+    budget
+        Seconds from the first failure on; 0 tries once, ``None`` never gives up.
+    longest
+        Seconds of the longest pause.
+    first
+        Seconds of the first pause.
+    """
+
+    budget: float | None
+    longest: float = 60.0
+    first: float = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """What has been tried so far."""
+
+    #: When the first try failed.
+    started: float
+    #: How many tries failed.
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Try again after a pause."""
+
+    pause: float
+    tries: Tries
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Do not try again."""
+
+    tries: Tries
+
+
+def after_failure(
+    tries: Tries, at: float, patience: Patience, *, retriable: bool, chance: float
+) -> Again | GiveUp:
+    """Decide what comes after a try that failed.
+
+    Pauses double from the first to the longest, each cut by up to a half by chance, so that tasks
+    that failed together do not come back together.  No pause goes beyond the budget.
+
+    Parameters
+    ----------
+    tries
+        What had been tried before.
+    at
+        When the try failed, by the clock of ``tries.started``.
+    patience
+        How long it may go on.
+    retriable
+        Whether the next try may not meet the failure.
+    chance
+        A number from 0 to 1.
+
+    Examples
+    --------
+    >>> after_failure(Tries(0.0), 0.1, Patience(10.0), retriable=True, chance=1.0)
+    Again(pause=0.3, tries=Tries(started=0.0, failed=1))
+    >>> after_failure(Tries(0.0, 7), 10.0, Patience(10.0), retriable=True, chance=1.0)
+    GiveUp(tries=Tries(started=0.0, failed=8))
+    """
+    now = Tries(tries.started, tries.failed + 1)
+    left = None if patience.budget is None else tries.started + patience.budget - at
+    if not retriable or (left is not None and left <= 0):
+        return GiveUp(now)
+    # Beyond 2 ** 30 there is no pause that anybody waits for.
+    pause = min(patience.longest, patience.first * 2.0 ** min(tries.failed, 30))
+    pause *= 0.5 + chance / 2
+    return Again(pause if left is None else min(pause, left), now)
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether an error says of itself that the next try may not meet it."""
+    return bool(getattr(error, "retriable", False))
+
+
+class Retrying:
+    """Calls a function until it succeeds, fails for good, or patience is over.
+
+    Parameters
+    ----------
+    patience
+        How long it goes on.
+    counters
+        Counts failures and tries.
+    wait
+        Waits so many seconds; tells whether the task has been asked to stop meanwhile.
+    clock, chance
+        Where the time and the jitter come from.
+    """
+
+    def __init__(
+        self,
+        patience: Patience,
+        counters: Counters,
+        *,
+        wait: Callable[[float], bool],
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = _chance.random,
+    ) -> None:
+        self.patience = patience
+        self.counters = counters
+        self._wait = wait
+        self._clock = clock
+        self._chance = chance
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call the function; gives what it gives, or raises what it raised last.
+
+        When the task is asked to stop between two tries, the last failure is raised.
+        """
+        try:
+            return function()
+        except Exception as error:  # noqa: BLE001 - raised again when patience is over
+            return self.again(function, error)
+
+    def again(self, function: Callable[[], T], error: Exception) -> T:
+        """Go on after a first call that failed with this error."""
+        tries = Tries(self._clock())
+        while True:
+            self.counters.failures += 1
+            decision = after_failure(
+                tries,
+                self._clock(),
+                self.patience,
+                retriable=is_retriable(error),
+                chance=self._chance(),
+            )
+            if isinstance(decision, GiveUp) or self._wait(decision.pause):
+                raise error
+            self.counters.retries += 1
+            tries = decision.tries
+            try:
+                return function()
+            except Exception as failure:  # noqa: BLE001 - decided upon above
+                error = failure

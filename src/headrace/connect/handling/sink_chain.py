@@ -1,0 +1,224 @@
+"""From topics to a sink task: converters, transforms, put."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from headrace.connect.handling.dead_letters import rows_of
+from headrace.connect.handling.failures import Handling, Skipped
+from headrace.connect.handling.links import TransformLink, transformed
+from headrace.connect.handling.puts import Putter
+from headrace.connect.handling.rows import Message, RowRef, queue_runs
+from headrace.connect.handling.stages import Stage
+from headrace.connect.plugins import SinkTask
+from headrace.connect.records import Header, Queue, SinkBatch, SinkRecord
+
+if TYPE_CHECKING:
+    from headrace.connect.converters import Converter
+    from headrace.connect.handling.conversion import Converters
+    from headrace.connect.schema import Schema
+
+__all__ = ["SinkChain"]
+
+_HEADERS: Final = pa.map_(pa.string(), pa.binary())
+
+
+class SinkChain:
+    """Turns rows of topics into what a sink task takes, and puts it there.
+
+    Columns stay columns where no transform looks at single records and the task takes columns.
+
+    Examples
+    --------
+    >>> from headrace.connect.handling import Converters, ErrorPolicy, Masking
+    >>> from headrace.connect.handling.rows import SINK_SCHEMA
+    >>> class Shown(SinkTask):
+    ...     def put(self, records):
+    ...         print([record.value for record in records])
+    >>> handling = Handling(
+    ...     "lines", 0, ErrorPolicy(), masking=Masking([]), wait=lambda seconds: False
+    ... )
+    >>> chain = SinkChain((), Converters(), handling)
+    >>> row = {"topic": "t", "broker": "b", "queue": 0, "offset": 7, "value": b"hello"}
+    >>> chain.deliver(pa.RecordBatch.from_pylist([row], schema=SINK_SCHEMA), Shown())
+    ['hello']
+    """
+
+    def __init__(
+        self, links: Sequence[TransformLink], converters: Converters, handling: Handling
+    ) -> None:
+        self._links = links
+        self._converters = converters
+        self.handling = handling
+        self._rows: pa.RecordBatch | None = None
+        self._places: dict[tuple[Queue, int], int] | None = None
+
+    def deliver(self, rows: pa.RecordBatch, task: SinkTask) -> None:
+        """Call the task's ``put`` or ``put_batch`` with the rows.
+
+        Raises
+        ------
+        Exception
+            What a step raised, when the policy does not tolerate it.
+        """
+        self._rows, self._places = rows, None
+        putter = Putter(task, self.handling, self._origin_of)
+        if not self._links and _takes_columns(task):
+            for queue, run in queue_runs(rows):
+                batch = self._batch_of(queue, run)
+                if batch is None:
+                    putter.put(self._records_of(queue, run))
+                else:
+                    putter.put_batch(batch)
+            return
+        records = [
+            record for queue, run in queue_runs(rows) for record in self._records_of(queue, run)
+        ]
+        putter.put(records)
+
+    def report(self, task: SinkTask, record: SinkRecord, error: Exception) -> None:
+        """Take a record that the task itself found to be bad.
+
+        Raises
+        ------
+        Exception
+            The error itself, when the policy does not tolerate it.
+        """
+        self.handling.report(task, error, self._origin_of(record))
+
+    def take_letters(self) -> pa.RecordBatch | None:
+        """Give the dead letters since the last call, in the columns of a source's records.
+
+        They must be in their topic before the offsets of the records are committed.
+        """
+        letters = self.handling.take_letters()
+        return rows_of(letters) if letters else None
+
+    def close(self) -> None:
+        """Close all transforms and predicates."""
+        for link in self._links:
+            link.close()
+
+    def _batch_of(self, queue: Queue, run: pa.RecordBatch) -> SinkBatch | None:
+        """Give a queue's rows as columns, or ``None`` where that must go one by one."""
+        value = self._converters.value.from_column(queue.topic, run.column("value"))
+        key = self._converters.key.from_column(queue.topic, run.column("key"))
+        if value is None or key is None or self._reads_headers(run):
+            return None
+        return SinkBatch(
+            queue=queue,
+            offset=run.column("offset"),
+            value=value.values,
+            key=key.values,
+            timestamp_ms=run.column("timestamp"),
+            headers=run.column("properties").cast(_HEADERS),
+            value_schema=value.schema,
+            key_schema=key.schema,
+        )
+
+    def _reads_headers(self, run: pa.RecordBatch) -> bool:
+        properties = run.column("properties")
+        return self._converters.header is not None and properties.null_count < len(properties)
+
+    def _records_of(self, queue: Queue, run: pa.RecordBatch) -> list[SinkRecord]:
+        records: list[SinkRecord] = []
+        for row, record in self._read(queue, run):
+            if not self._links:
+                records.append(record)
+                continue
+            origin = RowRef(run, row)
+            records += transformed(self._links, record, origin, self.handling)
+        return records
+
+    def _read(self, queue: Queue, run: pa.RecordBatch) -> Iterator[tuple[int, SinkRecord]]:
+        """Convert a queue's rows; those that are left out are missing."""
+        topic, converters = queue.topic, self._converters
+        keys = self._read_column(Stage.KEY_CONVERTER, converters.key, run, "key")
+        values = self._read_column(Stage.VALUE_CONVERTER, converters.value, run, "value")
+        offsets, times, properties = (
+            run.column(name).to_pylist() for name in ("offset", "timestamp", "properties")
+        )
+        for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+            if key is None or value is None:
+                continue
+            headers = self._headers(topic, dict(properties[row] or ()), RowRef(run, row))
+            if isinstance(headers, Skipped):
+                continue
+            yield (
+                row,
+                SinkRecord(
+                    topic=topic,
+                    queue=queue,
+                    offset=offsets[row],
+                    key=key[1],
+                    key_schema=key[0],
+                    value=value[1],
+                    value_schema=value[0],
+                    headers=headers,
+                    timestamp_ms=times[row],
+                ),
+            )
+
+    def _read_column(
+        self, stage: Stage, converter: Converter, run: pa.RecordBatch, name: str
+    ) -> list[tuple[Schema | None, Any] | None]:
+        """Convert one column: as a whole, or one by one; what is left out is ``None``."""
+        bodies, topic = run.column(name), run.column("topic")[0].as_py()
+        column = converter.from_column(topic, bodies)
+        if column is not None:
+            return [(column.schema, value) for value in column.values.to_pylist()]
+        read = partial(converter.from_bytes, topic)
+        found: list[tuple[Schema | None, Any] | None] = []
+        for row, body in enumerate(bodies.to_pylist()):
+            step = self.handling.step(stage, converter, read, body, RowRef(run, row))
+            found.append(None if isinstance(step, Skipped) else step)
+        return found
+
+    def _headers(
+        self, topic: str, properties: Mapping[str, str], origin: RowRef
+    ) -> tuple[Header, ...] | Skipped:
+        read = partial(self._converters.headers_of, topic)
+        if self._converters.header is None:
+            return read(properties)
+        converter = self._converters.header
+        return self.handling.step(Stage.HEADER_CONVERTER, converter, read, properties, origin)
+
+    def _origin_of(self, record: SinkRecord) -> RowRef | Message:
+        """Find the row that a record was made of."""
+        if self._rows is not None:
+            if self._places is None:
+                self._places = _places(self._rows)
+            row = self._places.get((record.queue, record.offset))
+            if row is not None:
+                return RowRef(self._rows, row)
+        return self._written(record)
+
+    def _written(self, record: SinkRecord) -> Message:
+        """Write a record whose row is gone, because the task reports it late."""
+        topic, converters = record.queue.topic, self._converters
+        return Message(
+            record.queue,
+            record.offset,
+            None
+            if record.key is None
+            else converters.key.to_bytes(topic, record.key_schema, record.key),
+            converters.value.to_bytes(topic, record.value_schema, record.value),
+            dict(converters.properties_of(topic, record.headers)),
+            record.timestamp_ms,
+        )
+
+
+def _takes_columns(task: SinkTask) -> bool:
+    return type(task).put_batch is not SinkTask.put_batch
+
+
+def _places(rows: pa.RecordBatch) -> dict[tuple[Queue, int], int]:
+    columns = (rows.column(name).to_pylist() for name in ("topic", "broker", "queue", "offset"))
+    return {
+        (Queue(topic, broker, queue), offset): row
+        for row, (topic, broker, queue, offset) in enumerate(zip(*columns, strict=True))
+    }
