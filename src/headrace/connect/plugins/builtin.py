@@ -83,6 +83,10 @@ BUILTIN: tuple[Builtin, ...] = (
     Builtin("headrace.connect.connectors.http:HttpSourceConnector", "source", ("http-source",)),
     Builtin("headrace.connect.connectors.http:HttpSinkConnector", "sink", ("http-sink",)),
     Builtin(
+        "headrace.connect.connectors.sqlite:SqliteSourceConnector", "source", ("sqlite-source",)
+    ),
+    Builtin("headrace.connect.connectors.sqlite:SqliteSinkConnector", "sink", ("sqlite-sink",)),
+    Builtin(
         "headrace.connect.connectors.datagen:DatagenSourceConnector",
         "source",
         ("datagen-source", "io.confluent.kafka.connect.datagen.DatagenConnector"),

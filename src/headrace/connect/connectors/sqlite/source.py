@@ -1,0 +1,209 @@
+"""``sqlite-source``: new and changed rows of tables."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
+
+from headrace.connect import (
+    Config,
+    ConfigDeclaration,
+    ConfigProblem,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    between,
+    declare,
+    key,
+    one_of,
+)
+from headrace.connect.connectors.sqlite._tables import Reading, TableReader, table_names
+from headrace.connect.connectors.sqlite.keys import DATABASE_KEYS
+from headrace.errors import ConnectorConfigError
+
+__all__ = ["SqliteSourceConnector", "SqliteSourceTask"]
+
+_SHARE = "task.share"
+
+
+class SqliteSourceTask(SourceTask):
+    """Reads its share of the tables, each in turn."""
+
+    def start(self, config: Config) -> None:
+        """Open the file."""
+        self._config = config
+        self._connection = _opened(config)
+        number, _, tasks = config.texts.get(_SHARE, "0/1").partition("/")
+        self._number, self._tasks = int(number), int(tasks)
+        self._interval = config["poll.interval.ms"].total_seconds()
+        self._readers: dict[str, TableReader] = {}
+        #: When each table is worth another look.
+        self._due: dict[str, float] = {}
+        self._looked = float("-inf")
+
+    def poll(self) -> Sequence[SourceRecord] | None:
+        """Give the next rows of the table whose turn it is."""
+        self._look()
+        now = time.monotonic()
+        for name in sorted(self._due, key=self._due.__getitem__):
+            if self._due[name] > now:
+                break
+            if records := self._read(name):
+                self._due[name] = now
+                return records
+            self._due[name] = time.monotonic() + self._interval
+        due = min(self._due.values(), default=now + self._interval)
+        self.context.stopping.wait(max(0.0, min(1.0, due - time.monotonic())))
+        return None
+
+    def stop(self) -> None:
+        """Close the file."""
+        if connection := getattr(self, "_connection", None):
+            connection.close()
+
+    def _read(self, name: str) -> list[SourceRecord]:
+        reader = self._readers[name]
+        rows = reader.rows(self._config["batch.max.rows"])
+        if not rows and self._config["mode"] == "bulk":
+            reader.begin_again()
+        partition = _partition(self._config, name)
+        topic = self._config["topic.prefix"] + ("" if self._config["query"] else name)
+        return [
+            SourceRecord(partition=partition, offset=offset, topic=topic, key=key, value=value)
+            for key, value, offset in rows
+        ]
+
+    def _look(self) -> None:
+        """Find tables that are new."""
+        if time.monotonic() - self._looked < self._interval:
+            return
+        self._looked = time.monotonic()
+        query = self._config["query"]
+        names = [""] if query else table_names(self._connection, self._config["tables"])
+        for name in names:
+            mine = zlib.crc32(name.encode()) % self._tasks == self._number
+            if (mine or query) and name not in self._readers:
+                offset = self.context.offsets.get(_partition(self._config, name))
+                how = _reading(self._config)
+                reader = TableReader(self._connection, name or None, query, how, offset)
+                self._readers[name] = reader
+                self._due[name] = self._looked
+
+
+def _partition(config: Config, name: str) -> dict[str, str]:
+    return {"query": config["topic.prefix"]} if config["query"] else {"table": name}
+
+
+def _reading(config: Config) -> Reading:
+    return Reading(
+        mode=config["mode"],
+        number=config["incrementing.column.name"],
+        time=config["timestamp.column.name"] if config["mode"] == "timestamp" else None,
+        keys=tuple(config["key.fields"]),
+    )
+
+
+def _opened(config: Config) -> sqlite3.Connection:
+    path: Path = config["database"]
+    if not path.is_file():
+        message = f"The database {path} does not exist."
+        raise ConnectorConfigError(message, hint="Correct the key database.")
+    return sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?mode=ro",
+        uri=True,
+        timeout=config["busy.timeout.ms"].total_seconds(),
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+class SqliteSourceConnector(SourceConnector):
+    """Gives new and changed rows of SQLite's tables; see docs/connect-connectors.md."""
+
+    version = "1.0"
+    task = SqliteSourceTask
+    config: ClassVar[ConfigDeclaration] = DATABASE_KEYS | declare(
+        key(
+            "mode",
+            str,
+            "Which rows are new: those with a higher number (incrementing), those with a later "
+            "time (timestamp), or all, again and again (bulk).",
+            default="incrementing",
+            valid=one_of("incrementing", "timestamp", "bulk"),
+            importance="high",
+        ),
+        key(
+            "tables",
+            list,
+            "Tables and views to read; * and ? stand for other letters, and find tables that come "
+            "later.",
+            default=[],
+            importance="high",
+        ),
+        key("query", str, "A SELECT to read in place of tables."),
+        key(
+            "topic.prefix",
+            str,
+            "What stands before a table's name in its topic; the whole topic of a query.",
+            default="",
+            importance="high",
+        ),
+        key(
+            "incrementing.column.name",
+            str,
+            "The column that rises with each new row; rowid is there in every ordinary table.",
+            default="rowid",
+        ),
+        key(
+            "timestamp.column.name",
+            str,
+            "The column that is set whenever a row changes, and sorts as time does.",
+        ),
+        key(
+            "key.fields",
+            list,
+            "Columns that become the record's key; the primary key where none is named.",
+            default=[],
+        ),
+        key(
+            "batch.max.rows",
+            int,
+            "Most rows of a poll.",
+            default=2000,
+            valid=between(1, 100_000),
+            importance="low",
+        ),
+        key(
+            "poll.interval.ms",
+            timedelta,
+            "The pause between two looks at a table that had nothing new, and between two loads "
+            "of mode=bulk.",
+            default=timedelta(seconds=1),
+        ),
+    )
+
+    def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
+        """Share the tables out by their names."""
+        config = self.context.config
+        one = config["query"] or (
+            len(config["tables"]) == 1 and not set("*?[") & set(config["tables"][0])
+        )
+        tasks = 1 if one else max_tasks
+        return [{_SHARE: f"{number}/{tasks}"} for number in range(tasks)]
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Name what does not fit together."""
+        if bool(config["tables"]) == bool(config["query"]):
+            yield ConfigProblem("tables", "Name either tables or a query.")
+        if config["query"] and not config["topic.prefix"]:
+            message = "A query's records go to the topic that topic.prefix names: it is missing."
+            yield ConfigProblem("topic.prefix", message)
+        if config["mode"] == "timestamp" and not config["timestamp.column.name"]:
+            message = "mode=timestamp needs timestamp.column.name."
+            yield ConfigProblem("timestamp.column.name", message)
