@@ -263,3 +263,13 @@ def test_no_more_schemas_are_kept_than_allowed() -> None:
         assert converter.from_bytes("t", written).schema == schema
     assert converter._writer.cache_info().currsize == 2
     assert converter._reader.cache_info().currsize == 2
+
+
+@pytest.mark.parametrize("converter", [PLAIN, WITH_SCHEMAS])
+def test_nesting_without_end_is_refused(converter: JsonConverter) -> None:
+    with pytest.raises(DeserializationError):
+        converter.from_bytes("t", b'{"schema":null,"payload":' + b"[" * 100_000)
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(SerializationError):
+        converter.to_bytes("t", None, endless)

@@ -348,12 +348,44 @@ def test_workers_of_tasks_are_known_by_number() -> None:
 def test_the_sum_that_a_compaction_leaves_makes_the_same_view(given_records: list[Record]) -> None:
     view, _ = folded(*given_records)
     kept = view.kept()
+    assert len(kept) <= max(1, len(given_records))
     again = ClusterView()
     for number, one in enumerate(kept):
         again, outcome = fold(again, one, view.position - len(kept) + 1 + number)
         assert isinstance(outcome, Applied)
     assert again.entries == view.entries
     assert again.assignment == view.assignment
+    assert again.recent == view.recent
+
+
+@given(st.lists(records(), max_size=30), st.integers(0, 30))
+def test_a_compaction_that_was_broken_off_leaves_the_same_view(
+    given_records: list[Record], left: int
+) -> None:
+    """The oldest records are removed last: so some of them stand before the sums."""
+    view, _ = folded(*given_records)
+    again, _ = folded(*given_records[:left])
+    for position, one in enumerate(view.kept(), len(given_records)):
+        again, outcome = fold(again, one, position)
+        assert isinstance(outcome, Applied)
+    assert again.entries == view.entries
+    assert again.assignment == view.assignment
+    assert again.recent == view.recent
+
+
+@given(st.lists(records(), max_size=30))
+def test_who_has_read_everything_learns_nothing_from_a_compaction(
+    given_records: list[Record],
+) -> None:
+    view, _ = folded(*given_records)
+    again = view
+    for position, one in enumerate(view.kept(), len(given_records)):
+        again, _ = fold(again, one, position)
+    assert (again.entries, again.assignment, again.recent) == (
+        view.entries,
+        view.assignment,
+        view.recent,
+    )
 
 
 @given(st.lists(records(), max_size=30))

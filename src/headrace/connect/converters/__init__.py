@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from headrace.connect.converters.avro import AvroConverter
+from headrace.connect.converters.avro_schemas import schema_from_avro, schema_to_avro
 from headrace.connect.converters.base import Column, Converted, Converter, HeaderConverter
+from headrace.connect.converters.headers import SimpleHeaderConverter
 from headrace.connect.converters.json import JsonConverter
 from headrace.connect.converters.json_schemas import schema_from_json, schema_to_json
 from headrace.connect.converters.scalars import (
@@ -17,6 +20,7 @@ from headrace.connect.converters.scalars import (
 )
 
 __all__ = [
+    "AvroConverter",
     "BooleanConverter",
     "BytesConverter",
     "Column",
@@ -29,7 +33,10 @@ __all__ = [
     "JsonConverter",
     "LongConverter",
     "ShortConverter",
+    "SimpleHeaderConverter",
     "StringConverter",
+    "schema_from_avro",
     "schema_from_json",
+    "schema_to_avro",
     "schema_to_json",
 ]

@@ -33,7 +33,7 @@ _READING = (
 )
 
 # What a converter may raise about a value or a body that does not fit.
-_UNFIT = (ValueError, TypeError, SchemaError)
+_UNFIT = (ValueError, TypeError, SchemaError, RecursionError)
 
 
 class Converted(NamedTuple):

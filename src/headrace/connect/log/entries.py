@@ -132,9 +132,16 @@ class ConnectorEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="kept"):
-    """What a compaction leaves: the sum of all records about one name, or the last assignment."""
+    """What a compaction leaves: the sum of all records about one name, or the last assignment.
+
+    Who has read all that it sums up learns nothing new from it.
+    """
 
     #: Position of the last record that is summed up here.
     as_of: int
     entry: ConnectorEntry | None = None
     assignment: AssignmentMade | None = None
+    #: Only of the first one: all names that there are, so that no other one comes back.
+    names: tuple[str, ...] | None = None
+    #: Only of the first one: requests that were decided lately.
+    recent: tuple[str, ...] = ()

@@ -170,6 +170,8 @@ class FileLog:
             end = await self._memory.end()
             if view.position != end - 1:
                 return False
+            if end == 0:
+                return True
             kept = view.kept()
             bodies = await asyncio.to_thread(lambda: [encoded(one) for one in kept])
             await asyncio.to_thread(self._file.rewrite, end - len(kept), bodies, end)

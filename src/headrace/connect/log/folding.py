@@ -85,7 +85,7 @@ def fold(view: ClusterView, record: Record | Kept, position: int) -> tuple[Clust
         twice = Rejected("duplicate", f"request {request} has been decided already")
         return replace(view, position=position), twice
     after, outcome = _RULES[type(record)](view, record, position)
-    recent = (*view.recent, request)[-_RECENT:] if request else view.recent
+    recent = (*after.recent, request)[-_RECENT:] if request else after.recent
     return replace(after, position=position, recent=recent), outcome
 
 
@@ -281,6 +281,8 @@ def _purge(view: ClusterView, record: Purged, position: int) -> _Step:
 def _keep(view: ClusterView, record: Kept, position: int) -> _Step:
     """Take over a sum, unless something that it does not know of has happened since."""
     entry, made = record.entry, record.assignment
+    if record.names is not None:
+        view = _begun(view, record)
     if entry is not None:
         known = view.entries.get(entry.name)
         if known is not None and known.changed > record.as_of:
@@ -292,6 +294,18 @@ def _keep(view: ClusterView, record: Kept, position: int) -> _Step:
             return view, Rejected("stale", f"assignment {known_made.generation} is newer")
         view = replace(view, assignment=made)
     return view, Applied(position)
+
+
+def _begun(view: ClusterView, first: Kept) -> ClusterView:
+    """Forget names that were gone, of which a compaction has not removed every record yet."""
+    names = first.names or ()
+    entries = {
+        name: entry
+        for name, entry in view.entries.items()
+        if name in names or entry.changed > first.as_of
+    }
+    later = tuple(one for one in view.recent if one not in first.recent)
+    return replace(view, entries=entries, recent=(*first.recent, *later)[-_RECENT:])
 
 
 def _with(view: ClusterView, entry: ConnectorEntry, position: int) -> _Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,6 +83,8 @@ class MemoryLog:
         """Replace all records by their sum; False, and nothing, if there are newer ones."""
         if view.position != self._end - 1:
             return False
+        if self._end == 0:
+            return True
         self.replace(view.kept(), self._end)
         return True
 
@@ -113,6 +115,13 @@ class MemoryLog:
         self._kept_from, self._kept_to, self._end = end - len(kept), end, end
         positions = range(self._kept_from, end)
         self._records = list(zip(positions, kept, strict=True))
+
+    def drop(self, positions: Collection[int]) -> None:
+        """Forget records that are superseded.
+
+        Caller: a log that keeps them elsewhere.
+        """
+        self._records = [item for item in self._records if item[0] not in positions]
 
     def _since(self, start: int) -> list[tuple[int, Record | Kept]]:
         # Who is behind a compaction needs all that it left: each sum replaces many records.

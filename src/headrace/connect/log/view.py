@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headrace.connect.log.entries import ConnectorEntry, Kept
 
 if TYPE_CHECKING:
@@ -75,4 +77,6 @@ class ClusterView:
         sums = [Kept(as_of=self.position, entry=entry) for entry in self.entries.values()]
         if self.assignment is not None:
             sums.append(Kept(as_of=self.position, assignment=self.assignment))
-        return sums
+        first = sums[0] if sums else Kept(as_of=self.position)
+        names = tuple(self.entries)
+        return [msgspec.structs.replace(first, names=names, recent=self.recent), *sums[1:]]

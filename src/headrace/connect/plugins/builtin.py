@@ -92,11 +92,21 @@ BUILTIN: tuple[Builtin, ...] = (
         ("datagen-source", "io.confluent.kafka.connect.datagen.DatagenConnector"),
     ),
     Builtin(
+        "headrace.connect.connectors.postgres:PostgresSourceConnector",
+        "source",
+        ("postgres-source", "io.confluent.connect.jdbc.JdbcSourceConnector"),
+    ),
+    Builtin(
         "headrace.connect.connectors.postgres:PostgresSinkConnector",
         "sink",
         ("postgres-sink", "io.confluent.connect.jdbc.JdbcSinkConnector"),
     ),
     # converters
+    Builtin(
+        "headrace.connect.converters:AvroConverter",
+        "converter",
+        ("io.confluent.connect.avro.AvroConverter",),
+    ),
     Builtin(
         "headrace.connect.converters:BooleanConverter",
         "converter",
@@ -144,6 +154,11 @@ BUILTIN: tuple[Builtin, ...] = (
         "headrace.connect.converters:StringConverter",
         "converter",
         ("org.apache.kafka.connect.storage.StringConverter",),
+    ),
+    Builtin(
+        "headrace.connect.converters:SimpleHeaderConverter",
+        "header_converter",
+        ("org.apache.kafka.connect.storage.SimpleHeaderConverter",),
     ),
     # transforms
     *_sided("cast", "Cast"),

@@ -3,5 +3,14 @@
 from __future__ import annotations
 
 from headrace.connect.connectors.postgres.sink import PostgresSinkConnector, PostgresSinkTask
+from headrace.connect.connectors.postgres.source import (
+    PostgresSourceConnector,
+    PostgresSourceTask,
+)
 
-__all__ = ["PostgresSinkConnector", "PostgresSinkTask"]
+__all__ = [
+    "PostgresSinkConnector",
+    "PostgresSinkTask",
+    "PostgresSourceConnector",
+    "PostgresSourceTask",
+]

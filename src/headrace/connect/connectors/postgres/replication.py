@@ -118,10 +118,10 @@ class ReplicationConnection:
             else:
                 self._raise_end()
 
-    def confirm(self, flushed: Lsn) -> None:
+    def confirm(self, flushed: Lsn, *, reply: bool = False) -> None:
         """Tell the server that it need not send again what was committed before ``flushed``."""
         now = time.time_ns() // 1000 - _EPOCH_MICROS
-        self._pg.put_copy_data(_STATUS.pack(b"r", flushed, flushed, flushed, now, 0))
+        self._pg.put_copy_data(_STATUS.pack(b"r", flushed, flushed, flushed, now, reply))
         while self._pg.flush():
             select.select([], [self._pg.socket], [], 1)
 

@@ -1,0 +1,322 @@
+"""A task that reads a server's log of changes: first the rows that are there, then every change."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+
+from headrace.connect import Config, SourceRecord, SourceTaskContext
+from headrace.connect.connectors.postgres.columns import TypeBook, TypeOptions
+from headrace.connect.connectors.postgres.connection import connect, connection_words
+from headrace.connect.connectors.postgres.incremental import topic_of
+from headrace.connect.connectors.postgres.pgoutput import (
+    Begin,
+    Commit,
+    Lsn,
+    Message,
+    Relation,
+    decode,
+    lsn_number,
+    lsn_text,
+)
+from headrace.connect.connectors.postgres.replication import (
+    KeepAlive,
+    ReplicationConnection,
+    XLogData,
+)
+from headrace.connect.connectors.postgres.slots import (
+    check_position,
+    check_server,
+    default_name,
+    ensure_publication,
+    free_slot,
+    slot_exists,
+)
+from headrace.connect.connectors.postgres.snapshot import snapshot
+from headrace.connect.connectors.postgres.translation import Moment, Translator
+from headrace.errors import StateError
+
+if TYPE_CHECKING:
+    from headrace.connect.connectors.sql import TableName
+
+__all__ = ["LogicalFeed"]
+
+_WAIT = 0.5
+_ATTEMPTS = 10
+
+
+class _Place(NamedTuple):
+    """Where a record stands: in which transaction, and as which of its records."""
+
+    lsn: Lsn
+    record: int
+
+
+class _Transaction(NamedTuple):
+    """A transaction that was read whole."""
+
+    last: _Place
+    end: Lsn
+
+
+class LogicalFeed:
+    """Reads the tables of one publication through one slot.
+
+    A record's position is the place of its transaction's commit in the log, and its number within
+    the transaction.  The server hears that it may forget a transaction only after its last record
+    was committed; what it sends again after a restart is recognised by its place and left out.
+
+    Parameters
+    ----------
+    config
+        The task's config.
+    tables
+        The tables to read.
+    context
+        The task's context.
+    """
+
+    def __init__(
+        self, config: Config, tables: Sequence[TableName], context: SourceTaskContext
+    ) -> None:
+        self._config = config
+        self._tables = tables
+        self._context = context
+        self._limit: int = config["batch.max.rows"]
+        self._heartbeat = config["heartbeat.interval.ms"].total_seconds()
+        self._slot = config["slot.name"] or default_name(context.connector)
+        self._publication = config["publication.name"] or self._slot
+        self.partition = {"slot": self._slot}
+        self._words = connection_words(config, f"headrace {context.connector}")
+        self._connection = connect(self._words)
+        self._stream: ReplicationConnection | None = None
+        self._failures = 0
+        try:
+            self._begin()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _begin(self) -> None:
+        config, connection = self._config, self._connection
+        check_server(connection)
+        create = config["publication.autocreate"]
+        ensure_publication(connection, self._publication, self._tables, create=create)
+        self._committed = self._last_committed()
+        #: The last record that was given, by this life or an earlier one.
+        self._given = self._committed
+        self._snapshot: Iterator[SourceRecord] | None = None
+        free_slot(connection, self._slot)
+        if self._committed.lsn:
+            check_position(connection, self._committed.lsn)
+            self._require_slot()
+        elif config["snapshot.mode"] == "initial":
+            self._snapshot = self._snapshotted()
+        elif not slot_exists(connection, self._slot):
+            with ReplicationConnection(self._words) as replication:
+                replication.create_slot(self._slot)
+        self._reset()
+
+    def _reset(self) -> None:
+        #: Between a transaction's begin and its commit: its moment.
+        self._moment: Moment | None = None
+        self._place = _Place(0, 0)
+        self._unconfirmed: deque[_Transaction] = deque()
+        self._confirmed: Lsn = 0
+        self._reported = 0.0
+
+    def poll(self) -> Sequence[SourceRecord] | None:
+        """Give rows of the snapshot, then changes."""
+        if self._snapshot is not None:
+            return self._from_snapshot()
+        try:
+            found = self._changes()
+        except psycopg.OperationalError as error:
+            self._recover(error)
+            return None
+        self._failures = 0
+        return found
+
+    def commit(self) -> None:
+        """Let the server forget the transactions that are committed to the last record."""
+        self._committed = self._last_committed()
+        # The server hears of it with the next poll.
+        self._reported = 0.0
+
+    def _last_committed(self) -> _Place:
+        position = self._context.offsets.get(self.partition) or {}
+        if "lsn" not in position:
+            return _Place(0, 0)
+        return _Place(lsn_number(position["lsn"]), position["record"])
+
+    def close(self) -> None:
+        """End the connections; drop the slot where that is wanted."""
+        if self._snapshot is not None:
+            self._snapshot.close()  # type: ignore[attr-defined]  # it is a generator
+        if self._stream is not None:
+            self._stream.close()
+        if self._config["slot.drop.on.stop"]:
+            self._drop_slot()
+        self._connection.close()
+
+    def _from_snapshot(self) -> list[SourceRecord]:
+        assert self._snapshot is not None
+        found: list[SourceRecord] = []
+        for record in self._snapshot:
+            found.append(record)
+            if len(found) == self._limit:
+                return found
+        self._snapshot = None
+        return found
+
+    def _snapshotted(self) -> Iterator[SourceRecord]:
+        # What an earlier life began is begun anew: its slot's snapshot is gone.
+        self._drop_slot()
+        with ReplicationConnection(self._words) as replication:
+            slot = replication.create_slot(self._slot)
+            with connect(self._words) as reader:
+                rows = snapshot(
+                    reader, self._translator(), self._tables, slot, self.partition, self._types()
+                )
+                yield from rows
+        self._given = _Place(slot.consistent_point, 0)
+
+    def _changes(self) -> list[SourceRecord]:
+        if self._stream is None:
+            self._stream = self._started()
+        found: list[SourceRecord] = []
+        self._report(self._stream)
+        for arrived in self._stream.messages(_WAIT):
+            if isinstance(arrived, XLogData):
+                message = decode(arrived.data)
+                if message is not None:
+                    found += self._records(message)
+            else:
+                self._alive(arrived, self._stream)
+            if len(found) >= self._limit:
+                break
+        if found:
+            last = found[-1].offset
+            self._given = _Place(lsn_number(last["lsn"]), last["record"])
+        return found
+
+    def _started(self) -> ReplicationConnection:
+        stream = ReplicationConnection(self._words)
+        try:
+            free_slot(self._connection, self._slot)
+            self._translator_now = self._translator()
+            stream.start(self._slot, self._publication, 0)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _records(self, message: Message) -> list[SourceRecord]:
+        if isinstance(message, Relation):
+            self._translator_now.learn(message)
+        elif isinstance(message, Begin):
+            self._moment = Moment.of(message)
+            self._place = _Place(message.commit_lsn, 0)
+        elif isinstance(message, Commit):
+            self._moment = None
+            self._unconfirmed.append(_Transaction(self._place, message.end_lsn))
+        else:
+            assert self._moment is not None
+            return self._placed(message, self._moment)
+        return []
+
+    def _placed(self, message: Message, moment: Moment) -> list[SourceRecord]:
+        assert not isinstance(message, Begin | Commit | Relation)
+        found = []
+        for made in self._translator_now.translate(message, moment):
+            self._place = _Place(self._place.lsn, self._place.record + 1)
+            if self._place <= self._given:
+                continue
+            found.append(
+                SourceRecord(
+                    partition=self.partition,
+                    offset={"lsn": lsn_text(self._place.lsn), "record": self._place.record},
+                    topic=made.topic,
+                    key=made.key,
+                    value=made.value,
+                    key_schema=made.key_schema,
+                    value_schema=made.value_schema,
+                    timestamp_ms=made.timestamp_ms,
+                )
+            )
+        return found
+
+    def _alive(self, sign: KeepAlive, stream: ReplicationConnection) -> None:
+        # All that came before it has been given and committed, so none of it is needed again:
+        # the log of a database whose other tables change may be forgotten too.
+        self._settle()
+        if self._moment is None and not self._unconfirmed:
+            self._confirmed = max(self._confirmed, sign.server_end)
+        if sign.reply_wanted:
+            stream.confirm(self._confirmed)
+
+    def _report(self, stream: ReplicationConnection) -> None:
+        now = time.monotonic()
+        if now - self._reported >= self._heartbeat:
+            self._reported = now
+            self._settle()
+            stream.confirm(self._confirmed, reply=True)
+
+    def _settle(self) -> None:
+        """Find how far the server may forget: to the first transaction that is not committed."""
+        waiting = self._unconfirmed
+        while waiting and (waiting[0].last.record == 0 or waiting[0].last <= self._committed):
+            self._confirmed = waiting.popleft().end
+
+    def _recover(self, error: psycopg.OperationalError) -> None:
+        self._failures += 1
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._failures >= _ATTEMPTS:
+            raise error
+        self._context.logger.warning("the stream of changes broke and begins again: %s", error)
+        self._reset()
+        if self._context.stopping.wait(min(5.0, 0.1 * 2**self._failures)):
+            return
+        try:
+            self._connection.close()
+            self._connection = connect(self._words)
+            self._require_slot()
+        except psycopg.OperationalError as again:
+            self._context.logger.warning("PostgreSQL cannot be reached: %s", again)
+
+    def _translator(self) -> Translator:
+        config = self._config
+        return Translator(
+            self._connection,
+            self._types(),
+            lambda table: topic_of(config, table),
+            frozenset(self._tables),
+            self._context.logger,
+            envelope=config["output.format"] == "envelope",
+            tombstones=config["tombstones.on.delete"],
+            unchanged=config["unchanged.values"],
+        )
+
+    def _types(self) -> TypeBook:
+        config = self._config
+        options = TypeOptions(config["numeric.mapping"], config["timestamp.mapping"])
+        return TypeBook(self._connection, options)
+
+    def _require_slot(self) -> None:
+        if not slot_exists(self._connection, self._slot):
+            raise StateError(
+                f"The replication slot {self._slot} is gone, and with it the changes since"
+                f" {lsn_text(self._given.lsn)}.",
+                hint="Stop the connector and reset its offsets: it then takes a new snapshot.",
+            )
+
+    def _drop_slot(self) -> None:
+        if slot_exists(self._connection, self._slot):
+            free_slot(self._connection, self._slot)
+            self._connection.execute("SELECT pg_drop_replication_slot(%s)", (self._slot,))

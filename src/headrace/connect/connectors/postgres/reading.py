@@ -1,0 +1,331 @@
+"""Reading one table, or one query, again and again: what is new comes as records."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from logging import Logger
+from typing import TYPE_CHECKING, Any
+
+from headrace.connect import SourceRecord
+from headrace.connect.connectors.postgres.catalog import TableInfo, quoted
+from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
+from headrace.connect.connectors.postgres.windows import Writers, all_transactions, writers_of
+from headrace.errors import StateError
+
+if TYPE_CHECKING:
+    from psycopg import ServerCursor
+
+    from headrace.connect.connectors.postgres.connection import Connection
+    from headrace.connect.connectors.sql import TableName
+    from headrace.connect.records import Position
+
+__all__ = ["ReadOptions", "Reader", "Source"]
+
+Row = tuple[Any, ...]
+_COMPLAINT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is read: a table, or a query."""
+
+    partition: Position
+    topic: str
+    #: ``None`` for a query.
+    table: TableName | None
+    query: str
+    info: TableInfo
+
+    @property
+    def text(self) -> str:
+        """What stands behind FROM."""
+        name = f"({self.query})" if self.table is None else quoted(self.table)
+        return name.replace("%", "%%")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How it is read."""
+
+    mode: str
+    incrementing: str | None = None
+    timestamps: tuple[str, ...] = ()
+    interval: float = 1.0
+    delay: float = 0.0
+    wait: bool = True
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What rows are ordered by, and remembered by."""
+
+    names: tuple[str, ...]
+    expressions: tuple[str, ...]
+    types: tuple[str, ...]
+    #: Whether no two rows are equal in it.
+    unique: bool
+
+    @property
+    def place(self) -> str:
+        return f"({', '.join(self.expressions)})"
+
+    @property
+    def marks(self) -> str:
+        return f"({', '.join(f'%s::{kind}' for kind in self.types)})"
+
+
+class Reader:
+    """Reads one source: closes a window, waits until it is safe, streams it, begins again.
+
+    Parameters
+    ----------
+    connection
+        A connection that the reader has for itself while it streams.
+    source, options
+        What is read, and how.
+    types
+        The database's types.
+    position
+        Where an earlier life stood.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        source: Source,
+        options: ReadOptions,
+        types: TypeBook,
+        position: Position | None,
+        logger: Logger,
+    ) -> None:
+        self.source = source
+        self.due = 0.0
+        self._connection = connection
+        self._options = options
+        self._logger = logger
+        self._rows = self._described(types)
+        self._order = self._ordered()
+        self._position = dict(position or {})
+        self._window: _Window | None = None
+        self._stream: Iterator[SourceRecord] | None = None
+        self._cursor: ServerCursor[Row] | None = None
+        if options.mode == "bulk":
+            self.due = _bulk_due(self._position, options.interval)
+        elif self._position and set(self._position) != set(self._order.names):
+            raise self._foreign_position()
+
+    @property
+    def streaming(self) -> bool:
+        """Whether it is in the middle of a window: nobody else may use the connection."""
+        return self._stream is not None
+
+    def read(self, limit: int) -> list[SourceRecord]:
+        """Give what is new, in parts; nothing while there is nothing, or while it must wait."""
+        if self._stream is None and not self._begun():
+            return []
+        assert self._stream is not None
+        found = list(itertools.islice(self._stream, limit))
+        if found and not self._order.unique and self._options.mode != "bulk":
+            # Rows that are equal in the order have one position: they stay together.
+            last = found[-1].offset
+            while last == self._position and (more := next(self._stream, None)) is not None:
+                found.append(more)
+                last = more.offset
+        if len(found) < limit:
+            self._stream = None
+            self._window = None
+        if found:
+            self._position = dict(found[-1].offset)
+        return found
+
+    def _begun(self) -> bool:
+        if self._options.mode == "bulk":
+            self._stream = self._bulk()
+            self.due = time.monotonic() + self._options.interval
+            return True
+        if self._window is None:
+            self._window = self._closed()
+        if self._window is None:
+            self.due = time.monotonic() + self._options.interval
+            return False
+        if not self._window.safe(self._logger, self.source):
+            self.due = time.monotonic() + min(0.05, self._options.interval)
+            return False
+        self._stream = self._streamed(self._window)
+        return True
+
+    def _closed(self) -> _Window | None:
+        """Find the upper end of what is new; ``None`` when nothing is."""
+        order = self._order
+        first = order.expressions[0]
+        where, values = self._after()
+        if self._options.delay:
+            where.append(f"{first} <= now() - make_interval(secs => %s)")
+            values.append(self._options.delay)
+        row = self._connection.execute(
+            f"SELECT (max({first}))::text FROM {self.source.text} AS t{_where(where)}", values
+        ).fetchone()
+        if row is None or row[0] is None:
+            return None
+        return _Window(str(row[0]), self._writers(), time.monotonic())
+
+    def _writers(self) -> Writers | None:
+        if not self._options.wait:
+            return None
+        if self._options.timestamps:
+            return all_transactions(self._connection)
+        return writers_of(self._connection, self.source.table)
+
+    def _after(self) -> tuple[list[str], list[Any]]:
+        order = self._order
+        if not self._position:
+            return [f"{order.expressions[0]} IS NOT NULL"], []
+        values = [self._position[name] for name in order.names]
+        return [f"{order.place} > {order.marks}"], values
+
+    def _streamed(self, window: _Window) -> Iterator[SourceRecord]:
+        order = self._order
+        where, values = self._after()
+        where.append(f"{order.expressions[0]} <= %s::{order.types[0]}")
+        texts = ", ".join(f"({one})::text" for one in order.expressions)
+        statement = (
+            f"SELECT t.*, {texts} FROM {self.source.text} AS t{_where(where)}"
+            f" ORDER BY {', '.join(order.expressions)}"
+        )
+        count = len(order.names)
+        position: Mapping[str, Any] = dict(self._position)
+        rows = self._scanned(statement, [*values, window.end])
+        for row, following in _with_next(rows):
+            place = row[-count:]
+            if order.unique or following is None or following[-count:] != place:
+                position = dict(zip(order.names, place, strict=True))
+            yield self._record(row, position)
+
+    def _bulk(self) -> Iterator[SourceRecord]:
+        load = int(self._position.get("load", 0)) + 1
+        rows = self._scanned(f"SELECT t.* FROM {self.source.text} AS t", [])
+        for number, (row, following) in enumerate(_with_next(rows), 1):
+            position: dict[str, Any] = {"load": load, "rows": number}
+            if following is None:
+                position["done"] = int(time.time() * 1000)
+            yield self._record(row, position)
+
+    def _scanned(self, statement: str, values: Sequence[Any]) -> Iterator[Row]:
+        # One scan with a cursor of the server, however many polls it takes.
+        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        self._cursor = self._connection.cursor("headrace")
+        self._cursor.execute(statement, values)
+        while rows := self._cursor.fetchmany(1000):
+            yield from rows
+        self.close()
+        self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Let go of the server's cursor."""
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            cursor.close()
+
+    def _record(self, row: Row, position: Mapping[str, Any]) -> SourceRecord:
+        rows = self._rows
+        value = rows.value(row)
+        return SourceRecord(
+            partition=self.source.partition,
+            offset=position,
+            topic=self.source.topic,
+            key=rows.key(value),
+            value=value,
+            key_schema=rows.key_schema,
+            value_schema=rows.schema,
+        )
+
+    def _described(self, types: TypeBook) -> RowReader:
+        info = self.source.info
+        keys = self._options.keys or info.keys
+        cursor = self._connection.execute(f"SELECT t.* FROM {self.source.text} AS t LIMIT 0", ())
+        columns = [
+            types.column(
+                one.name,
+                one.type_code,
+                one._fmod,  # noqa: SLF001  # the modifier, without what psycopg makes of it
+                optional=one.name not in info.required and one.name not in keys,
+            )
+            for one in cursor.description or ()
+        ]
+        return RowReader(self.source.topic, columns, keys)
+
+    def _ordered(self) -> _Order:
+        options = self._options
+        if options.mode == "bulk":
+            return _Order((), (), (), unique=True)
+        names: list[str] = []
+        expressions: list[str] = []
+        if options.timestamps:
+            stamps = [f"t.{quoted_name(one)}" for one in options.timestamps]
+            names.append(options.timestamps[0])
+            expressions.append(stamps[0] if len(stamps) == 1 else f"COALESCE({', '.join(stamps)})")
+        keys = [options.incrementing] if options.incrementing else [*self.source.info.keys]
+        ties = [one for one in keys if one not in names]
+        names += ties
+        expressions += [f"t.{quoted_name(one)}" for one in ties]
+        probe = self._connection.execute(
+            f"SELECT {', '.join(expressions)} FROM {self.source.text} AS t LIMIT 0", ()
+        )
+        oids = [one.type_code for one in probe.description or ()]
+        kinds = [self._connection.execute("SELECT %s::regtype::text", (oid,)) for oid in oids]
+        types = tuple(str(row[0]) for kind in kinds for row in kind.fetchall())
+        return _Order(tuple(names), tuple(expressions), types, unique=bool(ties))
+
+    def _foreign_position(self) -> StateError:
+        return StateError(
+            f"The position {self._position} of {self.source.partition} was not made by the columns"
+            f" {', '.join(self._order.names)}, by which the source is read now.",
+            hint="Set mode and columns as they were, or stop the connector and reset its offsets.",
+        )
+
+
+@dataclass(slots=True)
+class _Window:
+    end: str
+    writers: Writers | None
+    complained: float
+
+    def safe(self, logger: Logger, source: Source) -> bool:
+        """Tell whether nobody can still add rows to it."""
+        if self.writers is None or self.writers.gone():
+            return True
+        if time.monotonic() - self.complained > _COMPLAINT:
+            self.complained = time.monotonic()
+            logger.warning("%s waits for transactions of %s", source.topic, self.writers)
+        return False
+
+
+def quoted_name(name: str) -> str:
+    """Write the name of a column for a statement that has values too."""
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _with_next(rows: Iterator[Row]) -> Iterator[tuple[Row, Row | None]]:
+    """Pair each row with the one after it."""
+    before = next(rows, None)
+    if before is None:
+        return
+    for row in rows:
+        yield before, row
+        before = row
+    yield before, None
+
+
+def _bulk_due(position: Position, interval: float) -> float:
+    if "done" not in position:
+        return 0.0
+    age: float = time.time() - position["done"] / 1000
+    return time.monotonic() + max(0.0, interval - age)

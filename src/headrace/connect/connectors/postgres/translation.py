@@ -1,0 +1,294 @@
+"""Changes of rows become records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from logging import Logger
+from typing import TYPE_CHECKING, Any
+
+from headrace.connect import Schema, SchemaError
+from headrace.connect.connectors.postgres.catalog import quoted, table_info
+from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
+from headrace.connect.connectors.postgres.pgoutput import (
+    UNCHANGED,
+    Delete,
+    Insert,
+    Relation,
+    Truncate,
+    Unchanged,
+    Update,
+    lsn_text,
+)
+from headrace.connect.connectors.sql import TableName
+from headrace.connect.schema import BOOLEAN, INT64, STRING, struct
+
+if TYPE_CHECKING:
+    from headrace.connect.connectors.postgres.connection import Connection
+    from headrace.connect.connectors.postgres.pgoutput import Begin, Row
+
+__all__ = ["Made", "Moment", "Translator"]
+
+Value = dict[str, Any]
+
+_SOURCE = struct(
+    {
+        "schema": STRING,
+        "table": STRING,
+        "lsn": STRING,
+        "txId": INT64.as_optional(),
+        "snapshot": BOOLEAN,
+    },
+    name="headrace.postgres.Source",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a change was made."""
+
+    lsn: int
+    timestamp_ms: int | None
+    xid: int | None
+    snapshot: bool = False
+
+    @classmethod
+    def of(cls, begin: Begin) -> Moment:
+        """Give the moment of a transaction."""
+        return cls(begin.commit_lsn, begin.timestamp_ms, begin.xid)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a record says, before it has a place."""
+
+    topic: str
+    key: Value | None
+    value: Value | None
+    key_schema: Schema | None
+    value_schema: Schema | None
+    timestamp_ms: int | None
+
+
+@dataclass(slots=True)
+class _Table:
+    """A table as the server described it last."""
+
+    name: TableName
+    topic: str
+    rows: RowReader
+    loads: list[Callable[[bytes], Any]]
+    envelope: Schema
+
+
+@dataclass(slots=True)
+class Translator:
+    """Knows the tables of a stream, and turns their changes into records.
+
+    Parameters
+    ----------
+    connection
+        An ordinary connection, for what the stream does not say.
+    types
+        The database's types.
+    topic
+        Gives a table's topic.
+    wanted
+        The tables to read; others may share the publication.
+    envelope, tombstones, unchanged
+        As the config keys output.format, tombstones.on.delete and unchanged.values say.
+    """
+
+    connection: Connection
+    types: TypeBook
+    topic: Callable[[TableName], str]
+    wanted: frozenset[TableName]
+    logger: Logger
+    envelope: bool = False
+    tombstones: bool = True
+    unchanged: str = "read"
+    _tables: dict[int, _Table | None] = field(default_factory=dict)
+
+    def learn(self, relation: Relation) -> None:
+        """Take note of a table as it is from here on."""
+        name = TableName(relation.schema, relation.name)
+        if name not in self.wanted:
+            self._tables[relation.oid] = None
+            return
+        keys = [one.name for one in relation.columns if one.key]
+        if relation.identity not in "di":
+            known = {one.name for one in relation.columns}
+            found = table_info(self.connection, name).keys
+            keys = list(found) if known.issuperset(found) else []
+        columns = [
+            self.types.column(one.name, one.type_oid, one.modifier, optional=one.name not in keys)
+            for one in relation.columns
+        ]
+        rows = RowReader(self.topic(name), columns, keys)
+        self._tables[relation.oid] = self._table(name, rows)
+
+    def _table(self, name: TableName, rows: RowReader) -> _Table:
+        topic = self.topic(name)
+        return _Table(name, topic, rows, rows.loaders(self.connection), _enveloped(topic, rows))
+
+    def snapshot_table(self, name: TableName, rows: RowReader) -> Callable[[Row, Moment], Made]:
+        """Give what turns a row of a snapshot into a record."""
+        table = self._table(name, rows)
+        return lambda row, moment: self._row(table, rows.value(row), "r", moment, None)
+
+    def translate(
+        self, change: Insert | Update | Delete | Truncate, moment: Moment
+    ) -> Iterable[Made]:
+        """Turn one change into its records, in their order."""
+        if isinstance(change, Truncate):
+            return self._truncated(change, moment)
+        table = self._tables[change.relation]
+        if table is None:
+            return ()
+        if isinstance(change, Insert):
+            return [self._row(table, self._loaded(table, change.new), "c", moment, None)]
+        if isinstance(change, Update):
+            return self._updated(table, change, moment)
+        return self._deleted(table, self._loaded(table, change.old), moment)
+
+    def _updated(self, table: _Table, change: Update, moment: Moment) -> Iterator[Made]:
+        old = None if change.old is None else self._loaded(table, change.old)
+        new = self._loaded(table, self._completed(table, change))
+        keys = table.rows.keys
+        if old is not None and any(old[key] != new[key] for key in keys):
+            # Under its new key it is another row.
+            yield from self._deleted(table, old, moment)
+            yield self._row(table, new, "c", moment, None)
+        else:
+            yield self._row(table, new, "u", moment, None if change.old_is_key else old)
+
+    def _deleted(self, table: _Table, old: Value, moment: Moment) -> Iterator[Made]:
+        key = table.rows.key(old)
+        if self.envelope:
+            yield self._event(table, key, old, None, "d", moment)
+            if not self.tombstones:
+                return
+        elif key is None:
+            raise SchemaError(
+                f"A row of {table.name} was deleted, and the table has no primary key by which a"
+                " record could say which.",
+                hint="Give the table a primary key, or set output.format=envelope.",
+            )
+        yield self._made(table, key, None, None, moment)
+
+    def _truncated(self, change: Truncate, moment: Moment) -> Iterator[Made]:
+        for oid in change.relations:
+            table = self._tables.get(oid)
+            if table is None:
+                continue
+            if self.envelope:
+                yield self._event(table, None, None, None, "t", moment)
+            else:
+                self.logger.warning(
+                    "%s was truncated: no record can say so with output.format=row", table.name
+                )
+
+    def _row(
+        self, table: _Table, value: Value, action: str, moment: Moment, before: Value | None
+    ) -> Made:
+        key = table.rows.key(value)
+        if self.envelope:
+            return self._event(table, key, before, value, action, moment)
+        return self._made(table, key, value, table.rows.schema, moment)
+
+    def _event(
+        self,
+        table: _Table,
+        key: Value | None,
+        before: Value | None,
+        after: Value | None,
+        action: str,
+        moment: Moment,
+    ) -> Made:
+        source = {
+            "schema": table.name.schema,
+            "table": table.name.name,
+            "lsn": lsn_text(moment.lsn),
+            "txId": moment.xid,
+            "snapshot": moment.snapshot,
+        }
+        value = {
+            "before": before,
+            "after": after,
+            "source": source,
+            "op": action,
+            "ts_ms": moment.timestamp_ms,
+        }
+        return self._made(table, key, value, table.envelope, moment)
+
+    def _made(
+        self,
+        table: _Table,
+        key: Value | None,
+        value: Value | None,
+        schema: Schema | None,
+        moment: Moment,
+    ) -> Made:
+        key_schema = None if key is None else table.rows.key_schema
+        return Made(table.topic, key, value, key_schema, schema, moment.timestamp_ms)
+
+    def _loaded(self, table: _Table, row: Row) -> Value:
+        cells = [
+            None if cell is None or isinstance(cell, Unchanged) else load(cell)
+            for cell, load in zip(row, table.loads, strict=True)
+        ]
+        return table.rows.value(cells)
+
+    def _completed(self, table: _Table, change: Update) -> Row:
+        """Find the large values that the update left alone."""
+        if UNCHANGED not in change.new:
+            return change.new
+        places = [at for at, cell in enumerate(change.new) if isinstance(cell, Unchanged)]
+        if change.old is not None and not change.old_is_key:
+            known: Sequence[Any] = [change.old[at] for at in places]
+        elif self.unchanged == "null":
+            known = [None] * len(places)
+        else:
+            known = self._reread(table, change.new, places)
+        cells = list(change.new)
+        for at, cell in zip(places, known, strict=True):
+            cells[at] = cell
+        return tuple(cells)
+
+    def _reread(self, table: _Table, row: Row, places: Sequence[int]) -> Sequence[bytes | None]:
+        names = [one.name for one in table.rows.columns]
+        if self.unchanged == "fail" or not table.rows.keys:
+            columns = ", ".join(names[at] for at in places)
+            raise SchemaError(
+                f"An update of {table.name} left {columns} alone, and the server does not send the"
+                " value.",
+                hint="ALTER TABLE ... REPLICA IDENTITY FULL makes it send them, or set"
+                " unchanged.values to read or null.",
+            )
+        wanted = ", ".join(f"{_name(names[at])}::text" for at in places)
+        where = " AND ".join(f"{_name(key)}::text = %s" for key in table.rows.keys)
+        cells = [row[names.index(key)] for key in table.rows.keys]
+        keys = [cell.decode() if isinstance(cell, bytes) else None for cell in cells]
+        source = quoted(table.name).replace("%", "%%")
+        found = self.connection.execute(
+            f"SELECT {wanted} FROM {source} WHERE {where}", keys
+        ).fetchone()
+        # A row that is gone by now: its delete follows.
+        texts: Sequence[str | None] = found or [None] * len(places)
+        return [None if text is None else text.encode() for text in texts]
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
+def _enveloped(topic: str, rows: RowReader) -> Schema:
+    row = rows.schema.as_optional()
+    fields = {
+        "before": row,
+        "after": row,
+        "source": _SOURCE,
+        "op": STRING,
+        "ts_ms": INT64.as_optional(),
+    }
+    return struct(fields, name=f"{topic}.Envelope")
