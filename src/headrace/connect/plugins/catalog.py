@@ -50,6 +50,8 @@ class Plugin:
     aliases: tuple[str, ...] = ()
     #: The distribution that brings it.
     origin: str = "headrace"
+    #: The class, where it is at hand and need not be imported.
+    loaded: type[Any] | None = None
 
     @property
     def class_name(self) -> str:
@@ -79,6 +81,8 @@ class Plugin:
         PluginError
             When its module raises, lacks the class, or exits.
         """
+        if self.loaded is not None:
+            return self.loaded
         module, _, name = self.target.partition(":")
         try:
             found = getattr(importlib.import_module(module), name)

@@ -1,5 +1,9 @@
-"""What tests of plugins and of the runtime need."""
+"""A test kit: connectors and tasks in this process, without Spark, broker or worker."""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from headrace.connect.testing.contexts import KitOffsets
+from headrace.connect.testing.sinks import SinkTaskKit
+from headrace.connect.testing.sources import SourceTaskKit
+
+__all__ = ["KitOffsets", "SinkTaskKit", "SourceTaskKit"]
