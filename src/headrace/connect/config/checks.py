@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 __all__ = [
@@ -47,10 +48,10 @@ class _Range(Check):
     @property
     def words(self) -> str:
         if self.high is None:
-            return f"at least {self.low}"
+            return f"at least {_shown(self.low)}"
         if self.low is None:
-            return f"at most {self.high}"
-        return f"from {self.low} to {self.high}"
+            return f"at most {_shown(self.high)}"
+        return f"from {_shown(self.low)} to {_shown(self.high)}"
 
     def allows(self, value: Any) -> bool:
         above = self.low is None or value >= self.low
@@ -124,6 +125,12 @@ class _AllOf(Check):
 
     def allows(self, value: Any) -> bool:
         return all(check.allows(value) for check in self.checks)
+
+
+def _shown(bound: Any) -> str:
+    if isinstance(bound, timedelta):
+        return f"{bound / timedelta(milliseconds=1):.15g} ms"
+    return str(bound)
 
 
 def between(low: Any, high: Any) -> Check:

@@ -181,11 +181,21 @@ def _entry(plugin: Plugin) -> dict[str, Any]:
     try:
         loaded = plugin.load()
         entry["type"] = plugin.known or type_of(loaded, plugin)
-        entry["version"] = str(getattr(loaded, "version", "undefined"))
+        entry["version"] = _version(loaded, plugin)
     except PluginError as error:
         _log.warning("%s", error)
         entry["error"] = error.message
     return entry
+
+
+def _version(loaded: type[Any], plugin: Plugin) -> str:
+    version = str(getattr(loaded, "version", "undefined"))
+    if version == "undefined":
+        try:
+            return importlib.metadata.version(plugin.origin)
+        except importlib.metadata.PackageNotFoundError:
+            return version
+    return version
 
 
 def type_of(loaded: type[Any], plugin: Plugin) -> PluginType:
