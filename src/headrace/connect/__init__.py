@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         not_empty,
         one_of,
     )
+    from headrace.connect.converters import Converter, HeaderConverter
     from headrace.connect.plugins import (
         ConnectorContext,
         OffsetReader,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         SourceTask,
         SourceTaskContext,
     )
+    from headrace.connect.predicates import Predicate
     from headrace.connect.records import (
         Header,
         Queue,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
         SourceRecord,
     )
     from headrace.connect.schema import Field, Schema
+    from headrace.connect.transforms import Transform
     from headrace.errors import RetriableError, SchemaError
 
 _HOMES = {
@@ -74,6 +77,7 @@ _HOMES = {
         "not_empty",
         "one_of",
     ),
+    "headrace.connect.converters": ("Converter", "HeaderConverter"),
     "headrace.connect.plugins": (
         "ConnectorContext",
         "OffsetReader",
@@ -84,6 +88,7 @@ _HOMES = {
         "SourceTask",
         "SourceTaskContext",
     ),
+    "headrace.connect.predicates": ("Predicate",),
     "headrace.connect.records": (
         "Header",
         "Queue",
@@ -93,6 +98,7 @@ _HOMES = {
         "SourceRecord",
     ),
     "headrace.connect.schema": ("Field", "Schema"),
+    "headrace.connect.transforms": ("Transform",),
     "headrace.errors": ("RetriableError", "SchemaError"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -103,10 +109,13 @@ __all__ = [
     "ConfigKey",
     "ConfigProblem",
     "ConnectorContext",
+    "Converter",
     "Field",
     "Header",
+    "HeaderConverter",
     "OffsetReader",
     "PluginName",
+    "Predicate",
     "Queue",
     "RetriableError",
     "Schema",
@@ -123,6 +132,7 @@ __all__ = [
     "SourceRecord",
     "SourceTask",
     "SourceTaskContext",
+    "Transform",
     "all_of",
     "at_least",
     "at_most",

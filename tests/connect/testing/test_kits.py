@@ -26,7 +26,7 @@ from headrace.connect import (
 )
 from headrace.connect.schema import INT64, STRING
 from headrace.connect.testing import SinkTaskKit, SourceTaskKit
-from headrace.errors import ConnectorConfigError, TaskFailedError
+from headrace.errors import ConfigurationError, ConnectorConfigError, TaskFailedError
 
 
 class CountTask(SourceTask):
@@ -150,6 +150,20 @@ def test_config_is_checked_as_the_runtime_does() -> None:
     with pytest.raises(ConnectorConfigError) as failure:
         SourceTaskKit(CountConnector, {"tasks.max": 0, "frist": 1})
     assert {name for name, _ in failure.value.problems} == {"tasks.max", "frist"}
+
+
+class BoundlessConnector(CountConnector):
+    def task_configs(self, max_tasks: int) -> list[Mapping[str, Any]]:
+        return [{"share": 7}] if max_tasks > 1 else [{"share": "0"}, {"share": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "why"), [(1, "2 configs, and tasks.max is 1"), (2, "the int 7 for share")]
+)
+def test_task_configs_that_the_runtime_would_refuse_are_refused(tasks: int, why: str) -> None:
+    kit = SourceTaskKit(BoundlessConnector, {"tasks.max": tasks})
+    with pytest.raises(ConfigurationError, match=why), kit:
+        pass
 
 
 class ShelfTask(SinkTask):

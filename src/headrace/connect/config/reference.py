@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from headrace.connect.config.common import COMMON, SINK, SOURCE
+from headrace.connect.config.common_keys import COMMON, SINK, SOURCE
 from headrace.connect.config.declaration import ConfigDeclaration, declare
 from headrace.connect.plugins.builtin import BUILTIN, Builtin, PluginType
 from headrace.connect.plugins.catalog import Plugin

@@ -9,7 +9,7 @@ from headrace.connect.plugins import Connector, Task
 from headrace.connect.plugins.catalog import Catalog, Plugin
 from headrace.connect.plugins.validation import read_config, validate
 from headrace.connect.testing.contexts import KitConnectorContext, KitOffsets, Requests
-from headrace.errors import ConnectorConfigError
+from headrace.errors import ConfigurationError, ConnectorConfigError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config
@@ -78,7 +78,7 @@ class TaskKit(Generic[OneTask]):
     def __enter__(self) -> Self:
         self.connector.start(self.config)
         try:
-            self.task_configs = self.connector.task_configs(self.config["tasks.max"])
+            self.task_configs = self._shared_out()
             self._begin()
         except BaseException:
             self.connector.stop()
@@ -90,6 +90,18 @@ class TaskKit(Generic[OneTask]):
             self._end()
         finally:
             self.connector.stop()
+
+    def _shared_out(self) -> list[Mapping[str, str]]:
+        most = self.config["tasks.max"]
+        configs = list(self.connector.task_configs(most))
+        if len(configs) > most:
+            message = f"task_configs() gave {len(configs)} configs, and tasks.max is {most}."
+            raise ConfigurationError(message, hint="Give at most as many as it is asked for.")
+        for name, value in (pair for one in configs for pair in one.items()):
+            if not isinstance(value, str):
+                message = f"task_configs() gave the {type(value).__name__} {value!r} for {name}."
+                raise ConfigurationError(message, hint="Write values as a config has them: text.")
+        return configs
 
     def restart(self) -> None:
         """Stop the task, and begin its next life where it was committed."""
