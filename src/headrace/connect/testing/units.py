@@ -97,7 +97,8 @@ class TaskKit(Generic[OneTask]):
         if len(configs) > most:
             message = f"task_configs() gave {len(configs)} configs, and tasks.max is {most}."
             raise ConfigurationError(message, hint="Give at most as many as it is asked for.")
-        for name, value in (pair for one in configs for pair in one.items()):
+        values: list[tuple[str, object]] = [pair for one in configs for pair in one.items()]
+        for name, value in values:
             if not isinstance(value, str):
                 message = f"task_configs() gave the {type(value).__name__} {value!r} for {name}."
                 raise ConfigurationError(message, hint="Write values as a config has them: text.")
