@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
 __all__ = ["Periodic"]
 
 logger = logging.getLogger(__name__)
+
+#: A run that does not end holds up nobody's end for longer.
+_PATIENCE = 5.0
 
 
 class Periodic:
@@ -37,6 +39,7 @@ class Periodic:
         self._wanted = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._over = False
         #: Runs that have ended, well or not.
         self.runs = 0
         #: When the last one ended, by the event loop's clock.
@@ -64,15 +67,22 @@ class Periodic:
         if task is None:
             return
         self._loop = None
+        self._over = True
+        self._wanted.set()
+        await asyncio.wait([task], timeout=_PATIENCE)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), self._interval)
+        # No wait_for: in Python 3.11 it may swallow what it is woken by.
+        loop = asyncio.get_running_loop()
+        while not self._over:
+            timer = loop.call_later(self._interval, self._wanted.set)
+            await self._wanted.wait()
+            timer.cancel()
             self._wanted.clear()
-            await asyncio.shield(self._run_once())
+            if not self._over:
+                await self._run_once()
 
     async def _run_once(self) -> None:
         try:

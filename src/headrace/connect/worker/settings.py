@@ -102,6 +102,15 @@ class WorkerSettings:
         doc="A worker that cannot write its log for so long stops all that it runs.",
         minimum=timedelta(milliseconds=100),
     )
+    compact_after: int = setting(
+        20_000,
+        doc="So many records after the last time, the log is summed up.",
+        unit="records",
+        minimum=100,
+    )
+    purge_after: timedelta = setting(
+        timedelta(days=1), doc="Time after which the mark of a deleted connector is removed."
+    )
     memory_mb: int | None = setting(
         None, doc="Memory that one task may use.", unit="MB", shown="no limit"
     )

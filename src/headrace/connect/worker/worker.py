@@ -36,6 +36,7 @@ from headrace.connect.worker.planning import Plan, plan
 from headrace.connect.worker.restarts import AutoRestarts
 from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of
 from headrace.connect.worker.statistics import WorkerStatistics
+from headrace.connect.worker.tidying import Tidying
 from headrace.errors import WorkerStoppingError
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Worker:
         self._running: tuple[UnitId, ...] = ()
         self._ended: OrderedDict[tuple[str, int | None], Copy] = OrderedDict()
         self._questions = TaskQuestions(self, self.catalog)
+        self._tidying = Tidying(log, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._state = "starting"
@@ -169,7 +171,7 @@ class Worker:
 
         A second call with ``force`` kills what still runs.
         """
-        if self._state == "running":
+        if self._state in {"starting", "running"}:
             self._state = "stopping"
             self._failed_before = {
                 unit for unit, copy in self._copies.items() if copy.unit.phase is Phase.ERROR
@@ -295,6 +297,7 @@ class Worker:
         found = plan(self.view, self.name, self._copies.keys(), self._mine)
         self._apply(found)
         self._questions.ask(found.asks)
+        await self._tidying.consider()
 
     def _apply(self, found: Plan) -> None:
         for stop in found.stops:

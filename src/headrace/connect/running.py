@@ -1,0 +1,137 @@
+"""A worker from its start to its end: log, units and REST API in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from headrace.connect.log import FileLog
+from headrace.connect.rest import RestServer
+from headrace.connect.worker import Connect, Worker
+
+if TYPE_CHECKING:
+    from headrace.connect.log import Log
+    from headrace.connect.worker import Launcher, PositionStore, WorkerSettings
+
+__all__ = ["RunningWorker", "running_worker", "serve"]
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class RunningWorker:
+    """A worker that runs, with its REST API.
+
+    Parameters
+    ----------
+    connect
+        What can be asked of it.
+    url
+        Where REST is.
+    """
+
+    def __init__(self, connect: Connect, url: str) -> None:
+        self.connect = connect
+        self.url = url
+        self._asked = asyncio.Event()
+        self._hurried = asyncio.Event()
+
+    def stop(self) -> None:
+        """Have it end: everything it runs is asked to stop; a second call kills what is left."""
+        if self._asked.is_set():
+            logger.warning("asked to end a second time: what still runs is killed")
+            self._hurried.set()
+        self._asked.set()
+
+    async def until_asked(self) -> None:
+        """Wait until somebody wants it to end."""
+        await self._asked.wait()
+
+    async def end(self) -> None:
+        """Stop all that it runs; REST answers meanwhile, but takes no changes."""
+        worker = self.connect.worker
+        stopping = asyncio.ensure_future(worker.stop())
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                await worker.stop(force=True)
+            await stopping
+        finally:
+            hurried.cancel()
+
+
+@contextlib.asynccontextmanager
+async def running_worker(
+    settings: WorkerSettings,
+    launcher: Launcher,
+    *,
+    positions: PositionStore | None = None,
+    log: Log | None = None,
+) -> AsyncIterator[RunningWorker]:
+    """Run a worker until the block is left; then all that it runs is stopped.
+
+    REST answers from the start: ``/health`` says ``starting`` until the log is read.
+
+    Parameters
+    ----------
+    settings
+        How it runs.
+    launcher
+        Starts processes; it is closed at the end.
+    positions
+        Where connectors are in what they read; without, REST has no offsets.
+    log
+        What was decided; a file in the data folder by default.
+
+    Raises
+    ------
+    StoreLockedError
+        Another worker uses the data folder.
+    ConfigurationError
+        The port is taken, or the certificate cannot be used.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(launcher.close)
+        if log is None:
+            settings.data.mkdir(parents=True, exist_ok=True)
+            log = FileLog(settings.data / "log")
+            stack.push_async_callback(log.close)
+        connect = Connect(Worker(log, launcher, settings), positions)
+        server = await stack.enter_async_context(RestServer(connect))
+        running = RunningWorker(connect, server.url)
+        try:
+            await connect.worker.start()
+            logger.info("worker %s runs; REST is at %s", connect.worker.name, server.url)
+            yield running
+        finally:
+            await running.end()
+            logger.info("worker %s has stopped all that it ran", connect.worker.name)
+
+
+async def serve(
+    settings: WorkerSettings,
+    launcher: Launcher,
+    *,
+    positions: PositionStore | None = None,
+    log: Log | None = None,
+) -> None:
+    """Run a worker until SIGTERM or SIGINT; a second signal kills what does not stop.
+
+    Caller: the main thread of a process.
+    """
+    async with running_worker(settings, launcher, positions=positions, log=log) as running:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, running.stop)
+        try:
+            await running.until_asked()
+            await running.end()
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
