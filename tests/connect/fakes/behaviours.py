@@ -23,6 +23,10 @@ class ChaosError(Exception):
 class Behaviour(Protocol):
     """How a connector or task behaves."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do but to wait for its end."""
+
     def says(self, what: str) -> str:
         """What it is told to do in a callback."""
 
@@ -35,6 +39,8 @@ class Behaviour(Protocol):
 
 class _Idle:
     """Does nothing, or what its config says."""
+
+    idle = True
 
     def __init__(self, spec: HostSpec) -> None:
         self.config = spec.config
@@ -52,6 +58,8 @@ class _Idle:
 
 class _FileSource(_Idle):
     """Sends the lines of a file; its position counts bytes."""
+
+    idle = False
 
     def start(self, host: FakeHost, positions: FakePositions) -> None:
         self._file = Path(self.config["file"])
@@ -74,6 +82,8 @@ class _FileSource(_Idle):
 
 class _FileSink(_Idle):
     """Writes what is in its topics to a file; one queue for each topic."""
+
+    idle = False
 
     def start(self, host: FakeHost, positions: FakePositions) -> None:
         self._file = Path(self.config["file"])
@@ -98,6 +108,10 @@ class _FileSink(_Idle):
 
 class _Chaos(_Idle):
     """Makes numbered records, and sends them through its transforms."""
+
+    @property
+    def idle(self) -> bool:  # type: ignore[override]
+        return not self.config.get("transforms")
 
     def start(self, host: FakeHost, positions: FakePositions) -> None:
         self._next = 1

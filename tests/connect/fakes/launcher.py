@@ -160,6 +160,8 @@ class FakeHost:
 
     async def _run(self, behaviour: Behaviour) -> None:
         await self._act(behaviour.says("run"), "run")
+        if behaviour.idle:
+            await self.stopping.wait()
         while not self.stopping.is_set():
             if not self.paused:
                 behaviour.step(self, self._launcher.positions)

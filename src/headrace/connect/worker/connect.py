@@ -36,8 +36,8 @@ from headrace.connect.worker.answers import (
 )
 from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.reporting import Reporter
+from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.restarts import RestartPlan
-from headrace.connect.worker.worker import Worker, new_request
 from headrace.errors import (
     ConnectConflictError,
     ConnectorExistsError,
@@ -50,6 +50,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from headrace.connect.worker.positions import PositionStore
     from headrace.connect.worker.settings import WorkerSettings
+    from headrace.connect.worker.worker import Worker
 
 __all__ = ["API_LEVEL", "Connect"]
 

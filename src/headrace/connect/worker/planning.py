@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,20 +72,22 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
         here.setdefault(unit.connector, []).append(unit)
     for name in {**view.connectors(), **dict.fromkeys(here)}:
         entry = view.entries.get(name)
-        copies = here.get(name, [])
-        wanted = [] if entry is None or entry.deleted else [u for u in entry.units() if mine(u)]
-        stops += _stops(entry, copies, wanted)
+        copies = set(here.get(name, ()))
+        wanted = (
+            {} if entry is None or entry.deleted else dict.fromkeys(filter(mine, entry.units()))
+        )
+        stops += _stops(entry, here.get(name, []), wanted.keys())
         if entry is None or entry.deleted:
             continue
         failed += [unit for unit in wanted if unit not in copies and entry.failed(unit.task)]
-        starts += _starts(entry, worker, copies, wanted)
+        starts += _starts(entry, worker, copies, wanted.keys())
         if entry.tasks_due and entry.healthy and mine(UnitId(name, None, entry.generation)):
             asks.append(name)
     return Plan(stops=tuple(stops), starts=tuple(starts), asks=tuple(asks), failed=tuple(failed))
 
 
 def _stops(
-    entry: ConnectorEntry | None, copies: list[UnitId], wanted: list[UnitId]
+    entry: ConnectorEntry | None, copies: Iterable[UnitId], wanted: Collection[UnitId]
 ) -> Iterator[Stop]:
     # A null entry and a deleted one stop what is there, whoever asks.
     force = entry is not None and entry.force
@@ -98,18 +100,21 @@ def _stops(
 
 
 def _starts(
-    entry: ConnectorEntry, worker: str, copies: list[UnitId], wanted: list[UnitId]
+    entry: ConnectorEntry, worker: str, copies: set[UnitId], wanted: Collection[UnitId]
 ) -> Iterator[UnitId]:
-    elsewhere = [status.unit for status in entry.alive() if status.worker != worker]
-    taken = {(unit.task) for unit in (*copies, *elsewhere)}
+    alive = copies | {status.unit for status in entry.alive() if status.worker != worker}
+    taken = {unit.task for unit in alive}
+    if len(alive) >= len(wanted) and all(unit.task in taken for unit in wanted):
+        return
+    tasks_may_start = _tasks_may_start(entry, alive)
     for unit in wanted:
         if unit.task in taken or entry.failed(unit.task):
             continue
-        if unit.task is None or _tasks_may_start(entry, [*copies, *elsewhere]):
+        if unit.task is None or tasks_may_start:
             yield unit
 
 
-def _tasks_may_start(entry: ConnectorEntry, alive: list[UnitId]) -> bool:
+def _tasks_may_start(entry: ConnectorEntry, alive: set[UnitId]) -> bool:
     if entry.tasks_due or not entry.healthy:
         return False
     wanted = set(entry.units())

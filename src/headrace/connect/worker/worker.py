@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
@@ -33,6 +32,7 @@ from headrace.connect.worker.launching import TopicUsed as TopicHeard
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.periodic import Periodic
 from headrace.connect.worker.planning import Plan, plan
+from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.restarts import AutoRestarts
 from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of
 from headrace.connect.worker.statistics import WorkerStatistics
@@ -42,18 +42,13 @@ from headrace.errors import WorkerStoppingError
 if TYPE_CHECKING:
     from headrace.connect.naming import UnitId
 
-__all__ = ["Worker", "new_request"]
+__all__ = ["Worker"]
 
 logger = logging.getLogger(__name__)
 
 _ENDED = 500
 #: A pass that is so many intervals late means that the event loop stands still.
 _STUCK = 3
-
-
-def new_request() -> str:
-    """Name a request, so that its record is known again."""
-    return uuid.uuid4().hex
 
 
 class Worker:
@@ -93,6 +88,7 @@ class Worker:
         )
         self.restarts = AutoRestarts(self._restart_by_itself)
         self._copies: dict[UnitId, Copy] = {}
+        self._runs: dict[UnitId, None] = {}
         self._running: tuple[UnitId, ...] = ()
         self._ended: OrderedDict[tuple[str, int | None], Copy] = OrderedDict()
         self._questions = TaskQuestions(self, self.catalog)
@@ -233,8 +229,8 @@ class Worker:
 
         Caller: Copy.
         """
-        if copy.id.task is not None:
-            self._publish_running()
+        if copy.id.task is not None and record.phase is not Phase.PENDING:
+            self._publish(copy)
         self._count(copy, record)
         self._outbox.put(copy, record, self._target(copy.id.connector))
         # A connector that has failed takes its tasks along, whatever the log takes.
@@ -273,7 +269,6 @@ class Worker:
         self._ended[key] = copy
         while len(self._ended) > _ENDED:
             self._ended.popitem(last=False)
-        self._publish_running()
         self._passes.wakeup()
         if self._state == "stopping" and unit not in self._failed_before:
             self._outbox.unassign(copy, self._target(unit.connector))
@@ -283,8 +278,6 @@ class Worker:
     def _changed(self) -> None:
         # The listener of configs: what is put or deleted is acted upon at once.
         self._passes.wakeup()
-
-    # One pass.
 
     async def _pass(self) -> None:
         failing = self._outbox.failing_for
@@ -369,8 +362,6 @@ class Worker:
         except WorkerStoppingError as error:
             logger.debug("%s is not written: %s", type(record).__name__, error)
 
-    # Bookkeeping.
-
     def _target(self, connector: str) -> Target:
         entry = self.view.entries.get(connector)
         return Target.RUNNING if entry is None else entry.target
@@ -383,13 +374,13 @@ class Worker:
         entry = self.view.connector(copy.id.connector)
         self.restarts.ran(copy.id, copy.ran_for, {} if entry is None else entry.config)
 
-    def _publish_running(self) -> None:
+    def _publish(self, copy: Copy) -> None:
+        if copy.unit.phase is Phase.RUNNING:
+            self._runs[copy.id] = None
+        else:
+            self._runs.pop(copy.id, None)
         # One assignment: whoever reads it in another thread sees the old one or the new one.
-        self._running = tuple(
-            unit
-            for unit, copy in self._copies.items()
-            if unit.task is not None and copy.unit.phase is Phase.RUNNING
-        )
+        self._running = tuple(self._runs)
 
     async def _until_empty(self) -> None:
         if not self._copies:
