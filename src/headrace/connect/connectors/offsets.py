@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.compute as pc
 
 from headrace.connect import Queue, SinkBatch, SinkRecord
+from headrace.errors import ConnectorConfigError
 
-__all__ = ["KeptOffsets", "Progress", "batch_from", "newest"]
+if TYPE_CHECKING:
+    from headrace.connect.records import Position
+
+__all__ = ["KeptOffsets", "Progress", "batch_from", "changed", "newest", "set_by_hand"]
 
 
 class KeptOffsets(msgspec.Struct, frozen=True):
@@ -103,3 +108,46 @@ def batch_from(batch: SinkBatch, row: int) -> SinkBatch:
         if (column := getattr(batch, name)) is not None
     }
     return dataclasses.replace(batch, **columns)
+
+
+def set_by_hand(offsets: Sequence[tuple[Position, Position | None]]) -> dict[Queue, int | None]:
+    """Read offsets as REST gives them; ``None`` forgets one.
+
+    Raises
+    ------
+    ConnectorConfigError
+        Where they are not of that form.
+
+    Examples
+    --------
+    >>> where = {"rocketmq_topic": "t", "rocketmq_broker": "b", "rocketmq_queue_id": 0}
+    >>> set_by_hand([(where, {"rocketmq_queue_offset": 5})])
+    {Queue(topic='t', broker='b', queue_id=0): 5}
+    """
+    try:
+        return {
+            Queue(
+                str(where["rocketmq_topic"]),
+                str(where["rocketmq_broker"]),
+                int(where["rocketmq_queue_id"]),
+            ): None if to is None else int(to["rocketmq_queue_offset"])
+            for where, to in offsets
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"An offset of a queue cannot be read: {error!r}."
+        hint = (
+            "Write the partition as rocketmq_topic, rocketmq_broker, rocketmq_queue_id, and the "
+            "offset as rocketmq_queue_offset."
+        )
+        raise ConnectorConfigError(message, hint=hint) from None
+
+
+def changed(kept: Mapping[Queue, int], changes: Mapping[Queue, int | None]) -> dict[Queue, int]:
+    """Give offsets with changes applied.
+
+    >>> queue = Queue("t", "b", 0)
+    >>> changed({queue: 7}, {queue: None})
+    {}
+    """
+    merged: dict[Queue, int | None] = {**kept, **changes}
+    return {queue: offset for queue, offset in merged.items() if offset is not None}

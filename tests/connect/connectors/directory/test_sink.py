@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.connect.connectors.directory import DirectorySinkConnector
 from headrace.errors import ConnectorConfigError, SerializationError
-from tests.connect.connectors.runs import QUEUE, SinkRun, sink
+from tests.connect.connectors.runs import QUEUE, SinkRun, configured, sink
 
 
 def texts(folder: Path, **more: str) -> dict[str, str]:
@@ -107,6 +107,22 @@ def test_half_a_file_is_removed(tmp_path: Path) -> None:
 def test_missing_folder_fails_the_task(tmp_path: Path) -> None:
     with pytest.raises(ConnectorConfigError, match="none does not exist"):
         SinkRun(DirectorySinkConnector, texts(tmp_path / "none"))
+
+
+def test_offsets_can_be_set_further_on_but_not_back(tmp_path: Path) -> None:
+    config = texts(tmp_path, format="jsonl")
+    where = {
+        "rocketmq_topic": QUEUE.topic,
+        "rocketmq_broker": QUEUE.broker,
+        "rocketmq_queue_id": QUEUE.queue_id,
+    }
+    connector = configured(DirectorySinkConnector, config)
+    parsed = connector.context.config
+    assert connector.alter_offsets(parsed, [(where, {"rocketmq_queue_offset": 5})])
+    with sink(DirectorySinkConnector, config) as run:
+        assert run.next == {QUEUE: 5}
+    with pytest.raises(ConnectorConfigError, match="up to offset 5; it cannot go back"):
+        connector.alter_offsets(parsed, [(where, {"rocketmq_queue_offset": 4})])
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -26,6 +26,15 @@ def test_values_become_lines(path: Path) -> None:
     assert path.read_bytes() == b'text\nbytes\n{"a":1}\nnull\ncolumn\nnull\n'
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_columns_of_text_become_lines_at_once(path: Path, kind: pa.DataType) -> None:
+    with sink(FileSinkConnector, {"file": str(path)}) as run:
+        run.put_columns(pa.array(["zero", "é", "", "two"], kind).slice(1))
+        run.put_columns(pa.array([], kind))
+        run.commit()
+    assert path.read_text() == "é\n\ntwo\n"
+
+
 def test_lines_end_as_asked(path: Path) -> None:
     with sink(FileSinkConnector, {"file": str(path), "line.end": r"\r\n"}) as run:
         run.put(["a", "b"])
@@ -89,6 +98,27 @@ def test_one_file_has_one_task_and_a_pattern_has_many(path: Path) -> None:
 def test_missing_folder_fails_the_task_at_its_start() -> None:
     with pytest.raises(ConnectorConfigError, match="/no/such/dir of the file"):
         SinkRun(FileSinkConnector, {"file": "/no/such/dir/o.txt"})
+
+
+def test_offsets_can_be_set_by_hand(tmp_path: Path) -> None:
+    texts = {"file": str(tmp_path / "out-{task}.txt")}
+    connector = configured(FileSinkConnector, texts)
+    where = {
+        "rocketmq_topic": QUEUE.topic,
+        "rocketmq_broker": QUEUE.broker,
+        "rocketmq_queue_id": QUEUE.queue_id,
+    }
+    config = connector.context.config
+    assert connector.alter_offsets(config, [(where, {"rocketmq_queue_offset": 5})])
+    with sink(FileSinkConnector, texts, number=1) as run:
+        assert run.next == {QUEUE: 5}
+        run.put(["five"])
+        run.commit()
+    assert connector.alter_offsets(config, [(where, None)])
+    with sink(FileSinkConnector, texts, number=1) as run:
+        assert run.next == {}
+    with pytest.raises(ConnectorConfigError, match="rocketmq_broker"):
+        connector.alter_offsets(config, [({"rocketmq_topic": "t"}, None)])
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

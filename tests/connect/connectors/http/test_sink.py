@@ -71,7 +71,10 @@ def texts(service: Service, **more: str) -> dict[str, str]:
 
 
 def test_batch_becomes_one_request(service: Service) -> None:
-    config = texts(service, auth_token="word", batch_max_records="2") | {"header.X-From": "us"}
+    config = texts(service, auth_token="word", batch_max_records="2") | {
+        "request.header.X-From": "us",
+        "header.converter": "simple",
+    }
     with sink(HttpSinkConnector, config) as run:
         run.put([{"a": 1}, {"a": 2}, {"a": 3}])
         run.commit()
@@ -80,6 +83,7 @@ def test_batch_becomes_one_request(service: Service) -> None:
     assert request == "POST /in"
     assert headers["authorization"] == "Bearer word"
     assert headers["x-from"] == "us"
+    assert "converter" not in headers  # header.converter is Connect's own
     assert headers["content-type"] == "application/json"
     assert headers["idempotency-key"] == "tested/lines/broker-a/0/0-1"
     assert headers["headrace-last-offset"] == "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -24,8 +24,11 @@ from headrace.connect import (
 from headrace.connect.connectors.directory._naming import file_name, offsets_of
 from headrace.connect.connectors.directory._writing import WRITERS, column_of, write_file
 from headrace.connect.connectors.durable import sync_folder, write_whole
-from headrace.connect.connectors.offsets import KeptOffsets, Progress, newest
+from headrace.connect.connectors.offsets import KeptOffsets, Progress, changed, newest, set_by_hand
 from headrace.errors import ConnectorConfigError, StoreError
+
+if TYPE_CHECKING:
+    from headrace.connect.records import Position
 
 __all__ = ["DirectorySinkConnector", "DirectorySinkTask"]
 
@@ -56,8 +59,7 @@ class DirectorySinkTask(SinkTask):
 
     def offsets(self) -> dict[Queue, int]:
         """Tell from the files' names, and from what was kept of files that are gone since."""
-        kept = [_kept(side) for side in self._folder.glob(_SIDE.format("*"))]
-        return newest([offsets_of(self._folder.glob("**/*+*")), *kept])
+        return _offsets(self._folder)
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         """Gather records."""
@@ -118,6 +120,11 @@ def _joined(pieces: list[pa.Array], kind: str) -> pa.Array:
     return column_of([value for piece in pieces for value in piece.to_pylist()], kind)
 
 
+def _offsets(folder: Path) -> dict[Queue, int]:
+    kept = [_kept(side) for side in folder.glob(_SIDE.format("*"))]
+    return newest([offsets_of(folder.glob("**/*+*")), *kept])
+
+
 def _kept(side: Path) -> dict[Queue, int]:
     try:
         return msgspec.json.decode(side.read_bytes(), type=KeptOffsets).mapping()
@@ -156,3 +163,23 @@ class DirectorySinkConnector(SinkConnector):
             importance="low",
         ),
     )
+
+    def alter_offsets(
+        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
+    ) -> bool:
+        """Set offsets further on; what has been written is refused to be written again."""
+        changes = set_by_hand(offsets)
+        folder = config["directory"]
+        written = _offsets(folder)
+        for queue, offset in changes.items():
+            if queue in written and (offset is None or offset < written[queue]):
+                message = (
+                    f"Queue {queue.queue_id} of topic {queue.topic} on {queue.broker} has been "
+                    f"written to {folder} up to offset {written[queue]}; it cannot go back."
+                )
+                hint = f"Move its files and {_SIDE.format('*')} away first."
+                raise ConnectorConfigError(message, hint=hint)
+        side = folder / _SIDE.format(0)
+        kept = changed(_kept(side) if side.exists() else {}, changes)
+        write_whole(side, msgspec.json.encode(KeptOffsets.of(kept)))
+        return True

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from headrace.connect.connectors.durable import sync_folder, write_whole
-from headrace.connect.connectors.offsets import KeptOffsets
+from headrace.connect.connectors.offsets import KeptOffsets, changed
 from headrace.errors import ConnectorConfigError, StoreError, StoreLockedError
 
 if TYPE_CHECKING:
     from headrace.connect import Queue
 
-__all__ = ["Committed", "Output", "Rotation", "side_of"]
+__all__ = ["Committed", "Output", "Rotation", "alter", "side_of"]
 
 _BUFFER = 1 << 20
 
@@ -97,7 +97,7 @@ class Output:
         """The next offset of each queue, as of the last commit."""
         return self._committed.offsets.mapping()
 
-    def append(self, content: bytes) -> None:
+    def append(self, content: bytes | memoryview) -> None:
         """Write at the end; it counts from the next :meth:`commit` on."""
         self._file.write(content)
 
@@ -180,6 +180,16 @@ class Output:
     def _write(self, committed: Committed) -> Committed:
         write_whole(self.side, msgspec.json.encode(committed))
         return committed
+
+
+def alter(path: Path, side: Path, changes: Mapping[Queue, int | None]) -> None:
+    """Set the offsets that a side file keeps by hand."""
+    found = Committed.read(side)
+    if found is None:
+        length = path.stat().st_size if path.exists() else 0
+        found = Committed(length=length, begun_ms=_now_ms())
+    offsets = KeptOffsets.of(changed(found.offsets.mapping(), changes))
+    write_whole(side, msgspec.json.encode(msgspec.structs.replace(found, offsets=offsets)))
 
 
 def side_of(path: Path) -> Path:

@@ -6,7 +6,10 @@ import glob
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.connect import (
     Config,
@@ -21,9 +24,12 @@ from headrace.connect import (
     declare,
     key,
 )
-from headrace.connect.connectors.file._output import Committed, Output, Rotation, side_of
-from headrace.connect.connectors.offsets import Progress, newest
+from headrace.connect.connectors.file._output import Committed, Output, Rotation, alter, side_of
+from headrace.connect.connectors.offsets import Progress, newest, set_by_hand
 from headrace.connect.connectors.texts import as_text
+
+if TYPE_CHECKING:
+    from headrace.connect.records import Position
 
 __all__ = ["FileSinkConnector", "FileSinkTask"]
 
@@ -49,9 +55,7 @@ class FileSinkTask(SinkTask):
 
     def offsets(self) -> dict[Queue, int]:
         """Give what the side files of all tasks keep: queues may have moved among them."""
-        path = Path(self._name)
-        pattern = "*".join(map(glob.escape, side_of(path).name.split(_TASK)))
-        kept = (Committed.read(side) for side in path.parent.glob(pattern))
+        kept = (Committed.read(side) for side in _sides(Path(self._name)))
         return newest(one.offsets.mapping() for one in kept if one is not None)
 
     def put(self, records: Sequence[SinkRecord]) -> None:
@@ -60,7 +64,16 @@ class FileSinkTask(SinkTask):
 
     def put_batch(self, batch: SinkBatch) -> None:
         """Append a line per row."""
-        self._append(self._progress.fresh_rows(batch).value.to_pylist())
+        column = self._progress.fresh_rows(batch).value
+        kind = column.type
+        plain = pa.types.is_string(kind) or pa.types.is_binary(kind)
+        if plain and len(column) and not column.null_count:
+            lines = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
+            joined = pc.binary_join(lines, pa.scalar(self._end, pa.binary()).cast(kind))
+            self._output.append(memoryview(joined[0].as_buffer()))
+            self._output.append(self._end)
+        else:
+            self._append(column.to_pylist())
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
         """Commit the lines and the offsets as one."""
@@ -74,6 +87,12 @@ class FileSinkTask(SinkTask):
     def _append(self, values: Iterable[Any]) -> None:
         end = self._end
         self._output.append(b"".join([as_text(value) + end for value in values]))
+
+
+def _sides(path: Path) -> list[Path]:
+    """Give the side files of all tasks of a connector."""
+    pattern = "*".join(map(glob.escape, side_of(path).name.split(_TASK)))
+    return sorted(path.parent.glob(pattern))
 
 
 class FileSinkConnector(SinkConnector):
@@ -114,3 +133,13 @@ class FileSinkConnector(SinkConnector):
         """One file has one writer."""
         several = _TASK in str(self.context.config["file"])
         return [{} for _ in range(max_tasks if several else 1)]
+
+    def alter_offsets(
+        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
+    ) -> bool:
+        """Set the offsets that the side files keep; lines that come again are written again."""
+        changes = set_by_hand(offsets)
+        path = Path(str(config["file"]).replace(_TASK, "0"))
+        for side in _sides(config["file"]) or [side_of(path)]:
+            alter(path, side, changes)
+        return True

@@ -44,7 +44,7 @@ class HttpSinkTask(SinkTask):
         """Make a client."""
         self._config = config
         self._shape: str = config["body"]
-        headers = {"content-type": _CONTENT[self._shape], **config.section("header.")}
+        headers = {"content-type": _CONTENT[self._shape], **config.section("request.header.")}
         if token := config["auth.token"]:
             headers["authorization"] = f"Bearer {token.reveal()}"
         verify: bool | str = config["tls.verify"]

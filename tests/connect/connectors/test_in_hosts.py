@@ -1,0 +1,100 @@
+"""Connectors in real hosts: killed at any point, every line arrives once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.connect.connectors.file import FileSinkConnector, FileSourceConnector
+from headrace.connect.hosts import ProcessLauncher, TaskChannel
+from headrace.connect.hosts.columns import SINK_SCHEMA
+from headrace.connect.records import Queue
+from headrace.connect.worker import Exited, Started
+from tests.connect.hosts.running import Heard, launched, launcher_in, on_loop
+
+QUEUE = Queue("lines", "broker-a", 0)
+SECOND = timedelta(seconds=1)
+SOURCE = f"{FileSourceConnector.__module__}:FileSourceConnector"
+SINK = f"{FileSinkConnector.__module__}:FileSinkConnector"
+
+
+async def task(launcher: ProcessLauncher, **config: Any) -> tuple[Any, Heard, TaskChannel]:
+    host, heard = await launched(launcher, **config)
+    return host, heard, TaskChannel((await heard.first(Started)).address)
+
+
+def rows(values: list[bytes], first: int) -> pa.RecordBatch:
+    count = len(values)
+    columns: dict[str, list[Any]] = {
+        "topic": [QUEUE.topic] * count,
+        "broker": [QUEUE.broker] * count,
+        "queue": [QUEUE.queue_id] * count,
+        "offset": list(range(first, first + count)),
+        "key": [None] * count,
+        "value": values,
+        "properties": [None] * count,
+        "timestamp": [0] * count,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SINK_SCHEMA)
+
+
+@pytest.mark.requirement(45)
+@pytest.mark.defect(6)
+@on_loop
+async def test_lines_of_a_killed_source_come_once(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{number}\n" for number in range(1000)))
+    committed: list[Any] = []
+    taken: list[str] = []
+
+    async def positions(_: str) -> list[Any]:
+        return committed
+
+    async with ProcessLauncher(tmp_path / "run", positions=positions) as launcher:
+        config = {"connector_class": SOURCE, "file": str(path), "topic": "lines"}
+        for life in range(4):
+            host, heard, channel = await task(launcher, batch_max_rows="100", **config)
+            with channel:
+                for batch in (1, 2, 3):
+                    given = await asyncio.to_thread(
+                        channel.poll, batch, max_records=100, wait=5 * SECOND
+                    )
+                    if batch < 3:  # the third is lost with its host
+                        taken += [value.decode() for value in given.rows["value"].to_pylist()]
+                        committed[:] = given.positions or committed
+            assert life < 3 or len(taken) == 800
+            host.kill()
+            await heard.first(Exited)
+    assert taken == [str(number) for number in range(800)]
+
+
+@pytest.mark.requirement(45)
+@on_loop
+async def test_lines_of_a_killed_sink_are_there_once(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    config = {"connector_class": SINK, "file": str(path), "topics": "lines"}
+    async with launcher_in(tmp_path) as launcher:
+        for life in range(4):
+            host, heard, channel = await task(launcher, role="sink", **config)
+            with channel:
+                kept = await asyncio.to_thread(channel.open, [QUEUE])
+                assert kept is not None
+                first = kept.get(QUEUE, 0)
+                assert first == 10 * life
+                values = [str(first + more).encode() for more in range(10)]
+                end = first + 10
+                await asyncio.to_thread(channel.put, 1, [(QUEUE, first, end)], rows(values, first))
+                await asyncio.to_thread(channel.flush, 1, {QUEUE: end})
+                lost = rows([b"lost"], end)
+                await asyncio.to_thread(channel.put, 2, [(QUEUE, end, end + 1)], lost)
+            host.kill()
+            await heard.first(Exited)
+        _, _, channel = await task(launcher, role="sink", **config)
+        with channel:
+            await asyncio.to_thread(channel.open, [QUEUE])
+    assert path.read_text() == "".join(f"{number}\n" for number in range(40))
