@@ -107,6 +107,7 @@ def test_crash_calls_no_stop() -> None:
     assert CountTask.calls == ["start", "start", "stop"]
 
 
+@pytest.mark.defect(15)
 def test_each_task_has_the_connectors_config_and_its_own_on_top() -> None:
     with SourceTaskKit(CountConnector, {"tasks.max": 3, "first": 5}, number=2) as kit:
         assert len(kit.task_configs) == 3

@@ -31,6 +31,9 @@ class Secret:
     def __str__(self) -> str:
         return MASK
 
+    def __format__(self, spec: str) -> str:
+        return format(MASK, spec)
+
     def __repr__(self) -> str:
         return f"Secret({MASK})"
 

@@ -243,8 +243,10 @@ def _builtin() -> Iterator[Plugin]:
 
 
 def _entry_points() -> Iterator[Plugin]:
+    # Asked once: each question reads the metadata of every installed distribution.
+    points = importlib.metadata.entry_points()
     for family in GROUPS:
-        for point in importlib.metadata.entry_points(group=f"headrace.connect.{family}"):
+        for point in points.select(group=f"headrace.connect.{family}"):
             origin = point.dist.name if point.dist is not None else point.module
             target = f"{point.module}:{point.attr}"
             yield Plugin(target, family, aliases=(point.name,), origin=origin)
