@@ -50,7 +50,8 @@ _BLANK = re.compile(r"\s*")
 _QUOTED = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 _TOKEN = re.compile(r'(?:\\.|[^:,{}\[\]"\\])+', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
+# A point needs a digit or a sign before it.
+_NUMBER = re.compile(r"([+-]?\d+\.?\d*|[+-]\.\d+)([eE][+-]?\d{1,9})?")
 _CLOCK = r"\d\d\\?:\d\d\\?:\d\d\.\d{3}Z"
 _MOMENT = re.compile(rf"\d{{4}}-\d\d-\d\dT{_CLOCK}|{_CLOCK}|\d{{4}}-\d\d-\d\d")
 

@@ -170,6 +170,7 @@ BUILTIN: tuple[Builtin, ...] = (
     *_sided("header_from", "HeaderFrom"),
     *_sided("hoist_field", "HoistField"),
     *_sided("insert_field", "InsertField"),
+    _transform("insert_header", "InsertHeader"),
     *_sided("mask_field", "MaskField"),
     *_sided("pattern_filter", "PatternFilter", _ROCKETMQ_TRANSFORMS),
     *_sided("pattern_rename", "PatternRename", _ROCKETMQ_TRANSFORMS),
