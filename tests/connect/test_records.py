@@ -37,3 +37,23 @@ def test_records_of_a_sink_batch_have_their_own_offsets() -> None:
         ("lines", 7, b"x"),
         ("lines", 9, b"y"),
     ]
+
+
+def test_maps_of_columns_become_dicts_however_deep() -> None:
+    counts = pa.map_(pa.string(), pa.list_(pa.map_(pa.string(), pa.int64())))
+    value = pa.array(
+        [{"m": [("a", [[("x", 1)], None])]}, {"m": None}, None], pa.struct([("m", counts)])
+    )
+    batch = SourceBatch(partition={}, offset={}, topic="t", value=value)
+    assert [record.value for record in batch.records()] == [
+        {"m": {"a": [{"x": 1}, None]}},
+        {"m": None},
+        None,
+    ]
+
+
+def test_headers_of_columns_may_have_the_same_name_twice() -> None:
+    headers = pa.array([[("h", b"1"), ("h", b"2")]], pa.map_(pa.string(), pa.binary()))
+    batch = SourceBatch(partition={}, offset={}, topic="t", value=pa.array([1]), headers=headers)
+    (record,) = batch.records()
+    assert record.headers == (Header("h", b"1"), Header("h", b"2"))

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,14 @@ from headrace.connect.schema import (
     mapping,
     struct,
 )
-from headrace.connect.values import check, complete, from_primitive, infer, to_primitive
+from headrace.connect.values import (
+    check,
+    complete,
+    from_primitive,
+    infer,
+    schema_of_arrow,
+    to_primitive,
+)
 from headrace.errors import SchemaError
 
 USER = struct({"id": INT64, "tags": array(STRING), "score": FLOAT64.as_optional()}, name="user")
@@ -133,3 +141,30 @@ def test_defaults_fill_what_is_missing_all_the_way_down() -> None:
         "one": {"n": 1, "m": None},
         "many": [{"n": 2, "m": None}],
     }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, 2], pa.int8()),
+        pa.array([1, 2], pa.uint32()),
+        pa.array([1.5], pa.float32()),
+        pa.array([b"x"], pa.large_binary()),
+        pa.array(["x", "x"]).dictionary_encode(),
+        pa.array([datetime(2024, 1, 1, tzinfo=UTC)]),
+        pa.array([date(2024, 1, 1)]),
+        pa.array([time(1, 2)]),
+        pa.array([Decimal("1.50")]),
+        pa.array([{"a": 1, "b": ["x", None]}, {"a": None, "b": None}]),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_values_of_an_arrow_column_fit_the_schema_of_its_type(values: pa.Array) -> None:
+    schema = schema_of_arrow(values.type)
+    for value in values.to_pylist():
+        check(value, schema)
+
+
+def test_arrow_type_without_a_schema_is_refused() -> None:
+    with pytest.raises(SchemaError, match="Arrow type duration"):
+        schema_of_arrow(pa.duration("s"))

@@ -148,7 +148,17 @@ class SourceBatch:
     headers
         A column of ``map<string, binary>``, where there is one.
     value_schema, key_schema
-        What the columns are; read from their Arrow types where they are ``None``.
+        What the columns are; ``None`` says that they have no schema, as in records.
+        :func:`headrace.connect.values.schema_of_arrow` makes one of an Arrow type.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> batch = SourceBatch(
+    ...     partition={"file": "a"}, offset={"byte": 9}, topic="lines", value=pa.array(["x", "y"])
+    ... )
+    >>> [record.value for record in batch.records()]
+    ['x', 'y']
     """
 
     partition: Position
@@ -167,10 +177,11 @@ class SourceBatch:
 
     def records(self) -> Iterator[SourceRecord]:
         """Give the batch as records; each carries the position of the whole batch."""
-        values, keys, times, queues, headers = (
+        values, keys, times, queues = (
             _pylist(column, len(self))
-            for column in (self.value, self.key, self.timestamp_ms, self.queue, self.headers)
+            for column in (self.value, self.key, self.timestamp_ms, self.queue)
         )
+        headers = _headers(self.headers, len(self))
         for row, value in enumerate(values):
             yield SourceRecord(
                 partition=self.partition,
@@ -180,7 +191,7 @@ class SourceBatch:
                 key=keys[row],
                 value_schema=self.value_schema,
                 key_schema=self.key_schema,
-                headers=_headers(headers[row]),
+                headers=headers[row],
                 timestamp_ms=times[row],
                 queue=queues[row],
             )
@@ -218,9 +229,8 @@ class SinkBatch:
 
     def records(self) -> list[SinkRecord]:
         """Give the batch as records."""
-        keys, times, headers = (
-            _pylist(column, len(self)) for column in (self.key, self.timestamp_ms, self.headers)
-        )
+        keys, times = (_pylist(column, len(self)) for column in (self.key, self.timestamp_ms))
+        headers = _headers(self.headers, len(self))
         return [
             SinkRecord(
                 topic=self.queue.topic,
@@ -230,18 +240,40 @@ class SinkBatch:
                 key=keys[row],
                 value_schema=self.value_schema,
                 key_schema=self.key_schema,
-                headers=_headers(headers[row]),
+                headers=headers[row],
                 timestamp_ms=times[row],
             )
             for row, (offset, value) in enumerate(
-                zip(self.offset.to_pylist(), self.value.to_pylist(), strict=True)
+                zip(self.offset.to_pylist(), _pylist(self.value, len(self)), strict=True)
             )
         ]
 
 
 def _pylist(column: pa.Array | None, length: int) -> Sequence[Any]:
-    return [None] * length if column is None else column.to_pylist()
+    if column is None:
+        return [None] * length
+    values = column.to_pylist()
+    return (
+        [_with_dicts(value, column.type) for value in values] if _has_maps(column.type) else values
+    )
 
 
-def _headers(pairs: Sequence[tuple[str, Any]] | None) -> tuple[Header, ...]:
-    return tuple(Header(key, value) for key, value in pairs) if pairs else ()
+def _has_maps(kind: pa.DataType) -> bool:
+    return "map<" in str(kind)
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    """Make the dicts of Arrow's maps, which come as lists of pairs."""
+    if value is None or not _has_maps(kind):
+        return value
+    if str(kind).startswith("map<"):
+        return {key: _with_dicts(item, kind.item_type) for key, item in value}
+    if isinstance(value, dict):
+        return {name: _with_dicts(item, kind.field(name).type) for name, item in value.items()}
+    return [_with_dicts(item, kind.value_type) for item in value]
+
+
+def _headers(column: pa.Array | None, length: int) -> list[tuple[Header, ...]]:
+    # Headers may have the same name twice, so they stay pairs.
+    rows = [None] * length if column is None else column.to_pylist()
+    return [tuple(Header(key, value) for key, value in pairs or ()) for pairs in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.connect.schema import (
     BOOLEAN,
@@ -13,7 +13,11 @@ from headrace.connect.schema import (
     DATE,
     DATE_NAME,
     DECIMAL_NAME,
+    FLOAT32,
     FLOAT64,
+    INT8,
+    INT16,
+    INT32,
     INT64,
     STRING,
     TIME,
@@ -25,10 +29,14 @@ from headrace.connect.schema import (
     array,
     decimal,
     mapping,
+    struct,
 )
 from headrace.errors import SchemaError
 
-__all__ = ["check", "complete", "from_primitive", "infer", "to_primitive"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["check", "complete", "from_primitive", "infer", "schema_of_arrow", "to_primitive"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = _EPOCH.date().toordinal()
@@ -171,6 +179,68 @@ _INFERRED: tuple[tuple[type | tuple[type, ...], Schema], ...] = (
 def _common(values: Iterable[Any]) -> Schema | None:
     found = {infer(value) for value in values}
     return found.pop() if len(found) == 1 else None
+
+
+def schema_of_arrow(kind: pa.DataType) -> Schema:
+    """Give the schema that follows from an Arrow type; what may be null is optional.
+
+    Raises
+    ------
+    SchemaError
+        When no schema has such values.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> schema_of_arrow(pa.struct([pa.field("id", pa.int32(), nullable=False), ("x", pa.date32())]))
+    struct {id: int32, x: int32 org.apache.kafka.connect.data.Date v1?}
+    """
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return schema_of_arrow(kind.value_type)
+    if types.is_decimal(kind) and kind.scale >= 0:
+        return decimal(kind.scale)
+    if types.is_map(kind):
+        return mapping(schema_of_arrow(kind.key_type), _of_field(kind.item_field))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return array(_of_field(kind.value_field))
+    if types.is_struct(kind):
+        return struct({field.name: _of_field(field) for field in kind})
+    for name, schema in _ARROW.items():
+        if getattr(types, f"is_{name}")(kind):
+            return schema
+    message = f"No schema has values of the Arrow type {kind}."
+    raise SchemaError(message, hint="Cast the column to another type first.")
+
+
+def _of_field(field: pa.Field) -> Schema:
+    schema = schema_of_arrow(field.type)
+    return schema.as_optional() if field.nullable else schema
+
+
+# By what the functions of pyarrow.types are called; unsigned numbers need one size more.
+_ARROW: dict[str, Schema] = {
+    "boolean": BOOLEAN,
+    "int8": INT8,
+    "int16": INT16,
+    "uint8": INT16,
+    "int32": INT32,
+    "uint16": INT32,
+    "int64": INT64,
+    "uint32": INT64,
+    "float16": FLOAT32,
+    "float32": FLOAT32,
+    "float64": FLOAT64,
+    "string": STRING,
+    "large_string": STRING,
+    "binary": BYTES,
+    "large_binary": BYTES,
+    "fixed_size_binary": BYTES,
+    "date": DATE,
+    "time": TIME,
+    "timestamp": TIMESTAMP,
+}
 
 
 def to_primitive(value: Any, schema: Schema) -> Any:
