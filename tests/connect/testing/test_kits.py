@@ -132,6 +132,26 @@ def test_record_that_contradicts_itself_is_found(mode: str, why: str) -> None:
         kit.poll()
 
 
+@pytest.mark.parametrize("mode", ["", "columns"])
+def test_messages_have_passed_transforms_and_converters(mode: str) -> None:
+    texts = {
+        "mode": mode,
+        "transforms": "hoist,route",
+        "transforms.hoist.type": "HoistField$Value",
+        "transforms.hoist.field": "number",
+        "transforms.route.type": "RegexRouter",
+        "transforms.route.regex": "(.*)",
+        "transforms.route.replacement": "$1-numbers",
+        "value.converter": "JsonConverter",
+        "value.converter.schemas.enable": "false",
+    }
+    with SourceTaskKit(CountConnector, texts) as kit:
+        first = kit.messages()[0]
+        kit.commit()
+        assert (first["topic"], first["value"]) == ("n-numbers", b'{"number":1}')
+        assert len(kit.positions) == 1
+
+
 def test_silent_source_ends_the_wait() -> None:
     with SourceTaskKit(CountConnector, {"mode": "silent"}) as kit:
         assert kit.read_all() == []

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from headrace.connect.config.providers import resolve
+from headrace.connect.handling.chains import source_chain
 from headrace.connect.plugins import SourceConnector, SourceTask
 from headrace.connect.records import Position, SourceBatch, SourceRecord, position_key
 from headrace.connect.testing.contexts import KitOffsets, KitSourceContext
@@ -16,6 +19,7 @@ from headrace.errors import SchemaError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config
+    from headrace.connect.handling.source_chain import SourceChain
 
 __all__ = ["SourceTaskKit"]
 
@@ -135,6 +139,23 @@ class SourceTaskKit(TaskKit[SourceTask]):
             silent = 0 if polled else silent + 1
             found += polled
         return found
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Poll once, and give the messages that reach topics: through transforms and converters.
+
+        Each is a dict with ``topic``, ``key`` and ``value`` as bytes, ``properties`` as a dict,
+        ``queue`` and ``timestamp``.
+        """
+        polled = self.poll_raw()
+        if polled is None or not len(polled):
+            return []
+        rows: list[dict[str, Any]] = self._chain.encode(polled).rows.to_pylist()
+        return [{**row, "properties": dict(row["properties"] or ())} for row in rows]
+
+    @cached_property
+    def _chain(self) -> SourceChain:
+        name = self.texts["name"]
+        return source_chain(name, self._number, resolve(self.texts), wait=lambda _: False)
 
     def commit(self) -> None:
         """Commit all that was polled, and call the task's ``commit()``."""
