@@ -98,6 +98,7 @@ class TopicLog:
         queue = await log._made()
         await log._load(queue)
         log._reader = asyncio.create_task(log._follow(queue), name=f"connect-log {topic}")
+        log._reader.add_done_callback(log._ended)
         return log
 
     async def append(self, record: Record | Kept) -> int:
@@ -112,6 +113,8 @@ class TopicLog:
             It has more than 4 MiB.
         """
         body = encoded(record)
+        if self._failure is not None:
+            raise self._failure
         queue = await self._queue()
         # A second try has another key: the broker keeps the newest message of a key, and that would
         # give the record another place in the order.
@@ -312,6 +315,11 @@ class TopicLog:
             self._memory.drop(gone)
             for position in gone:
                 del self._keys[position]
+
+    def _ended(self, reader: asyncio.Task[None]) -> None:
+        error = None if reader.cancelled() else reader.exception()
+        if error is not None:
+            self._fail(ConnectError(f"the reader of topic '{self._topic}' ended: {error!r}"))
 
     def _fail(self, error: HeadraceError) -> None:
         self._failure = error
