@@ -5,8 +5,8 @@ from __future__ import annotations
 from headrace.connect.log.entries import ConnectorEntry, Kept, TaskEntry, UnitStory
 from headrace.connect.log.file import FileLog
 from headrace.connect.log.folding import Applied, Outcome, Rejected, RejectedFor, fold
-from headrace.connect.log.memory import LogStatistics, MemoryLog
-from headrace.connect.log.protocol import LARGEST_RECORD, Log
+from headrace.connect.log.memory import MemoryLog
+from headrace.connect.log.protocol import LARGEST_RECORD, Log, LogStatistics
 from headrace.connect.log.records import (
     AssignmentMade,
     ConnectorDeleted,

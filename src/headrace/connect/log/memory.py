@@ -5,29 +5,16 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.connect.log.protocol import encoded
+from headrace.connect.log.protocol import LogStatistics, encoded
 
 if TYPE_CHECKING:
     from headrace.connect.log.entries import Kept
     from headrace.connect.log.records import Record
     from headrace.connect.log.view import ClusterView
 
-__all__ = ["LogStatistics", "MemoryLog"]
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatistics:
-    """What a log holds."""
-
-    #: Records since the last compaction, and the sums that it left.
-    records: int
-    #: Position that the next record will have.
-    end: int
-    #: Bytes on disk.
-    size: int = 0
+__all__ = ["MemoryLog"]
 
 
 class MemoryLog:
@@ -90,6 +77,10 @@ class MemoryLog:
 
     async def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
+
+    def silent_for(self) -> float:
+        """Give 0: it is always there."""
+        return 0.0
 
     def statistics(self) -> LogStatistics:
         """Tell how much it holds."""

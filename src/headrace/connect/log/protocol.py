@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -14,7 +15,7 @@ from headrace.errors import CorruptLogError, MessageTooLargeError
 if TYPE_CHECKING:
     from headrace.connect.log.view import ClusterView
 
-__all__ = ["LARGEST_RECORD", "Log", "decoded", "decoded_list", "encoded"]
+__all__ = ["LARGEST_RECORD", "Log", "LogStatistics", "decoded", "decoded_list", "encoded"]
 
 #: No broker takes a larger message.
 LARGEST_RECORD = 4 * 1024 * 1024
@@ -22,6 +23,18 @@ LARGEST_RECORD = 4 * 1024 * 1024
 _encoder = msgspec.json.Encoder()
 _one: msgspec.json.Decoder[Record | Kept] = msgspec.json.Decoder(Record | Kept)
 _many: msgspec.json.Decoder[list[Record | Kept]] = msgspec.json.Decoder(list[Record | Kept])
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """What a log holds."""
+
+    #: Records since the last compaction, and the sums that it left.
+    records: int
+    #: Position that the next record will have.
+    end: int
+    #: Bytes on disk.
+    size: int = 0
 
 
 class Log(Protocol):
@@ -54,6 +67,14 @@ class Log(Protocol):
 
     async def compact(self, view: ClusterView) -> bool:
         """Replace all records by their sum; False, and nothing, if it lacks the newest ones."""
+        ...
+
+    def silent_for(self) -> float:
+        """Give the seconds since it was last known to be readable; 0 of one on this machine."""
+        ...
+
+    def statistics(self) -> LogStatistics:
+        """Tell how much it holds."""
         ...
 
     async def close(self) -> None:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from headrace.connect.log.folding import Applied, fold
-from headrace.connect.log.memory import LogStatistics, MemoryLog
-from headrace.connect.log.protocol import decoded, encoded
+from headrace.connect.log.memory import MemoryLog
+from headrace.connect.log.protocol import LogStatistics, decoded, encoded
 from headrace.errors import ConnectError, HeadraceError, MessageTooLargeError, TopicNotFoundError
 
 if TYPE_CHECKING:

@@ -79,13 +79,15 @@ class Worker:
         self.settings = WorkerSettings() if settings is None else settings
         self.name = self.settings.name
         self.catalog = Catalog(launcher)
+        self._log = log
         self._launcher = launcher
         self._alone = alone
         self._follower = Follower(log, self._changed)
         self._outbox = Outbox(self._follower, self.name, self._dropped)
-        self._passes = Periodic(
-            self._pass, self.settings.pass_interval.total_seconds(), name="connect-pass"
-        )
+        interval = self.settings.pass_interval.total_seconds()
+        if not alone:  # the loss of the log is noticed in time
+            interval = min(interval, self.settings.fence_after.total_seconds() / 3)
+        self._passes = Periodic(self._pass, interval, name="connect-pass")
         self.restarts = AutoRestarts(self._restart_by_itself)
         self._copies: dict[UnitId, Copy] = {}
         self._runs: dict[UnitId, None] = {}
@@ -280,8 +282,8 @@ class Worker:
         self._passes.wakeup()
 
     async def _pass(self) -> None:
-        failing = self._outbox.failing_for
-        if failing is not None and failing > self.settings.fence_after.total_seconds():
+        lost = max(self._outbox.failing_for or 0.0, self._log.silent_for())
+        if lost > self.settings.fence_after.total_seconds():
             # Others may think that this worker is dead, and may be right soon.
             logger.error("the log is lost: everything stops until it is back")
             for copy in list(self._copies.values()):

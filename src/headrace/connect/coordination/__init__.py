@@ -1,0 +1,17 @@
+"""A cluster of workers: who is alive, who assigns, and what becomes of those that are lost."""
+
+from __future__ import annotations
+
+from headrace.connect.coordination.cluster import Cluster, ClusterTimes
+from headrace.connect.coordination.coordinator import Coordinator, CoordinatorStatistics
+from headrace.connect.coordination.lease import CoordinatorLease
+from headrace.connect.coordination.members import Members
+
+__all__ = [
+    "Cluster",
+    "ClusterTimes",
+    "Coordinator",
+    "CoordinatorLease",
+    "CoordinatorStatistics",
+    "Members",
+]
