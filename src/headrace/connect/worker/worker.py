@@ -292,7 +292,8 @@ class Worker:
         found = plan(self.view, self.name, self._copies.keys(), self._mine)
         self._apply(found)
         self._questions.ask(found.asks)
-        await self._tidying.consider()
+        if self._alone:  # else the coordinator does it
+            await self._tidying.consider()
 
     def _apply(self, found: Plan) -> None:
         for stop in found.stops:
