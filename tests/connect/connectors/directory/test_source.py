@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_rows_become_records(tmp_path: Path, name: str) -> None:
     assert records[-1].partition == {"file": name}
     assert records[-1].offset["row"] == 25
     assert records[-1].offset["done"] is True
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_compressed_files_are_read_as_what_they_hold(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    with gzip.open(tmp_path / f"{name}.gz", "wb") as file:
+        file.write((tmp_path / name).read_bytes())
+    (tmp_path / name).unlink()
+    with source(DirectorySourceConnector, texts(tmp_path)) as run:
+        assert run.values(rounds=1) == ROWS[:10]
+        run.kill()
+        assert run.values() == ROWS[10:]
 
 
 @formats
@@ -166,6 +179,14 @@ def test_bad_file_is_named_or_passed_over(tmp_path: Path) -> None:
         run.poll()
     with source(DirectorySourceConnector, texts(tmp_path, bad_files="skip")) as skipping:
         assert skipping.values() == [2]
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.parquet"])
+def test_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x1f\x8bnonsense")
+    run = SourceRun(DirectorySourceConnector, texts(tmp_path))
+    with pytest.raises(DeserializationError, match=rf"{name} cannot be read behind row 0"):
+        run.poll()
 
 
 def test_ending_that_says_nothing_is_named(tmp_path: Path) -> None:

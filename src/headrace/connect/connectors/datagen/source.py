@@ -51,7 +51,7 @@ class DatagenSourceTask(SourceTask):
         left = {partition: self._left(partition) for partition in self._next}
         partition = min(self._next, key=lambda one: (not left[one], self._next[one]), default=None)
         if partition is None or not left[partition]:
-            self.context.stopping.wait(1)
+            self.context.stopping.wait(0.5)
             return None
         rows = min(self._pace.allowed(), left[partition])
         if not rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,6 +30,8 @@ _ENDINGS = {
     ".ndjson": "jsonl",
     ".parquet": "parquet",
 }
+#: Endings of compressed files, which are read as what they hold.
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 _BLOCK = 1 << 20
 
 
@@ -50,12 +53,12 @@ class Reading:
 def format_of(path: Path, chosen: str) -> str:
     """Tell the format of a file by its ending, unless one was chosen.
 
-    >>> format_of(Path("a/b.ndjson"), "auto")
-    'jsonl'
+    >>> format_of(Path("a/b.ndjson"), "auto"), format_of(Path("b.csv.gz"), "auto")
+    ('jsonl', 'csv')
     """
     if chosen != "auto":
         return chosen
-    found = _ENDINGS.get(path.suffix.lower())
+    found = _ENDINGS.get(_ending(path))
     if found is None:
         message = f"The ending of {path} says nothing of its format."
         hint = f"Set format, or files to a pattern; endings that say it: {', '.join(_ENDINGS)}."
@@ -63,9 +66,18 @@ def format_of(path: Path, chosen: str) -> str:
     return found
 
 
-def is_appendable(kind: str) -> bool:
-    """Whether a file of a format may grow at its end."""
-    return kind in {"csv", "jsonl"}
+def is_appendable(path: Path, kind: str) -> bool:
+    """Whether a file of a format may grow at its end.
+
+    >>> is_appendable(Path("a.csv"), "csv"), is_appendable(Path("a.csv.gz"), "csv")
+    (True, False)
+    """
+    return kind in {"csv", "jsonl"} and path.suffix.lower() not in _COMPRESSED
+
+
+def _ending(path: Path) -> str:
+    plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+    return plain.suffix.lower()
 
 
 def read_rows(path: Path, kind: str, first: int, how: Reading) -> Iterator[Rows]:
@@ -87,7 +99,9 @@ def read_rows(path: Path, kind: str, first: int, how: Reading) -> Iterator[Rows]
 def _naming(path: Path, row: Callable[[], int]) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, orjson.JSONDecodeError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, orjson.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
         message = f"{path} cannot be read behind row {row()}: {error}"
         hint = "Correct or remove the file; bad.files=skip passes over such files."
         raise DeserializationError(message, hint=hint) from error
@@ -106,7 +120,7 @@ def _parquet(path: Path, first: int, how: Reading) -> Iterator[Rows]:
 def _csv(path: Path, first: int, how: Reading) -> Iterator[Rows]:
     if path.stat().st_size == 0:
         return
-    delimiter = "\t" if path.suffix.lower() == ".tsv" and how.delimiter == "," else how.delimiter
+    delimiter = "\t" if _ending(path) == ".tsv" and how.delimiter == "," else how.delimiter
     reading = pa_csv.ReadOptions(block_size=_BLOCK)
     if how.columns:
         reading.column_names = how.columns
@@ -115,7 +129,7 @@ def _csv(path: Path, first: int, how: Reading) -> Iterator[Rows]:
         reading.autogenerate_column_names = not how.header
     types = {name: pa.string() for name in _names(path, delimiter, reading)} if how.text else None
     with pa_csv.open_csv(
-        path,
+        pa.input_stream(path, compression="detect"),
         reading,
         pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         pa_csv.ConvertOptions(column_types=types, strings_can_be_null=not how.text),
@@ -125,13 +139,13 @@ def _csv(path: Path, first: int, how: Reading) -> Iterator[Rows]:
 
 def _names(path: Path, delimiter: str, reading: pa_csv.ReadOptions) -> list[str]:
     parsing = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    with pa_csv.open_csv(path, reading, parsing) as file:
+    with pa_csv.open_csv(pa.input_stream(path, compression="detect"), reading, parsing) as file:
         names: list[str] = file.schema.names
         return names
 
 
 def _jsonl(path: Path, first: int, how: Reading) -> Iterator[Rows]:
-    with path.open("rb") as file:
+    with BufferedReader(pa.input_stream(path, compression="detect")) as file:
         lines = islice((line for line in file if line.strip()), first, None)
         while piece := [orjson.loads(line) for line in islice(lines, how.rows)]:
             yield piece

@@ -100,7 +100,7 @@ class DirectorySourceTask(SourceTask):
     def _read(self, found: Found) -> Iterator[tuple[Found, Rows, Standing]]:
         try:
             kind = format_of(found.path, self._config["format"])
-            first = self._standing(found).goes_on(found, appendable=is_appendable(kind))
+            first = self._standing(found).goes_on(found, appendable=is_appendable(found.path, kind))
             if first is None:
                 self._wait(found)
                 return
