@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.connect.connectors.sqlite import SqliteSourceConnector
-from headrace.errors import ConnectorConfigError
+from headrace.errors import ConnectorConfigError, SchemaError
 from tests.connect.connectors.runs import SourceRun, configured, problems, source
 
 
@@ -124,6 +124,40 @@ def test_tables_that_match_come_and_are_shared(path: Path, database: sqlite3.Con
         database.execute("INSERT INTO t_new VALUES ('late')")
         assert run.values() == [{"v": "late"}]
     assert len(configured(SqliteSourceConnector, texts(path)).task_configs(4)) == 1
+
+
+def test_rows_have_the_schema_of_their_columns_where_wanted(
+    path: Path, database: sqlite3.Connection
+) -> None:
+    database.execute("CREATE TABLE t (a INT, b DOUBLE, c BOOLEAN, d VARCHAR(9), e DATE, f BLOB)")
+    database.execute("INSERT INTO t VALUES (1, 2, 1, 'x', '2026-01-01', x'ff')")
+    with source(SqliteSourceConnector, texts(path, tables="t", schemas="declared")) as run:
+        (record,) = run.poll()
+        assert record.value == {
+            "a": 1,
+            "b": 2.0,
+            "c": True,
+            "d": "x",
+            "e": "2026-01-01",
+            "f": b"\xff",
+        }
+        assert str(record.value_schema) == (
+            "struct t {a: int64?, b: double?, c: boolean?, d: string?, e: string?, f: bytes?}"
+        )
+        database.execute("ALTER TABLE t ADD COLUMN g TEXT")
+        database.execute("INSERT INTO t (g) VALUES ('new')")
+        assert run.poll()[0].value["g"] == "new"
+        database.execute("INSERT INTO t (a) VALUES ('text')")
+        with pytest.raises(SchemaError, match="column a of t is int64, and a row of it holds 'te"):
+            run.poll()
+
+
+def test_column_without_a_type_is_named(path: Path, database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE t (a)")
+    run = SourceRun(SqliteSourceConnector, texts(path, tables="t", schemas="declared"))
+    with pytest.raises(SchemaError, match="column a of t was declared as ''"):
+        run.poll()
+    run.stop()
 
 
 @pytest.mark.parametrize("setting", ["incrementing.column.name", "timestamp.column.name"])

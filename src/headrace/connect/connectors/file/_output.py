@@ -103,10 +103,12 @@ class Output:
 
     def commit(self, offsets: Mapping[Queue, int]) -> None:
         """Make what was appended count, together with where the queues go on."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        length = self._file.tell()
         kept = KeptOffsets.of(self.offsets | dict(offsets))
-        self._keep(length=self._file.tell(), offsets=kept)
+        if (length, kept) != (self._committed.length, self._committed.offsets):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._keep(length=length, offsets=kept)
         if self._rotation.is_due(self._committed.length, self._committed.begun_ms):
             self._rotate()
 

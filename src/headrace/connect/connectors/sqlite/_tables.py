@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.connect.connectors.sqlite._schemas import fitted, table_schema
 from headrace.errors import ConnectorConfigError
 
 __all__ = ["Reading", "TableReader", "table_names"]
@@ -25,6 +26,8 @@ class Reading:
     number: str
     time: str | None
     keys: tuple[str, ...]
+    #: Whether rows have a schema, by the types of their columns.
+    typed: bool = False
 
 
 class TableReader:
@@ -54,6 +57,8 @@ class TableReader:
         self._source = f"({query})" if query else _quoted(table or "")
         self._place = table or "the query"
         self._keys = how.keys or (self._primary_key(table) if table else ())
+        #: The schema of the rows, where they have one.
+        self.schema = table_schema(connection, table) if table and how.typed else None
 
     def rows(self, most: int) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
         """Give the next rows: key, value, and the offset behind each."""
@@ -69,7 +74,7 @@ class TableReader:
         found = []
         for time, number, *values in cursor:
             self._check(time, number)
-            row = dict(zip(names, values, strict=True))
+            row = self._row(names, values)
             self._offset = self._offset | {"incrementing": number}
             if self._how.mode == "timestamp":
                 self._offset["timestamp"] = time
@@ -99,6 +104,14 @@ class TableReader:
         if moment is None:
             return f"{time} IS NOT NULL", ()
         return f"({time}, {number}) > (?, ?)", (moment, last)
+
+    def _row(self, names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+        row = dict(zip(names, values, strict=True))
+        if self.schema is None:
+            return row
+        if row.keys() != self.schema.by_name.keys():  # a column has come or gone
+            self.schema = table_schema(self._connection, self._place)
+        return fitted(row, self.schema, self._place)
 
     def _check(self, time: Any, number: Any) -> None:
         if isinstance(number, int | str) and not isinstance(time, bytes):

@@ -90,8 +90,10 @@ class SqliteSinkConnector(SinkConnector):
         if not config["exactly.once"]:
             return False
         database = _opened(config)
+        # Asked of a connector that was made for this question alone, and has no context.
+        name = config.texts.get("name") or self.context.connector
         try:
-            alter_sink_offsets(database, config, self.context.connector, offsets)
+            alter_sink_offsets(database, config, name, offsets)
         finally:
             database.close()
         return True

@@ -75,7 +75,14 @@ class SqliteSourceTask(SourceTask):
         partition = _partition(self._config, name)
         topic = self._config["topic.prefix"] + ("" if self._config["query"] else name)
         return [
-            SourceRecord(partition=partition, offset=offset, topic=topic, key=key, value=value)
+            SourceRecord(
+                partition=partition,
+                offset=offset,
+                topic=topic,
+                key=key,
+                value=value,
+                value_schema=reader.schema,
+            )
             for key, value, offset in rows
         ]
 
@@ -106,6 +113,7 @@ def _reading(config: Config) -> Reading:
         number=config["incrementing.column.name"],
         time=config["timestamp.column.name"] if config["mode"] == "timestamp" else None,
         keys=tuple(config["key.fields"]),
+        typed=config["schemas"] == "declared",
     )
 
 
@@ -172,6 +180,13 @@ class SqliteSourceConnector(SourceConnector):
             default=[],
         ),
         key(
+            "schemas",
+            str,
+            "Whether rows have the schema that their columns were declared with, or none.",
+            default="none",
+            valid=one_of("none", "declared"),
+        ),
+        key(
             "batch.max.rows",
             int,
             "Most rows of a poll.",
@@ -204,6 +219,8 @@ class SqliteSourceConnector(SourceConnector):
         if config["query"] and not config["topic.prefix"]:
             message = "A query's records go to the topic that topic.prefix names: it is missing."
             yield ConfigProblem("topic.prefix", message)
+        if config["query"] and config["schemas"] == "declared":
+            yield ConfigProblem("schemas", "schemas=declared needs tables: a query declares none.")
         if config["mode"] == "timestamp" and not config["timestamp.column.name"]:
             message = "mode=timestamp needs timestamp.column.name."
             yield ConfigProblem("timestamp.column.name", message)
