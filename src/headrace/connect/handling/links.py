@@ -46,7 +46,7 @@ class TransformLink:
         given = self.transform.apply(record)
         if given is None:
             return []
-        return given if isinstance(given, Sequence) else [given]
+        return [given] if isinstance(given, SourceRecord | SinkRecord) else given
 
     def close(self) -> None:
         """Let transform and predicate go."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -105,28 +106,67 @@ class SourceChain:
         return Encoded(rows, [size], [(batch.partition, batch.offset)])
 
     def _encode_records(self, polled: Sequence[SourceRecord]) -> Encoded:
+        positions = [(record.partition, record.offset) for record in polled]
+        if self._links:
+            made = [transformed(self._links, one, one, self.handling) for one in polled]
+            records = list(chain.from_iterable(made))
+        else:
+            made, records = None, list(polled)
+        rows = self._in_one_go(records)
+        if rows is None:
+            return self._one_by_one(polled, made or [[one] for one in polled], positions)
+        ends = range(1, len(polled) + 1) if made is None else list(accumulate(map(len, made)))
+        return Encoded(rows, ends, positions)
+
+    def _in_one_go(self, records: Sequence[SourceRecord]) -> pa.RecordBatch | None:
+        """Convert records whose conversion meets no failure; ``None`` where one does."""
+        converters = self._converters
+        try:
+            columns = {
+                "topic": pa.array([one.topic for one in records], pa.string()),
+                "queue": pa.array([one.queue for one in records], pa.int32()),
+                "key": pa.array([self._key_of(one) for one in records], pa.binary()),
+                "value": self._values_of(records),
+                "properties": pa.array(
+                    [
+                        converters.properties_of(one.topic, one.headers) if one.headers else None
+                        for one in records
+                    ],
+                    PROPERTIES,
+                ),
+                "timestamp": pa.array([one.timestamp_ms for one in records], pa.int64()),
+            }
+        except Exception:  # noqa: BLE001 - shown again, one by one, with what is due to it
+            return None
+        return pa.RecordBatch.from_pydict(columns, schema=SOURCE_SCHEMA)
+
+    def _values_of(self, records: Sequence[SourceRecord]) -> pa.Array:
+        """Convert all values: texts of one topic and schema as a column."""
+        values = [one.value for one in records]
+        if set(map(type, values)) == {str}:
+            first = records[0]
+            topic, schema = first.topic, first.value_schema
+            if all(one.topic == topic and one.value_schema is schema for one in records):
+                texts = pa.array(values, pa.string())
+                return self._converters.value.to_column(topic, schema, texts)
+        return pa.array([self._value_of(one) for one in records], pa.binary())
+
+    def _one_by_one(
+        self,
+        polled: Sequence[SourceRecord],
+        made: Sequence[Sequence[SourceRecord]],
+        positions: Sequence[tuple[Position, Position]],
+    ) -> Encoded:
         rows: list[tuple[Any, ...]] = []
-        ends, positions = [], []
-        for record in polled:
-            rows += self._rows_of(record)
+        ends = []
+        for origin, records in zip(polled, made, strict=True):
+            found = [self._row_of(one, origin) for one in records]
+            # All of what a record became goes out, or nothing.
+            rows += [] if None in found else [row for row in found if row is not None]
             ends.append(len(rows))
-            positions.append((record.partition, record.offset))
         columns = list(zip(*rows, strict=True)) or [()] * len(SOURCE_SCHEMA)
         named = dict(zip(SOURCE_SCHEMA.names, columns, strict=True))
         return Encoded(pa.RecordBatch.from_pydict(named, schema=SOURCE_SCHEMA), ends, positions)
-
-    def _rows_of(self, record: SourceRecord) -> list[tuple[Any, ...]]:
-        records: Sequence[SourceRecord] = [record]
-        if self._links:
-            records = transformed(self._links, record, record, self.handling)
-        rows = []
-        for one in records:
-            row = self._row_of(one, record)
-            # All of what a record became goes out, or nothing.
-            if row is None:
-                return []
-            rows.append(row)
-        return rows
 
     def _row_of(self, record: SourceRecord, origin: SourceRecord) -> tuple[Any, ...] | None:
         step, converters = self.handling.step, self._converters
