@@ -7,6 +7,7 @@ import sys
 import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
@@ -61,36 +62,37 @@ def named_class(name: str, *, negated: bool) -> str:
     ValueError
         There is no such class.
     """
-    if name in _ASCII and not negated:
-        return _ASCII[name]
     if name in _ASCII:
-        return _ranges(re.compile(f"[{_ASCII[name]}]"), (), negated)
+        return _all_but(_ASCII[name]) if negated else _ASCII[name]
     categories = _CATEGORIES.get(name, (name.removeprefix("Is"),))
     if name not in _CATEGORIES and not re.fullmatch(r"(Is)?[LMNPSZC][a-z]?", name):
         raise ValueError(f"the class of characters {name} is not known here")
-    return _ranges(None, categories, negated)
+    return "".join(
+        _range(first, last)
+        for first, last, category in _runs()
+        if category.startswith(categories) is not negated
+    )
 
 
-@lru_cache(maxsize=32)
-def _ranges(
-    pattern: re.Pattern[str] | None,
-    categories: tuple[str, ...],
-    negated: bool,  # noqa: FBT001
-) -> str:
-    """Write all characters of some categories, or that a pattern matches, as ranges."""
-    text = []
-    start: int | None = None
-    for code in range(sys.maxunicode + 2):
-        holds = code <= sys.maxunicode and _holds(code, pattern, categories) is not negated
-        if holds and start is None:
-            start = code
-        elif not holds and start is not None:
-            text.append(f"\\U{start:08x}-\\U{code - 1:08x}")
-            start = None
-    return "".join(text)
+def _all_but(ranges: str) -> str:
+    """Give what the other characters of ASCII are, and all beyond."""
+    known = re.compile(f"[{ranges}]")
+    others = (code for code in range(128) if not known.match(chr(code)))
+    return "".join(_range(code, code) for code in others) + _range(128, sys.maxunicode)
 
 
-def _holds(code: int, pattern: re.Pattern[str] | None, categories: tuple[str, ...]) -> bool:
-    if pattern is not None:
-        return pattern.match(chr(code)) is not None
-    return unicodedata.category(chr(code)).startswith(categories)
+def _range(first: int, last: int) -> str:
+    return f"\\U{first:08x}-\\U{last:08x}"
+
+
+@lru_cache(maxsize=1)
+def _runs() -> list[tuple[int, int, str]]:
+    """Give all characters as runs of one category of Unicode."""
+    runs = []
+    first = 0
+    codes = groupby(map(unicodedata.category, map(chr, range(sys.maxunicode + 1))))
+    for category, same in codes:
+        end = first + sum(1 for _ in same)
+        runs.append((first, end - 1, category))
+        first = end
+    return runs
