@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.connect.plugins.catalog import Catalog
+from headrace.connect import declare, key
+from headrace.connect.plugins.catalog import Catalog, Plugin
 from headrace.connect.plugins.validation import describe, read_config, validate
 from headrace.errors import ConnectorConfigError, PluginError
 from tests.connect.plugins.samples import NowhereSinkConnector, NumbersSourceConnector
@@ -163,7 +164,11 @@ def test_values_from_outside_are_checked_and_never_shown(
     assert item(answer, "password")["value"]["value"] == "${env:NUMBERS_PASSWORD}"
     assert item(answer, "first")["value"]["value"] == "${env:NUMBERS_FIRST}"
     assert "swordfish" not in str(answer)
-    assert set(errors(answer)) == {"first"}
+    assert errors(answer)["first"][0].startswith("The key first is '${env:NUMBERS_FIRST}': it must")
+    assert "77" not in str(answer)
+    with pytest.raises(ConnectorConfigError, match="NUMBERS_FIRST") as failure:
+        read_config(NumbersSourceConnector, SOURCE | keys)
+    assert "77" not in str(failure.value)
     config = read_config(NumbersSourceConnector, SOURCE | keys | {"first": "1"})
     assert config["password"].reveal() == "swordfish"
 
@@ -171,6 +176,31 @@ def test_values_from_outside_are_checked_and_never_shown(
 def test_secret_that_was_given_is_not_answered(catalog: Catalog) -> None:
     answer = validate(catalog, "numbers-source", SOURCE | {"password": "swordfish"})
     assert "swordfish" not in str(answer)
+
+
+def test_recommended_values_and_visibility_follow_the_other_values() -> None:
+    class Table(NumbersSourceConnector):
+        config = NumbersSourceConnector.config | declare(
+            key(
+                "table",
+                str,
+                "The table.",
+                recommend=lambda values: [values["topic"] + "_rows"],
+                dependents=("column",),
+            ),
+            key("column", str, "Its column.", visible=lambda values: values["table"] is not None),
+        )
+
+    catalog = Catalog([Plugin("shop:Table", "connectors", loaded=Table)])
+    texts = SOURCE | {"connector.class": "Table"}
+    bare = validate(catalog, "Table", texts)
+    assert item(bare, "table")["value"]["recommended_values"] == ["numbers_rows"]
+    assert item(bare, "table")["definition"]["dependents"] == ["column"]
+    assert item(bare, "column")["value"]["visible"] is False
+    wrong = validate(catalog, "Table", {"connector.class": "Table", "name": "n"})
+    assert set(errors(wrong)) == {"topic"}
+    chosen = validate(catalog, "Table", texts | {"table": "t"})
+    assert item(chosen, "column")["value"]["visible"] is True
 
 
 def test_keys_of_every_kind_of_plugin_are_described(catalog: Catalog) -> None:

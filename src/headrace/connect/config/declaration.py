@@ -56,15 +56,23 @@ class ConfigDeclaration:
         """Give a declaration that lacks these keys."""
         return ConfigDeclaration(one for one in self if one.name not in names)
 
-    def parse(self, texts: Mapping[str, str]) -> Config:
+    def parse(self, texts: Mapping[str, str], written: Mapping[str, str] | None = None) -> Config:
         """Read a config.
+
+        Parameters
+        ----------
+        texts
+            The config, with values from outside in their places.
+        written
+            The config as it was written: what messages quote, so that none of them shows a value
+            from outside.
 
         Raises
         ------
         ConnectorConfigError
             Naming everything that is wrong with it.
         """
-        values, problems = self.read(texts)
+        values, problems = self.read(texts, written)
         if problems:
             raise ConnectorConfigError.of((one.key, one.message) for one in problems)
         return Config(values, texts)
@@ -73,19 +81,21 @@ class ConfigDeclaration:
         """Name everything that is wrong with a config, misspelt keys included."""
         return self.read(texts)[1] + self.misspelt(texts)
 
-    def read(self, texts: Mapping[str, str]) -> tuple[dict[str, Any], list[ConfigProblem]]:
+    def read(
+        self, texts: Mapping[str, str], written: Mapping[str, str] | None = None
+    ) -> tuple[dict[str, Any], list[ConfigProblem]]:
         """Read what can be read, and name what cannot; a wrong value counts as ``None``."""
         values: dict[str, Any] = {}
         problems: list[ConfigProblem] = []
         for one in self:
             try:
-                values[one.name] = self._value(one, texts)
+                values[one.name] = self._value(one, texts, written or texts)
             except ValueError as error:
                 values[one.name] = None
                 problems.append(ConfigProblem(one.name, str(error)))
         return values, problems
 
-    def _value(self, one: ConfigKey, texts: Mapping[str, str]) -> Any:
+    def _value(self, one: ConfigKey, texts: Mapping[str, str], written: Mapping[str, str]) -> Any:
         given = [name for name in (one.name, *one.aliases) if name in texts]
         if not given:
             if one.required:
@@ -95,11 +105,10 @@ class ConfigDeclaration:
         if len({texts[name] for name in given}) > 1:
             message = f"The keys {' and '.join(given)} mean the same and disagree: leave one out."
             raise ValueError(message)
-        text = texts[given[0]]
         try:
-            return one.parse(text)
+            return one.parse(texts[given[0]])
         except ValueError as error:
-            shown = MASK if one.secret else repr(text)
+            shown = MASK if one.secret else repr(written.get(given[0], MASK))
             message = f"The key {given[0]} is {shown}: {error}. {one.doc}"
             raise ValueError(message) from None
 

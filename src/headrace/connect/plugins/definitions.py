@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from headrace.connect.plugins.catalog import Catalog
 
 __all__ = ["Section", "answer", "definitions"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -32,7 +35,7 @@ class Section:
 
     def read(self) -> list[ConfigProblem]:
         """Read the values; name what is wrong, by whole names."""
-        self.values, problems = self.declaration.read(self.texts)
+        self.values, problems = self.declaration.read(self.texts, self.shown)
         problems += self.declaration.misspelt(self.texts)
         return [ConfigProblem(self.prefix + one.key, one.message) for one in problems]
 
@@ -113,7 +116,8 @@ def _value(section: Section, key: ConfigKey, catalog: Catalog, errors: list[str]
         "value": text,
         "recommended_values": _recommended(section.values, key, catalog),
         "errors": errors,
-        "visible": key.visible is None or key.visible(section.values),
+        "visible": key.visible is None
+        or bool(_asked(key, key.visible, section.values, otherwise=True)),
     }
 
 
@@ -123,5 +127,20 @@ def _recommended(values: Mapping[str, Any], key: ConfigKey, catalog: Catalog) ->
         return sorted(there)
     choices = key.valid.choices if key.valid is not None else ()
     if key.recommend is not None:
-        choices = key.recommend(values)
+        choices = _asked(key, key.recommend, values, otherwise=())
     return [str(key.write(one)) for one in choices]
+
+
+def _asked(
+    key: ConfigKey,
+    ask: Callable[[Mapping[str, Any]], Any],
+    values: Mapping[str, Any],
+    *,
+    otherwise: Any,
+) -> Any:
+    try:
+        return ask(values)
+    except Exception:  # noqa: BLE001 - plugins may raise anything
+        # Other values may be wrong, and so None: their own errors say so.
+        _log.debug("what the key %s recommends or shows is not known", key.name, exc_info=True)
+        return otherwise

@@ -38,7 +38,7 @@ def read_config(connector: type[Connector], texts: Mapping[str, str]) -> Config:
         Naming everything that is wrong.
     """
     role = role_of(connector)
-    return _declaration(connector).parse(normal(resolve(texts), role))
+    return _declaration(connector).parse(normal(resolve(texts), role), normal(texts, role))
 
 
 def _declaration(connector: type[Connector]) -> ConfigDeclaration:
