@@ -8,6 +8,7 @@ from headrace.connect.converters.base import Column, Converted, Converter, Heade
 from headrace.connect.converters.headers import SimpleHeaderConverter
 from headrace.connect.converters.json import JsonConverter
 from headrace.connect.converters.json_schemas import schema_from_json, schema_to_json
+from headrace.connect.converters.protobuf import ProtobufConverter
 from headrace.connect.converters.scalars import (
     BooleanConverter,
     BytesConverter,
@@ -32,6 +33,7 @@ __all__ = [
     "IntegerConverter",
     "JsonConverter",
     "LongConverter",
+    "ProtobufConverter",
     "ShortConverter",
     "SimpleHeaderConverter",
     "StringConverter",

@@ -146,6 +146,11 @@ BUILTIN: tuple[Builtin, ...] = (
         ("org.apache.kafka.connect.converters.LongConverter",),
     ),
     Builtin(
+        "headrace.connect.converters:ProtobufConverter",
+        "converter",
+        ("io.confluent.connect.protobuf.ProtobufConverter",),
+    ),
+    Builtin(
         "headrace.connect.converters:ShortConverter",
         "converter",
         ("org.apache.kafka.connect.converters.ShortConverter",),
