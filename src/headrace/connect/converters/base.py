@@ -68,6 +68,7 @@ class Converter(ABC):
     b'HELLO'
     """
 
+    version: ClassVar[str] = "undefined"
     #: The keys that it can be told, without the prefix such as ``value.converter.``.
     config: ClassVar[ConfigDeclaration] = declare()
 

@@ -27,9 +27,24 @@ class Builtin:
     aliases: tuple[str, ...] = ()
 
 
+_KAFKA = "org.apache.kafka.connect."
 _TRANSFORMS = "org.apache.kafka.connect.transforms."
 _PREDICATES = "org.apache.kafka.connect.transforms.predicates."
 _ROCKETMQ_TRANSFORMS = "org.apache.rocketmq.connect.transforms."
+
+
+def _converter(
+    name: str, theirs: str, package: str = _KAFKA, *, kind: PluginType = "converter"
+) -> Builtin:
+    """Name a converter, by its first word in small letters and by its Java class, too."""
+    short = name.removesuffix("Converter").lower()
+    return Builtin(f"headrace.connect.converters:{name}", kind, (short, f"{package}{theirs}"))
+
+
+def _for_headers_too(name: str, theirs: str) -> tuple[Builtin, Builtin]:
+    """Name a converter that also takes values of headers."""
+    # REST lists a class once, as what it was named last.
+    return _converter(name, theirs, kind="header_converter"), _converter(name, theirs)
 
 
 def _transform(module: str, name: str) -> Builtin:
@@ -102,69 +117,18 @@ BUILTIN: tuple[Builtin, ...] = (
         ("postgres-sink", "io.confluent.connect.jdbc.JdbcSinkConnector"),
     ),
     # converters
-    Builtin(
-        "headrace.connect.converters:AvroConverter",
-        "converter",
-        ("io.confluent.connect.avro.AvroConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:BooleanConverter",
-        "converter",
-        ("org.apache.kafka.connect.converters.BooleanConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:BytesConverter",
-        "converter",
-        (
-            "ByteArrayConverter",
-            "org.apache.kafka.connect.converters.ByteArrayConverter",
-        ),
-    ),
-    Builtin(
-        "headrace.connect.converters:DoubleConverter",
-        "converter",
-        ("org.apache.kafka.connect.converters.DoubleConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:FloatConverter",
-        "converter",
-        ("org.apache.kafka.connect.converters.FloatConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:IntegerConverter",
-        "converter",
-        ("org.apache.kafka.connect.converters.IntegerConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:JsonConverter",
-        "converter",
-        ("org.apache.kafka.connect.json.JsonConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:LongConverter",
-        "converter",
-        ("org.apache.kafka.connect.converters.LongConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:ProtobufConverter",
-        "converter",
-        ("io.confluent.connect.protobuf.ProtobufConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:ShortConverter",
-        "converter",
-        ("org.apache.kafka.connect.converters.ShortConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:StringConverter",
-        "converter",
-        ("org.apache.kafka.connect.storage.StringConverter",),
-    ),
-    Builtin(
-        "headrace.connect.converters:SimpleHeaderConverter",
-        "header_converter",
-        ("org.apache.kafka.connect.storage.SimpleHeaderConverter",),
-    ),
+    _converter("SimpleHeaderConverter", "storage.SimpleHeaderConverter", kind="header_converter"),
+    *_for_headers_too("BooleanConverter", "converters.BooleanConverter"),
+    *_for_headers_too("BytesConverter", "converters.ByteArrayConverter"),
+    *_for_headers_too("DoubleConverter", "converters.DoubleConverter"),
+    *_for_headers_too("FloatConverter", "converters.FloatConverter"),
+    *_for_headers_too("IntegerConverter", "converters.IntegerConverter"),
+    *_for_headers_too("JsonConverter", "json.JsonConverter"),
+    *_for_headers_too("LongConverter", "converters.LongConverter"),
+    *_for_headers_too("ShortConverter", "converters.ShortConverter"),
+    *_for_headers_too("StringConverter", "storage.StringConverter"),
+    _converter("AvroConverter", "avro.AvroConverter", "io.confluent.connect."),
+    _converter("ProtobufConverter", "protobuf.ProtobufConverter", "io.confluent.connect."),
     # transforms
     *_sided("cast", "Cast"),
     *_sided("change_case", "ChangeCase", _ROCKETMQ_TRANSFORMS),
