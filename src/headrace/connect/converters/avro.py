@@ -83,6 +83,8 @@ class AvroConverter(Converter):
     Converted(schema=array<int64>, value=[1, 2])
     """
 
+    version = "1.0"
+
     config = declare(
         key("schema", str, "The schema, as JSON text.", importance="high"),
         key("schema.file", Path, "The file that holds the schema.", importance="high"),

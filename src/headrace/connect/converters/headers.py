@@ -26,6 +26,8 @@ class SimpleHeaderConverter(HeaderConverter):
     Converted(schema=string, value='hello')
     """
 
+    version = "1.0"
+
     def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """Write a value's text."""
         return None if value is None else header_text(schema, value).encode()

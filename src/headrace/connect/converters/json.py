@@ -55,6 +55,8 @@ class JsonConverter(HeaderConverter):
     b'{"schema":{"type":"int32","optional":false},"payload":3}'
     """
 
+    version = "1.0"
+
     config = declare(
         key(
             "schemas.enable",

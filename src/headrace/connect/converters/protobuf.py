@@ -36,6 +36,8 @@ class ProtobufConverter(Converter):
     {'file_name': 'a'}
     """
 
+    version = "1.0"
+
     config = declare(
         key(
             "message",

@@ -58,6 +58,8 @@ class BytesConverter(HeaderConverter):
     b'abc'
     """
 
+    version = "1.0"
+
     def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """Give the bytes."""
         _check_type(schema, BYTES)
@@ -99,6 +101,8 @@ class StringConverter(HeaderConverter):
     >>> StringConverter.of({}).to_bytes("lines", None, [1, True, None])
     b'[1, true, null]'
     """
+
+    version = "1.0"
 
     config = declare(
         key("converter.encoding", str, "How text is encoded.", default="UTF-8", importance="high"),
@@ -166,6 +170,8 @@ def _config_error(name: str, problem: str) -> Exception:
 
 class NumberConverter(HeaderConverter):
     """Numbers of one width, the high byte first; the base of those below."""
+
+    version = "1.0"
 
     schema: ClassVar[Schema]
     form: ClassVar[struct.Struct]
@@ -290,6 +296,8 @@ class BooleanConverter(HeaderConverter):
     >>> BooleanConverter.of({}).from_bytes("t", b"\x01").value
     True
     """
+
+    version = "1.0"
 
     def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """Write the byte."""
