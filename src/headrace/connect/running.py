@@ -14,6 +14,7 @@ from headrace.connect.rest import RestServer
 from headrace.connect.worker import Connect, Worker
 
 if TYPE_CHECKING:
+    from headrace.connect.coordination import Cluster
     from headrace.connect.log import Log
     from headrace.connect.worker import Launcher, PositionStore, WorkerSettings
 
@@ -73,6 +74,7 @@ async def running_worker(
     *,
     positions: PositionStore | None = None,
     log: Log | None = None,
+    cluster: Cluster | None = None,
 ) -> AsyncIterator[RunningWorker]:
     """Run a worker until the block is left; then all that it runs is stopped.
 
@@ -88,6 +90,9 @@ async def running_worker(
         Where connectors are in what they read; without, REST has no offsets.
     log
         What was decided; a file in the data folder by default.
+    cluster
+        The cluster that this worker has joined: its log counts, and it shares the work.  Whoever
+        joined leaves it, when the block is left.
 
     Raises
     ------
@@ -98,11 +103,14 @@ async def running_worker(
     """
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(launcher.close)
+        if cluster is not None:
+            log = cluster.log
         if log is None:
             settings.data.mkdir(parents=True, exist_ok=True)
             log = FileLog(settings.data / "log")
             stack.push_async_callback(log.close)
-        connect = Connect(Worker(log, launcher, settings), positions)
+        worker = Worker(log, launcher, settings, alone=cluster is None)
+        connect = Connect(worker, positions)
         server = await stack.enter_async_context(RestServer(connect))
         running = RunningWorker(connect, server.url)
         try:
@@ -120,12 +128,15 @@ async def serve(
     *,
     positions: PositionStore | None = None,
     log: Log | None = None,
+    cluster: Cluster | None = None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT; a second signal kills what does not stop.
 
     Caller: the main thread of a process.
     """
-    async with running_worker(settings, launcher, positions=positions, log=log) as running:
+    async with running_worker(
+        settings, launcher, positions=positions, log=log, cluster=cluster
+    ) as running:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, running.stop)
