@@ -1,0 +1,297 @@
+"""The data channel of real hosts: nothing is lost, nothing is put twice, whoever comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import struct
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.connect.hosts import TaskChannel
+from headrace.connect.hosts.channel import PolledBatch
+from headrace.connect.hosts.columns import SINK_SCHEMA
+from headrace.connect.hosts.frames import send
+from headrace.connect.hosts.launcher import ProcessLauncher
+from headrace.connect.hosts.sockets import connect
+from headrace.connect.records import Queue
+from headrace.connect.worker import Failed, Started, Stopped
+from headrace.errors import ConnectionFailedError, ProcessingError
+from tests.connect.hosts.running import await_that, launched, launcher_in, on_loop
+
+SECOND = timedelta(seconds=1)
+Q0, Q1 = Queue("t", "b", 0), Queue("t", "b", 1)
+
+
+async def source(launcher: ProcessLauncher, **config: Any) -> tuple[Any, Any, TaskChannel]:
+    host, heard = await launched(launcher, **config)
+    return host, heard, TaskChannel((await heard.first(Started)).address)
+
+
+async def polled(channel: TaskChannel, batch: int, records: int = 15) -> PolledBatch:
+    return await asyncio.to_thread(channel.poll, batch, max_records=records, wait=5 * SECOND)
+
+
+async def exactly(channel: TaskChannel, batch: int, records: int) -> list[str]:
+    """Poll a batch of just so many records."""
+    while not await asyncio.to_thread(channel.await_ready, SECOND):
+        pass
+    return values(await polled(channel, batch, records))
+
+
+def values(batch: PolledBatch) -> list[str]:
+    return [value.decode() for value in batch.rows["value"].to_pylist()]
+
+
+def numbers(first: int, end: int) -> list[str]:
+    return [f"0-{number}" for number in range(first, end)]
+
+
+@on_loop
+async def test_batch_is_given_again_until_it_is_committed(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await source(launcher)
+        with channel:
+            first = await polled(channel, 1)
+            again = await polled(channel, 1, records=3)
+            assert values(again) == values(first)
+            assert again.positions == first.positions == [({"task": 0}, {"count": len(first.rows)})]
+            second = await polled(channel, 2)
+            assert values(second)[0] == f"0-{len(first.rows)}"
+
+
+@on_loop
+async def test_rewind_gives_again_what_is_not_committed_and_only_that(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await source(launcher)
+        with channel:
+            assert await exactly(channel, 1, 5) == numbers(0, 5)
+            assert await exactly(channel, 2, 5) == numbers(5, 10)
+            await asyncio.to_thread(channel.committed, 1)
+            await asyncio.to_thread(channel.rewind)
+            assert await exactly(channel, 2, 7) == numbers(5, 12)
+
+
+@on_loop
+async def test_commit_reaches_the_task_in_its_own_thread(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        host, _, channel = await source(launcher, trace=str(trace))
+        with channel:
+            await polled(channel, 1)
+            await asyncio.to_thread(channel.committed, 1)
+        await await_that(lambda: f"commit {host.pid} {host.pid}" in trace.read_text())
+
+
+@pytest.mark.requirement(21)
+@on_loop
+async def test_task_goes_on_after_the_positions_that_were_committed(tmp_path: Path) -> None:
+    async def committed(_: str) -> list[Any]:
+        return [({"task": 0}, {"count": 100}), ({"task": 1}, {"count": 7})]
+
+    async with ProcessLauncher(tmp_path / "run", positions=committed) as launcher:
+        _, _, channel = await source(launcher)
+        with channel:
+            assert await exactly(channel, 1, 2) == ["0-100", "0-101"]
+
+
+@pytest.mark.defect(14)
+@on_loop
+async def test_source_is_polled_ahead_as_far_as_there_is_room(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path, ahead_records=30) as launcher:
+        _, _, channel = await source(launcher, trace=str(trace))
+        # Without any request: three polls of ten records, and no fourth.
+        await await_that(lambda: trace.read_text().count("poll") >= 3)
+        await asyncio.sleep(0.1)
+        assert trace.read_text().count("poll") == 3
+        with channel:
+            assert len(await exactly(channel, 1, 10)) == 10
+            await await_that(lambda: trace.read_text().count("poll") == 4)
+
+
+@on_loop
+async def test_bound_of_bytes_holds_the_poll_back(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path, ahead_bytes=1) as launcher:
+        _, _, channel = await source(launcher, trace=str(trace))
+        await await_that(lambda: "poll" in trace.read_text())
+        await asyncio.sleep(0.1)
+        assert trace.read_text().count("poll") == 1
+        with channel:
+            # A bound below one record does not starve anybody.
+            given = await asyncio.to_thread(channel.poll, 1, max_bytes=1, wait=SECOND)
+            assert given.rows.num_rows >= 1
+
+
+@on_loop
+async def test_idle_task_answers_when_the_wait_is_over(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await source(launcher, records="0")
+        with channel:
+            assert not await asyncio.to_thread(channel.await_ready, SECOND / 20)
+            given = await asyncio.to_thread(channel.poll, 1, wait=SECOND / 20)
+            assert (given.rows.num_rows, given.positions) == (0, [])
+
+
+@on_loop
+async def test_clients_that_die_in_the_middle_of_a_request_harm_nobody(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, heard, channel = await source(launcher)
+        with connect(Path(channel.address), 5) as dying:
+            dying.sendall(struct.pack(">I", 1000) + b'{"op": "po')
+        with connect(Path(channel.address), 5) as dying:
+            send(dying, {"op": "poll", "batch": 1, "max_records": 5, "max_bytes": 1 << 20})
+            dying.shutdown(socket.SHUT_RDWR)
+        with channel:
+            assert (await exactly(channel, 1, 5))[0] == "0-0"
+            assert heard.kinds() == ["Started"]
+
+
+@on_loop
+async def test_channel_may_be_pickled_and_connects_again(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await source(launcher)
+        with channel:
+            first = await polled(channel, 1)
+            with pickle.loads(pickle.dumps(channel)) as other:
+                assert values(await polled(other, 1)) == values(first)
+            assert channel._connected is not None
+            channel._connected.shutdown(socket.SHUT_RDWR)
+            assert values(await polled(channel, 1)) == values(first)
+
+
+@on_loop
+async def test_channel_says_when_the_host_is_gone(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard, channel = await source(launcher)
+        host.kill()
+        await heard.end()
+        with channel, pytest.raises(ConnectionFailedError, match="host of the task is gone"):
+            channel.poll(1)
+
+
+@on_loop
+async def test_request_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await source(launcher)
+        with channel, pytest.raises(ProcessingError, match="does not know the request 'flush'"):
+            await asyncio.to_thread(channel.flush, 1, {})
+
+
+def rows(queue: Queue, first: int, end: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker,
+                "queue": queue.queue_id,
+                "offset": offset,
+                "key": None,
+                "value": f"{queue.queue_id}-{offset}".encode(),
+                "properties": [("a", "1")],
+                "timestamp": 5,
+            }
+            for offset in range(first, end)
+        ],
+        schema=SINK_SCHEMA,
+    )
+
+
+async def sink(launcher: ProcessLauncher, folder: Path, **config: Any) -> tuple[Any, ...]:
+    config = {"seen": str(folder / "seen"), "trace": str(folder / "trace"), **config}
+    host, heard = await launched(launcher, role="sink", **config)
+    return host, heard, TaskChannel((await heard.first(Started)).address)
+
+
+def seen(folder: Path) -> list[str]:
+    return (folder / "seen").read_text().splitlines()
+
+
+@pytest.mark.requirement(33)
+@on_loop
+async def test_sink_is_called_in_one_thread_and_in_order(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard, channel = await sink(launcher, tmp_path)
+        with channel:
+            assert await asyncio.to_thread(channel.open, [Q0], {Q0: 0}) is None
+            await asyncio.to_thread(channel.put, 1, [(Q0, 0, 2)], rows(Q0, 0, 2))
+            assert await asyncio.to_thread(channel.flush, 1, {Q0: 2}) == {Q0: 2}
+            host.ask_stop()
+            await heard.first(Stopped)
+    calls = [line.split() for line in (tmp_path / "trace").read_text().splitlines()]
+    assert [call[0] for call in calls] == ["start", "open", "put", "flush", "close", "stop"]
+    assert {(call[1], call[2]) for call in calls} == {(str(host.pid), str(host.pid))}
+    assert seen(tmp_path) == ["b'0-0'", "b'0-1'"]
+
+
+@on_loop
+async def test_records_that_come_again_are_not_put_again(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await sink(launcher, tmp_path)
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0, Q1], {Q0: 0, Q1: 5})
+            await asyncio.to_thread(channel.put, 1, [(Q0, 0, 3)], rows(Q0, 0, 3))
+            # A worker died before it heard of it; its successor has more.
+            both = pa.concat_batches([rows(Q0, 1, 5), rows(Q1, 4, 6)])
+            await asyncio.to_thread(channel.put, 1, [(Q0, 1, 5), (Q1, 4, 6)], both)
+    assert seen(tmp_path) == [f"b'{one}'" for one in ("0-0", "0-1", "0-2", "0-3", "0-4", "1-5")]
+
+
+@on_loop
+async def test_flush_that_was_done_is_not_done_again(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await sink(launcher, tmp_path)
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0], {})
+            await asyncio.to_thread(channel.flush, 1, {Q0: 2})
+            await asyncio.to_thread(channel.flush, 1, {Q0: 2})
+            assert (tmp_path / "trace").read_text().count("flush") == 1
+            await asyncio.to_thread(channel.flush, 2, {Q0: 2})
+            assert (tmp_path / "trace").read_text().count("flush") == 2
+
+
+@pytest.mark.requirement(35)
+@on_loop
+async def test_put_that_raises_fails_the_task_and_the_request(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, heard, channel = await sink(launcher, tmp_path, chaos_task_put="raise: disk full")
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0], {})
+            with pytest.raises(ProcessingError, match="disk full"):
+                await asyncio.to_thread(channel.put, 1, [(Q0, 0, 1)], rows(Q0, 0, 1))
+        assert "put(): ChaosError: disk full" in (await heard.first(Failed)).cause.summary
+        await heard.end()
+
+
+@pytest.mark.requirement(23)
+@on_loop
+async def test_close_that_raises_does_not_skip_stop(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard, channel = await sink(launcher, tmp_path, chaos_task_close="raise: stuck")
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0], {})
+        host.ask_stop()
+        await heard.end()
+        assert heard.kinds() == ["Started", "StopFailed", "Exited"]
+    assert (tmp_path / "trace").read_text().splitlines()[-1].startswith("stop")
+
+
+@on_loop
+async def test_put_that_hangs_ends_with_the_host(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, _, channel = await sink(launcher, tmp_path, chaos_task_put="hang-hard")
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0], {})
+            put = asyncio.create_task(
+                asyncio.to_thread(channel.put, 1, [(Q0, 0, 1)], rows(Q0, 0, 1))
+            )
+            await await_that(lambda: "put" in (tmp_path / "trace").read_text())
+            host.kill()
+            with pytest.raises(ConnectionFailedError):
+                await put
