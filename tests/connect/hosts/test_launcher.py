@@ -277,11 +277,65 @@ async def test_process_that_crashes_is_told_with_the_end_of_its_log(tmp_path: Pa
 
 
 @pytest.mark.requirement(30)
+@pytest.mark.parametrize(
+    ("how", "reason"), [("raise: no disk", "no disk"), ("hang", "healthy() has not answered")]
+)
+@units
 @on_loop
-async def test_probe_that_says_no_is_told(tmp_path: Path) -> None:
+async def test_probe_that_says_no_or_nothing_is_told(
+    tmp_path: Path, task: int | None, how: str, reason: str
+) -> None:
     async with launcher_in(tmp_path, probe_interval=0.05) as launcher:
-        _, heard = await launched(launcher, chaos_task_healthy="raise: no disk")
-        assert "no disk" in (await heard.first(Unhealthy)).reason
+        _, heard = await launched(launcher, task=task, **wrong(task, "healthy", how))
+        assert reason in (await heard.first(Unhealthy)).reason
+
+
+@pytest.mark.requirement(46)
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise ImportError('no driver')", "failed in import: ImportError: no driver"),
+        ("import sys; sys.exit('over')", "failed in import: SystemExit: over"),
+        ("def", "failed in import: "),
+        ("class Mine: pass", "failed in import: "),
+        (
+            ("from headrace.connect.testing.chaos import ChaosSource, act\n"
+            "class Mine(ChaosSource):\n    def __init__(self): act('raise: early')"),
+            "failed in __init__(): ChaosError: early",
+        ),
+    ],
+    ids=["raises", "exits", "syntax", "no-connector", "init"],
+)
+@on_loop
+async def test_plugin_that_cannot_be_made_is_contained(
+    tmp_path: Path, body: str, told: str
+) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "broken_plugin.py").write_text(body)
+    async with launcher_in(tmp_path, folders=(str(plugins),)) as launcher:
+        _, heard = await launched(launcher, task=None, connector_class="broken_plugin:Mine")
+        assert told in (await heard.first(Failed)).cause.summary
+        assert (await heard.end()).status == 1
+        answer = await launcher.call(asking({}, connector="broken_plugin:Mine"))
+        assert answer.failure is not None
+        _, other = await launched(launcher)
+        await other.first(Started)
+
+
+@pytest.mark.requirement(46)
+@on_loop
+async def test_plugin_whose_import_hangs_can_be_ended(tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "slow_plugin.py").write_text("import time; time.sleep(3600)")
+    settings = {"folders": (str(plugins),), "call_timeout": 0.3}
+    async with launcher_in(tmp_path, **settings) as launcher:
+        host, heard = await launched(launcher, connector_class="slow_plugin:Mine")
+        assert (await launcher.call(asking({}, connector="slow_plugin:Mine"))).timed_out
+        host.kill()
+        await heard.end()
+        assert is_gone(host.pid)
 
 
 @pytest.mark.requirement(31)
@@ -359,10 +413,10 @@ async def test_call_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         await await_that(lambda: launcher.statistics().hosts == 0)
 
 
-def asking(config: dict[str, str], max_tasks: int = 1) -> PluginCall:
+def asking(config: dict[str, str], max_tasks: int = 1, connector: str = SOURCE) -> PluginCall:
     return PluginCall(
         what="task_configs",
-        connector_class=SOURCE,
+        connector_class=connector,
         config=config,
         arguments={"max_tasks": max_tasks},
     )

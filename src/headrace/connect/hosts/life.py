@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.connect.hosts.causes import cause_of
+from headrace.connect.hosts.probing import Probe
 from headrace.user_lines import line_of_stack
 
 if TYPE_CHECKING:
@@ -186,12 +187,9 @@ class Life:
             ).start()
 
     def _look(self, unit: Unit) -> None:
+        probe = Probe(self._who, unit.healthy, self._probe)
         while not self.stopping.wait(self._probe):
-            try:
-                reason = "" if unit.healthy() else "healthy() said no"
-            except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
-                reason = cause_of(error, self._who, "healthy()")["summary"]
-            if reason:
+            if reason := probe.ask():
                 self._control.tell("unhealthy", reason=reason)
             else:
                 self._control.tell("healthy")

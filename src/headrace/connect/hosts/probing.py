@@ -1,0 +1,58 @@
+"""The health probe of a unit: asked every now and then, in a thread that nobody waits for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from headrace.connect.hosts.causes import cause_of
+
+__all__ = ["Probe"]
+
+
+class Probe:
+    """Asks ``healthy()``.
+
+    Parameters
+    ----------
+    who
+        Names the unit.
+    healthy
+        The plugin's probe.
+    patience
+        Seconds that it may take to answer.
+
+    Examples
+    --------
+    >>> Probe("task 0 of connector 'a'", lambda: False, patience=5.0).ask()
+    'healthy() said no'
+    >>> Probe("task 0 of connector 'a'", lambda: True, patience=5.0).ask()
+    ''
+    """
+
+    def __init__(self, who: str, healthy: Callable[[], bool], patience: float) -> None:
+        self._who = who
+        self._healthy = healthy
+        self._patience = patience
+        self._answered = threading.Event()
+        self._asking = False
+        self._reason = ""
+
+    def ask(self) -> str:
+        """Give the reason why the unit is not healthy; an empty text: it is."""
+        if not self._asking:
+            self._asking = True
+            self._answered.clear()
+            threading.Thread(target=self._call, name="headrace-probe-call", daemon=True).start()
+        # One that hangs is not asked twice: its one answer is awaited again.
+        if not self._answered.wait(self._patience):
+            return f"healthy() has not answered for {self._patience:g} s"
+        self._asking = False
+        return self._reason
+
+    def _call(self) -> None:
+        try:
+            self._reason = "" if self._healthy() else "healthy() said no"
+        except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+            self._reason = cause_of(error, self._who, "healthy()")["summary"]
+        self._answered.set()
