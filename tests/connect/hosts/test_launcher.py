@@ -294,13 +294,15 @@ async def test_probe_that_says_no_or_nothing_is_told(
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("raise ImportError('no driver')", "failed in import: ImportError: no driver"),
-        ("import sys; sys.exit('over')", "failed in import: SystemExit: over"),
-        ("def", "failed in import: "),
-        ("class Mine: pass", "failed in import: "),
+        ("raise ImportError('no driver')", "cannot be loaded: ImportError: no driver"),
+        ("import sys; sys.exit('over')", "cannot be loaded: SystemExit: over"),
+        ("def", "cannot be loaded: SyntaxError: "),
+        ("class Mine: pass", "which is no connector"),
         (
-            ("from headrace.connect.testing.chaos import ChaosSource, act\n"
-            "class Mine(ChaosSource):\n    def __init__(self): act('raise: early')"),
+            (
+                "from headrace.connect.testing.chaos import ChaosSource, act\n"
+                "class Mine(ChaosSource):\n    def __init__(self): act('raise: early')"
+            ),
             "failed in __init__(): ChaosError: early",
         ),
     ],
@@ -373,9 +375,8 @@ async def test_paused_task_is_not_polled_until_it_goes_on(tmp_path: Path) -> Non
 async def test_call_answers_and_its_process_goes(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with launcher_in(tmp_path) as launcher:
-        config = {"name": "chaos", "trace": str(trace)}
-        answer = await launcher.call(asking(config, max_tasks=3))
-        assert [one["trace"] for one in answer.value] == [str(trace)] * 3
+        answer = await launcher.call(asking({"trace": str(trace)}, max_tasks=3))
+        assert [one["chaos.task"] for one in answer.value] == ["0", "1", "2"]
         await await_that(lambda: launcher.statistics().hosts == 0)
     # The instance that was made for the question is stopped.
     assert [line.split()[0] for line in trace.read_text().splitlines()] == [
@@ -417,6 +418,6 @@ def asking(config: dict[str, str], max_tasks: int = 1, connector: str = SOURCE) 
     return PluginCall(
         what="task_configs",
         connector_class=connector,
-        config=config,
+        config={"name": "chaos", **config},
         arguments={"max_tasks": max_tasks},
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.contexts import Committed, HostedConnector
 from headrace.connect.hosts.life import Life
 from headrace.connect.hosts.loading import connector_class
+from headrace.connect.plugins.catalog import GROUPS, Catalog
+from headrace.connect.plugins.validation import describe, read_config, validate
 from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -30,10 +33,44 @@ def answer_call(told: Told, control: Control) -> None:
     control.tell("answer", value=value)
 
 
+def _plugins(told: Told, _control: Control) -> list[dict[str, Any]]:
+    return _asked_for(told).listing()
+
+
+def _plugin_names(_told: Told, _control: Control) -> list[dict[str, Any]]:
+    """Name all plugins without importing any, as they are listed where their import fails."""
+    return [
+        {
+            "target": one.target,
+            "entry": {
+                "class": one.class_name,
+                "type": one.known or GROUPS[one.family][0],
+                "version": "undefined",
+                "aliases": list(one.names[1:]),
+            },
+        }
+        for one in Catalog.installed().plugins
+    ]
+
+
+def _asked_for(told: Told) -> Catalog:
+    only = told.arguments.get("only")
+    every = Catalog.installed()
+    return Catalog(one for one in every.plugins if only in {None, one.target})
+
+
+def _describe(told: Told, _control: Control) -> list[dict[str, Any]]:
+    return describe(Catalog.installed(), told.connector_class)
+
+
+def _validate(told: Told, _control: Control) -> dict[str, Any]:
+    return validate(Catalog.installed(), told.connector_class, told.config)
+
+
 def _task_configs(told: Told, control: Control) -> list[dict[str, str]]:
-    kind = connector_class(_config(told))
+    kind = connector_class(_texts_of(told))
+    config = read_config(kind, _texts_of(told))
     connector = kind()
-    config = kind.config.parse(_config(told))
     life = Life(control, told.who)
     committed = Committed(told.positions)
     connector.context = HostedConnector(told.connector, config, control, life, committed)
@@ -57,14 +94,21 @@ def _texts(config: Any) -> dict[str, str]:
 
 
 def _alter_offsets(told: Told, _control: Control) -> bool:
-    kind: Any = connector_class(_config(told))
-    config = kind.config.parse(_config(told))
+    kind: Any = connector_class(_texts_of(told))
+    config = read_config(kind, _texts_of(told))
     offsets = [(one["partition"], one.get("offset")) for one in told.arguments["offsets"]]
     return bool(kind().alter_offsets(config, offsets))
 
 
-def _config(told: Told) -> dict[str, str]:
-    return {"connector.class": told.connector_class, **told.config}
+def _texts_of(told: Told) -> dict[str, str]:
+    return {"name": told.connector, "connector.class": told.connector_class, **told.config}
 
 
-_QUESTIONS = {"task_configs": _task_configs, "alter_offsets": _alter_offsets}
+_QUESTIONS: Mapping[str, Callable[[Told, Control], Any]] = {
+    "plugins": _plugins,
+    "plugin_names": _plugin_names,
+    "describe": _describe,
+    "validate": _validate,
+    "task_configs": _task_configs,
+    "alter_offsets": _alter_offsets,
+}

@@ -43,7 +43,8 @@ def cause_of(error: BaseException, who: str, where: str) -> dict[str, str]:
     if (text := str(error)) and type(error).__module__ != "builtins":
         # The module of an error says less than its name and its text.
         why = f"{type(error).__name__}: {first_line(text)}"
-    line = user_line(error)
+    # What could not be imported is told by an error of ours, caused by the user's own.
+    line = user_line(error) or (error.__cause__ and user_line(error.__cause__))
     at = f", at {line}" if line else ""
     summary = f"{who} failed in {where}: {why}{at}"
     return {"summary": summary, "trace": "".join(traceback.format_exception(error))}

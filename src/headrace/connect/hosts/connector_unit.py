@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.connect.hosts.contexts import Committed, HostedConnector
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_class
+from headrace.connect.plugins.validation import read_config
 
 if TYPE_CHECKING:
     from headrace.connect.hosts.control import Control
@@ -30,7 +31,8 @@ class ConnectorUnit(Unit):
         told = self._told
         with self.in_call("import"):
             kind = connector_class(told.config)
-        config = kind.config.parse(told.config)
+        with self.in_call("reading its config"):
+            config = read_config(kind, told.config)
         self._connector = kind()
         self._connector.context = HostedConnector(
             told.connector, config, self._control, self._life, Committed(told.positions)

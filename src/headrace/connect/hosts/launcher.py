@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from headrace.connect.hosts.keeper import HOST_MARK
+from headrace.connect.hosts.listing import list_one_by_one
 from headrace.connect.hosts.nursing import Nursing
 from headrace.connect.hosts.process_host import ProcessHost
 from headrace.connect.hosts.processes import end_marked, require_linux
@@ -26,7 +27,7 @@ from headrace.connect.worker.launching import (
     PluginAnswer,
     PluginCall,
 )
-from headrace.errors import StoreLockedError
+from headrace.errors import HeadraceError, StoreLockedError
 
 __all__ = ["FOLDER_MARK", "HostSettings", "LauncherStatistics", "ProcessLauncher"]
 
@@ -155,7 +156,7 @@ class ProcessLauncher:
             task=spec.task or 0,
             generation=spec.generation,
             role=spec.role,
-            config=dict(spec.config),
+            config={"name": spec.connector, **spec.config},
             paused=spec.paused,
             address=str(self._folder / "data" / name) if spec.kind == "task" else "",
             positions=list(positions),
@@ -197,7 +198,6 @@ class ProcessLauncher:
 
     async def call(self, call: PluginCall) -> PluginAnswer:
         """Answer a question in a process of its own, within a hard time limit; never raise."""
-        await self.open()
         told = Told(
             kind="call",
             connector=call.config.get("name", ""),
@@ -207,13 +207,21 @@ class ProcessLauncher:
             connector_class=call.connector_class,
             arguments=dict(call.arguments),
         )
+        answer = await self._ask(told)
+        if call.what == "plugins" and answer.failure is not None:
+            # One of them kills or holds up whoever imports it: the others are listed without it.
+            return await list_one_by_one(told, self._ask)
+        return answer
+
+    async def _ask(self, told: Told) -> PluginAnswer:
         token = uuid.uuid4().hex
         log = self._folder / "logs" / f"call-{token}.log"
         causes: list[Cause] = []
         try:
+            await self.open()
             host = await self._born(told, token, log, _gathering(causes))
             return await self._answered(host, told, causes)
-        except OSError as error:
+        except (OSError, HeadraceError) as error:
             return PluginAnswer(failure=Cause(f"no process could be started: {error}"))
         finally:
             log.unlink(missing_ok=True)

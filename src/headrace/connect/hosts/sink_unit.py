@@ -14,6 +14,7 @@ from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_class
 from headrace.connect.hosts.places import Places
 from headrace.connect.hosts.serving import Answer, Refused, Serving
+from headrace.connect.plugins.validation import read_config
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class SinkUnit(Unit):
         told = self._told
         with self.in_call("import"):
             connector = connector_class(told.config)
-        config = connector.config.parse(told.config)
+        with self.in_call("reading its config"):
+            config = read_config(connector, told.config)
         task: Any = connector.task()  # type: ignore[attr-defined]
         self._task = task
         self._context = HostedSinkTask(told.connector, config, self._control, self._life)

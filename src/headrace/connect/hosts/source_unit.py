@@ -13,6 +13,7 @@ from headrace.connect.hosts.contexts import Committed, HostedSourceTask
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_class
 from headrace.connect.hosts.serving import Answer, Refused, Serving
+from headrace.connect.plugins.validation import read_config
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +49,8 @@ class SourceUnit(Unit):
         told = self._told
         with self.in_call("import"):
             connector = connector_class(told.config)
-        config = connector.config.parse(told.config)
+        with self.in_call("reading its config"):
+            config = read_config(connector, told.config)
         task: Any = connector.task()  # type: ignore[attr-defined]
         self._task = task
         context = HostedSourceTask(

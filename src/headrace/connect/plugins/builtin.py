@@ -116,6 +116,8 @@ BUILTIN: tuple[Builtin, ...] = (
         "sink",
         ("postgres-sink", "io.confluent.connect.jdbc.JdbcSinkConnector"),
     ),
+    Builtin("headrace.connect.testing.chaos:ChaosSource", "source", ("chaos-source",)),
+    Builtin("headrace.connect.testing.chaos:ChaosSink", "sink", ("chaos-sink",)),
     # converters
     _converter("SimpleHeaderConverter", "storage.SimpleHeaderConverter", kind="header_converter"),
     *_for_headers_too("BooleanConverter", "converters.BooleanConverter"),

@@ -192,10 +192,10 @@ def _keys(unit: str, calls: Sequence[str]) -> ConfigDeclaration:
 
 
 _COMMON = declare(
-    key("tasks.max", int, "How many tasks there are.", default=1),
     key("topic", str, "Where the records go.", default="chaos"),
     key("trace", str, "File in which each call is written down: name, process, thread."),
     key("seen", str, "File in which a sink writes down the values that it is given."),
+    key("chaos.task", str, "Set by the connector: the task's number."),
     key("records", int, "How many records a source gives in all.", default=1_000_000),
     key("per.poll", int, "How many records a poll gives.", default=10),
 )
@@ -215,7 +215,7 @@ class _Chaos:
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Give each task the same."""
         self._chaos("task_configs")
-        return [dict(self.context.config.texts) for _ in range(max_tasks)]
+        return [{"chaos.task": str(task)} for task in range(max_tasks)]
 
     def stop(self) -> None:
         """End, or not."""

@@ -1,0 +1,72 @@
+"""Questions to plugins, through processes that live for one question each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.connect.worker import PluginCall, Question
+from tests.connect.hosts.running import SOURCE, launcher_in, on_loop
+
+
+def asked(what: Question, config: dict[str, str] | None = None, **arguments: Any) -> PluginCall:
+    texts = {"name": "chaos", "connector.class": SOURCE, **(config or {})}
+    return PluginCall(what=what, connector_class=SOURCE, config=texts, arguments=arguments)
+
+
+@pytest.mark.requirement(46)
+@pytest.mark.parametrize("body", ["import time; time.sleep(3600)", "import os; os._exit(3)"])
+@on_loop
+async def test_plugin_that_kills_who_imports_it_does_not_hide_the_others(
+    tmp_path: Path, body: str
+) -> None:
+    plugins = tmp_path / "plugins"
+    (plugins / "deadly-1.0.dist-info").mkdir(parents=True)
+    (plugins / "deadly-1.0.dist-info" / "METADATA").write_text("Name: deadly\nVersion: 1.0\n")
+    (plugins / "deadly-1.0.dist-info" / "entry_points.txt").write_text(
+        "[headrace.connect.connectors]\ndeadly = deadly_plugin:Deadly\n"
+    )
+    (plugins / "deadly_plugin.py").write_text(body)
+    async with launcher_in(tmp_path, folders=(str(plugins),), call_timeout=4.0) as launcher:
+        answer = await launcher.call(PluginCall(what="plugins"))
+        listed = {one["class"]: one for one in answer.value}
+        assert "error" in listed["deadly_plugin.Deadly"]
+        chaos = listed["headrace.connect.testing.chaos.ChaosSource"]
+        assert (chaos["type"], chaos["version"], "error" in chaos) == ("source", "1.0", False)
+        assert "chaos-source" in chaos["aliases"]
+
+
+@on_loop
+async def test_keys_of_a_plugin_are_described(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        answer = await launcher.call(asked("describe"))
+        assert {"name", "chaos.task.poll", "per.poll"} <= {one["name"] for one in answer.value}
+
+
+@on_loop
+async def test_config_is_validated(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        answer = await launcher.call(asked("validate", {"per.poll": "many"}))
+        assert answer.value["error_count"] == 1
+        wrong = next(one for one in answer.value["configs"] if one["value"]["errors"])
+        assert wrong["definition"]["name"] == "per.poll"
+
+
+@on_loop
+async def test_values_from_outside_are_read_in_the_host_alone(tmp_path: Path) -> None:
+    (tmp_path / "number").write_text("2\n")
+    async with launcher_in(tmp_path) as launcher:
+        config = {"chaos.connector.task_configs": f"raise: ${{file:{tmp_path / 'number'}}}"}
+        answer = await launcher.call(asked("task_configs", config, max_tasks=1))
+        assert answer.failure is not None
+        assert "ChaosError: 2" in answer.failure.summary
+
+
+@on_loop
+async def test_offsets_are_looked_at_by_the_connector(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        offsets = [{"partition": {"task": 0}, "offset": {"count": 5}}]
+        answer = await launcher.call(asked("alter_offsets", offsets=offsets))
+        assert answer.value is False
