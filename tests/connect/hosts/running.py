@@ -76,6 +76,7 @@ async def launched(
     name: str = "chaos",
     memory_mb: int | None = None,
     paused: bool = False,
+    generation: int = 1,
     **config: str,
 ) -> tuple[ProcessHost, Heard]:
     """Launch a chaos connector (task=None) or a task of it; ``_`` in keys stands for a dot."""
@@ -86,7 +87,7 @@ async def launched(
         kind="connector" if task is None else "task",
         connector=name,
         task=task,
-        generation=1,
+        generation=generation,
         config=texts,
         memory_mb=memory_mb,
         role=role,

@@ -19,6 +19,7 @@ from headrace.connect.worker import (
     Started,
     StopFailed,
     Stopped,
+    TopicUsed,
     Unhealthy,
 )
 from tests.connect.hosts.running import (
@@ -421,3 +422,52 @@ def asking(config: dict[str, str], max_tasks: int = 1, connector: str = SOURCE) 
         config={"name": "chaos", **config},
         arguments={"max_tasks": max_tasks},
     )
+
+
+@on_loop
+async def test_output_of_a_unit_and_of_its_last_generation_is_kept(tmp_path: Path) -> None:
+    logs = tmp_path / "run" / "logs"
+    async with launcher_in(tmp_path) as launcher:
+        for generation in (8, 9, 10):
+            for name, task in (("a", 0), ("a", None), ("ä", None)):
+                host, _ = await launched(launcher, name=name, task=task, generation=generation)
+                host.kill()
+        kept = sorted(path.name for path in logs.iterdir())
+    connector = [f"a.connector.{generation}.log" for generation in (10, 9)]
+    assert kept[2:] == [*connector, "a.task-0.10.log", "a.task-0.9.log"]
+    assert len(kept) == 6
+
+
+@on_loop
+async def test_first_use_of_a_topic_is_told(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, heard = await launched(launcher, topic="lines", records="30")
+        await heard.first(TopicUsed)
+        await asyncio.sleep(0.1)
+        assert [event for event in heard.events if isinstance(event, TopicUsed)] == [
+            TopicUsed("lines")
+        ]
+
+
+@on_loop
+async def test_host_that_is_killed_says_where_it_was(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, chaos_task_poll="hang", trace=str(trace))
+        await await_that(lambda: trace.exists() and "poll" in trace.read_text())
+        host.kill()
+        await heard.end()
+        assert "chaos.py" in host.last_words()
+        assert "in poll" in host.last_words()
+
+
+@on_loop
+async def test_launch_that_is_given_up_leaves_no_host(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        await launched(launcher)
+        launching = asyncio.create_task(launched(launcher, name="unwanted"))
+        await await_that(lambda: launcher.statistics().hosts == 2)
+        launching.cancel()
+        await asyncio.wait([launching])
+        if launching.cancelled():
+            await await_that(lambda: launcher.statistics().hosts == 1)

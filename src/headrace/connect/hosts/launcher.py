@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import re
 import shutil
 import socket
 import uuid
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +46,9 @@ Positions = Sequence[tuple[dict[str, Any], dict[str, Any]]]
 class HostSettings:
     """What all hosts of a worker have in common."""
 
-    #: Seconds that a question to a plugin may take.
+    #: Seconds that a question to a plugin may take, and how many are answered at a time.
     call_timeout: float = 30.0
+    calls_at_once: int = 16
     #: Seconds between two health probes; 0: none.
     probe_interval: float = 10.0
     #: Most records and bytes that a source task is polled ahead.
@@ -95,6 +98,7 @@ class ProcessLauncher:
         self._nursing = Nursing(
             self._folder / "nursery.log", {FOLDER_MARK: str(self._folder.resolve())}
         )
+        self._calls = asyncio.Semaphore(self._settings.calls_at_once)
         #: All hosts of which something is left.
         self._hosts: set[ProcessHost] = set()
 
@@ -136,12 +140,20 @@ class ProcessLauncher:
         await self.open()
         told = self._told(spec, await self._committed(spec))
         token = uuid.uuid4().hex
-        log = self._folder / "logs" / f"{_file_name(told)}-{spec.generation}.log"
+        log = self._log_of(told)
         host = await self._born(told, token, log, listener, spec.memory_mb)
         if self._canceller is not None and spec.kind == "task":
             cancel = self._canceller
             host.canceller = lambda: cancel(spec)
         return host
+
+    def _log_of(self, told: Told) -> Path:
+        """Name the file of a host's output; those of its older generations go, but the last."""
+        folder, name = self._folder / "logs", _file_name(told)
+        older = [one for one in folder.glob(f"{name}.*.log") if _generation(one) < told.generation]
+        for log in sorted(older, key=_generation)[:-1]:
+            log.unlink(missing_ok=True)
+        return folder / f"{name}.{told.generation}.log"
 
     async def _committed(self, spec: HostSpec) -> Positions:
         if self._positions is None or spec.role != "source":
@@ -186,9 +198,14 @@ class ProcessLauncher:
         host.attach(born, keepers)
         self._hosts.add(host)
         host.gone.add_done_callback(lambda _: self._hosts.discard(host))
-        await asyncio.get_running_loop().create_connection(lambda: host, sock=ours)
-        host.tell(**_message(told))
-        await host.born
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: host, sock=ours)
+            host.tell(**_message(told))
+            await host.born
+        except BaseException:
+            # Nobody will ever know of this host.
+            host.kill()
+            raise
         return host
 
     async def _sweep(self, token: str) -> bool:
@@ -219,8 +236,9 @@ class ProcessLauncher:
         causes: list[Cause] = []
         try:
             await self.open()
-            host = await self._born(told, token, log, _gathering(causes))
-            return await self._answered(host, told, causes)
+            async with self._calls:
+                host = await self._born(told, token, log, _gathering(causes))
+                return await self._answered(host, told, causes)
         except (OSError, HeadraceError) as error:
             return PluginAnswer(failure=Cause(f"no process could be started: {error}"))
         finally:
@@ -277,8 +295,16 @@ def _gathering(causes: list[Cause]) -> Listener:
 
 
 def _file_name(told: Told) -> str:
-    safe = "".join(one if one.isalnum() or one in "-_" else "_" for one in told.connector)[:80]
-    return f"{safe}-{told.task}" if told.kind == "task" else safe
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", told.connector)[:80]
+    if safe != told.connector:
+        # Two names may look the same now.
+        safe += f"-{zlib.crc32(told.connector.encode()):08x}"
+    return f"{safe}.task-{told.task}" if told.kind == "task" else f"{safe}.connector"
+
+
+def _generation(log: Path) -> int:
+    number = log.stem.rpartition(".")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _locked(folder: Path) -> IO[bytes]:

@@ -134,6 +134,10 @@ class ProcessHost(asyncio.Protocol):
         if not self.gone.done() and not self._last:
             signal.pidfd_send_signal(self._keeper.handle, signal.SIGKILL)
 
+    def last_words(self) -> str:
+        """Give the end of what it wrote; one that was killed wrote where its threads were."""
+        return end_of_log(self._log)
+
     def alive(self) -> bool:
         """Whether anything is left of it: false only when it is proven gone."""
         return not self.gone.done()

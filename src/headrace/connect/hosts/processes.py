@@ -37,6 +37,8 @@ __all__ = [
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
+#: A kernel may be built without these lists; then all processes are gone through.
+_LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
 
 def require_linux() -> None:
@@ -91,12 +93,25 @@ def overwrite_mark(name: str, text: str) -> None:
 def children(pid: int) -> list[int]:
     """Find the children of a process, of all its threads."""
     found: list[int] = []
+    if not _LISTS_CHILDREN:
+        return [one for one in _pids() if _parent(one) == pid]
     with contextlib.suppress(OSError):
         for thread in os.scandir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
                 text = Path(thread.path, "children").read_bytes()
                 found += map(int, text.split())
     return found
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.glob("[0-9]*"))
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def descendants(pid: int) -> list[int]:
@@ -155,8 +170,7 @@ def reap(statuses: dict[int, int]) -> bool:
 def marked(mark: str) -> Iterator[int]:
     """Find all processes, but this one, that began with ``mark`` among their variables."""
     wanted = mark.encode()
-    for entry in _PROC.glob("[0-9]*"):
-        pid = int(entry.name)
+    for pid in _pids():
         if pid != os.getpid() and wanted in _variables(pid):
             yield pid
 

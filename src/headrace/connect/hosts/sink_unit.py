@@ -38,6 +38,8 @@ class SinkUnit(Unit):
         self._life = life
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._places = Places()
+        #: The topics that it has read.
+        self._topics: set[str] = set()
         self._chain: SinkChain = PlainSinkChain()
         self._task: SinkTask
         self._context: HostedSinkTask
@@ -105,6 +107,9 @@ class SinkUnit(Unit):
         wanted = frozenset(Queue(*one) for one in header["queues"])
         self._close_queues(self._context.open)
         self._context.open = wanted
+        for topic in sorted({one.topic for one in wanted} - self._topics):
+            self._topics.add(topic)
+            self._control.tell("topic", topic=topic)
         with self.in_call("open()"):
             self._task.open(wanted)
         with self.in_call("offsets()"):

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.connect.hosts.ahead import Ahead
+import pyarrow.compute as pc
+
+from headrace.connect.hosts.ahead import Ahead, Polled
 from headrace.connect.hosts.chain import PlainSourceChain, SourceChain
 from headrace.connect.hosts.contexts import Committed, HostedSourceTask
 from headrace.connect.hosts.life import Life, Unit
@@ -40,6 +42,8 @@ class SourceUnit(Unit):
         self._ahead = Ahead(told.ahead_records, told.ahead_bytes)
         self._committed = Committed(told.positions)
         self._commit_due = threading.Event()
+        #: The topics that it has written to.
+        self._topics: set[str] = set()
         self._task: SourceTask
         self._chain: SourceChain = PlainSourceChain()
         self._serving: Serving
@@ -94,8 +98,16 @@ class SourceUnit(Unit):
             # A poll that waited for records has done the waiting.
             return time.monotonic() - before > _IDLE_FIRST
         with self.in_call("converters and transforms"):
-            self._ahead.add(self._chain.encode(polled))
+            ready = self._chain.encode(polled)
+        self._tell_topics(ready)
+        self._ahead.add(ready)
         return True
+
+    def _tell_topics(self, ready: Polled) -> None:
+        for topic in pc.unique(ready.rows["topic"]).to_pylist():
+            if topic not in self._topics:
+                self._topics.add(topic)
+                self._control.tell("topic", topic=topic)
 
     def _pass_commit_on(self) -> None:
         if self._commit_due.is_set():
