@@ -129,6 +129,7 @@ async def test_cause_names_the_line_of_the_users_own_code(tmp_path: Path) -> Non
 
 
 @pytest.mark.requirement(27)
+@pytest.mark.requirement(39)
 @pytest.mark.requirement(40)
 @pytest.mark.requirement(41)
 @pytest.mark.parametrize("how", ["hang", "hang-hard", "busy"])
@@ -140,7 +141,9 @@ async def test_stop_that_never_returns_is_ended(tmp_path: Path, task: int | None
         await heard.first(Started)
         host.ask_stop()
         await asyncio.sleep(0.2)
+        # Its handle is kept as long as it lives.
         assert host.alive()
+        assert launcher.statistics().hosts == 1
         before = time.monotonic()
         host.kill()
         await heard.end()
@@ -240,6 +243,35 @@ async def test_task_that_takes_too_much_memory_dies_alone(tmp_path: Path, how: s
         assert "Failed" not in other.kinds()
 
 
+@pytest.mark.requirement(43)
+@on_loop
+async def test_host_may_be_ended_without_being_asked(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, chaos_task_stop="hang", trace=str(trace))
+        await heard.first(Started)
+        before = time.monotonic()
+        host.kill()
+        await heard.end()
+        assert time.monotonic() - before < 4
+    assert "stop" not in trace.read_text()
+
+
+@pytest.mark.requirement(22)
+@on_loop
+async def test_tasks_of_a_connector_share_nothing_that_one_could_take_along(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        first, heard = await launched(launcher, task=0)
+        _, other = await launched(launcher, task=1)
+        await heard.first(Started)
+        first.ask_stop()
+        await heard.end()
+        with TaskChannel((await other.first(Started)).address) as channel:
+            polled = await asyncio.to_thread(channel.poll, 1, wait=timedelta(seconds=5))
+        assert polled.rows.num_rows > 0
+
+
+@pytest.mark.requirement(29)
 @pytest.mark.requirement(47)
 @on_loop
 async def test_four_endings_are_told_apart(tmp_path: Path) -> None:
@@ -471,3 +503,14 @@ async def test_launch_that_is_given_up_leaves_no_host(tmp_path: Path) -> None:
         await asyncio.wait([launching])
         if launching.cancelled():
             await await_that(lambda: launcher.statistics().hosts == 1)
+
+
+@on_loop
+async def test_many_launches_at_once_do(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        begun = await asyncio.gather(
+            *(launched(launcher, name=f"n{number}", records="0") for number in range(50))
+        )
+        for _, heard in begun:
+            await heard.first(Started)
+        assert len({host.pid for host, _ in begun}) == 50

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that a nursery has to end when the worker lets go of it.
 _PATIENCE = 10.0
+#: Births at a time.
+_SIDE_BY_SIDE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Nursing:
         self._log = log
         self._marks = marks
         self._numbers = itertools.count(1)
+        # More orders than these might not fit into the socket.
+        self._side_by_side = asyncio.Semaphore(_SIDE_BY_SIDE)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._births: dict[int, asyncio.Future[tuple[int, int]]] = {}
@@ -65,6 +69,10 @@ class Nursing:
         ConnectionFailedError
             The nursery died over it.
         """
+        async with self._side_by_side:
+            return await self._order(token, memory, descriptors)
+
+    async def _order(self, token: str, memory: int | None, descriptors: list[int]) -> Keeper:
         loop = asyncio.get_running_loop()
         order = Order(next(self._numbers), token, memory)
         control = self._running()
@@ -128,7 +136,12 @@ class Nursing:
         message = json.loads(text)
         number = message["number"]
         if handles:
-            self._births.pop(number).set_result((message["keeper"], handles[0]))
+            born = self._births.pop(number)
+            if born.cancelled():
+                # Nobody waits for it any more; the keeper has lost its socket, and ends.
+                os.close(handles[0])
+            else:
+                born.set_result((message["keeper"], handles[0]))
         elif farewell := self._farewells.pop(number, None):
             farewell.set_result(message["clean"])
 
@@ -140,7 +153,8 @@ class Nursing:
         self._forget()
         error = ConnectionFailedError("the nursery of plugin processes died")
         for born in self._births.values():
-            born.set_exception(error)
+            if not born.done():
+                born.set_exception(error)
         for farewell in self._farewells.values():
             farewell.set_result(False)
         self._births.clear()
