@@ -176,11 +176,15 @@ def marked(mark: str) -> Iterator[int]:
 
 
 def _variables(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        # It has ended, or belongs to somebody else: then it is none of ours.
-        return []
+    """Give what a process began with; nothing of one that has ended, or is somebody else's."""
+    with contextlib.suppress(OSError):
+        if found := Path(f"/proc/{pid}/environ").read_bytes():
+            return found.split(b"\0")
+        # The main thread may have ended before the others.
+        for thread in os.scandir(f"/proc/{pid}/task"):
+            if found := Path(thread.path, "environ").read_bytes():
+                return found.split(b"\0")
+    return []
 
 
 def end_marked(mark: str, patience: float = 3.0) -> tuple[int, list[int]]:
@@ -208,11 +212,13 @@ def _end(pid: int, mark: str, deadline: float) -> bool:
         return True
     try:
         # The number may have gone to another process before the descriptor was there.
-        if mark.encode() in _variables(pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        else:
+        variables = _variables(pid)
+        if variables and mark.encode() not in variables:
             return True
+        # One without any is about to end; what counts is that it has.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if variables:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
         return has_ended(handle, max(0.0, deadline - time.monotonic()))
     finally:
         os.close(handle)
