@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from headrace.connect.hosts import HostSettings, ProcessLauncher
 from headrace.connect.hosts.process_host import ProcessHost
-from headrace.connect.worker import Exited, HostEvent, HostSpec, Role
+from headrace.connect.worker import Exited, HostEvent, HostSpec, Role, TopicUsed
 
 P = ParamSpec("P")
 E = TypeVar("E")
@@ -61,7 +61,8 @@ class Heard:
         return await self.first(Exited)
 
     def kinds(self) -> list[str]:
-        return [type(event).__name__ for event in self.events]
+        """What happened to the host itself, in order."""
+        return [type(one).__name__ for one in self.events if not isinstance(one, TopicUsed)]
 
 
 def launcher_in(folder: Path, **settings: Any) -> ProcessLauncher:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.connect.worker import PluginCall, Question
-from tests.connect.hosts.running import SOURCE, launcher_in, on_loop
+from headrace.connect.worker import PluginCall, Question, Started
+from tests.connect.hosts.running import SOURCE, launched, launcher_in, on_loop
 
 
 def asked(what: Question, config: dict[str, str] | None = None, **arguments: Any) -> PluginCall:
@@ -42,7 +42,7 @@ async def test_plugin_that_kills_who_imports_it_does_not_hide_the_others(
 async def test_keys_of_a_plugin_are_described(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         answer = await launcher.call(asked("describe"))
-        assert {"name", "chaos.task.poll", "per.poll"} <= {one["name"] for one in answer.value}
+        assert {"name", "chaos.poll", "per.poll"} <= {one["name"] for one in answer.value}
 
 
 @on_loop
@@ -69,4 +69,30 @@ async def test_offsets_are_looked_at_by_the_connector(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         offsets = [{"partition": {"task": 0}, "offset": {"count": 5}}]
         answer = await launcher.call(asked("alter_offsets", offsets=offsets))
-        assert answer.value is False
+        assert answer.value is True
+        refusing = {"chaos.connector.alter_offsets": "raise: not there"}
+        answer = await launcher.call(asked("alter_offsets", refusing, offsets=offsets))
+        assert answer.failure is not None
+        assert "ChaosError: not there" in answer.failure.summary
+
+
+@pytest.mark.requirement(46)
+@on_loop
+async def test_connectors_of_modules_are_listed_and_run_by_their_names(tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "mine.py").write_text(
+        "from headrace.connect.testing.chaos import ChaosSource\nclass Mine(ChaosSource): pass\n"
+    )
+    (plugins / "broken.py").write_text("raise OSError('no driver')")
+    settings = {"folders": (str(plugins),), "modules": ("mine", "broken")}
+    async with launcher_in(tmp_path, **settings) as launcher:
+        listed = {
+            one["class"]: one
+            for one in (await launcher.call(PluginCall(what="plugins"))).value
+            if not one["class"].startswith("headrace.")
+        }
+        assert listed.keys() == {"mine.Mine", "broken.connectors"}
+        assert "OSError: no driver" in listed["broken.connectors"]["error"]
+        _, heard = await launched(launcher, connector_class="Mine")
+        await heard.first(Started)

@@ -36,7 +36,7 @@ async def main():
     async with launcher_in(Path(sys.argv[1])) as launcher:
         pids = []
         for name, how in (("a", ""), ("b", sys.argv[2])):
-            host, heard = await launched(launcher, name=name, chaos_task_start=how)
+            host, heard = await launched(launcher, name=name, chaos_start=how)
             await heard.first(Started)
             pids += [host.keeper, host.pid]
         print(*pids, flush=True)
@@ -124,7 +124,7 @@ async def test_folder_belongs_to_one_worker_at_a_time(tmp_path: Path) -> None:
 @on_loop
 async def test_keeper_killed_takes_its_host_along(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_task_start="fork: clean")
+        host, heard = await launched(launcher, chaos_start="fork: clean")
         _, other = await launched(launcher, name="other")
         await heard.first(Started)
         below = descendants(host.keeper)
@@ -140,7 +140,7 @@ async def test_keeper_killed_takes_its_host_along(tmp_path: Path) -> None:
 @on_loop
 async def test_keeper_that_does_not_act_is_gone_without(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_task_start="fork: session")
+        host, heard = await launched(launcher, chaos_start="fork: session")
         await heard.first(Started)
         below = descendants(host.keeper)
         os.kill(host.keeper, signal.SIGSTOP)
@@ -169,7 +169,7 @@ async def test_nursery_killed_harms_no_host_and_is_replaced(tmp_path: Path) -> N
 @on_loop
 async def test_host_without_keeper_and_nursery_is_found_by_its_mark(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_task_start="fork: daemon")
+        host, heard = await launched(launcher, chaos_start="fork: daemon")
         await heard.first(Started)
         below = descendants(host.keeper)
         nursery = nursery_of(host.keeper)
@@ -203,7 +203,7 @@ async def test_launcher_that_closes_leaves_nothing(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     async with launcher_in(tmp_path) as launcher:
         for name in ("a", "b"):
-            await launched(launcher, name=name, chaos_task_start="fork: daemon; hang-hard")
+            await launched(launcher, name=name, chaos_start="fork: daemon; hang-hard")
         await await_that(lambda: len(descendants_marked(tmp_path)) == 7)
     assert descendants_marked(tmp_path) == []
     assert {one for one in threading.enumerate() if "asyncio" not in one.name} <= before

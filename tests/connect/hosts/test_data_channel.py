@@ -66,6 +66,20 @@ async def test_batch_is_given_again_until_it_is_committed(tmp_path: Path) -> Non
 
 
 @on_loop
+async def test_batch_that_was_given_empty_stays_empty(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, _, channel = await source(launcher, paused=True)
+        with channel:
+            empty = await asyncio.to_thread(channel.poll, 1)
+            assert empty.rows.num_rows == 0
+            host.pause(paused=False)
+            assert await asyncio.to_thread(channel.await_ready, 10 * SECOND)
+            # Who asked first may have been heard: nothing that came later may be counted to it.
+            assert (await polled(channel, 1)).rows.num_rows == 0
+            assert values(await polled(channel, 2))[0] == "0-0"
+
+
+@on_loop
 async def test_rewind_gives_again_what_is_not_committed_and_only_that(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         _, _, channel = await source(launcher)
@@ -143,6 +157,7 @@ async def test_idle_task_answers_when_the_wait_is_over(tmp_path: Path) -> None:
 async def test_clients_that_die_in_the_middle_of_a_request_harm_nobody(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         _, heard, channel = await source(launcher)
+        assert await asyncio.to_thread(channel.await_ready, 10 * SECOND)
         with connect(Path(channel.address), 5) as dying:
             dying.sendall(struct.pack(">I", 1000) + b'{"op": "po')
         with connect(Path(channel.address), 5) as dying:
@@ -150,7 +165,7 @@ async def test_clients_that_die_in_the_middle_of_a_request_harm_nobody(tmp_path:
             dying.shutdown(socket.SHUT_RDWR)
         with channel:
             assert (await exactly(channel, 1, 5))[0] == "0-0"
-            assert heard.kinds() == ["Started"]
+            assert "Failed" not in heard.kinds()
 
 
 @on_loop
@@ -260,7 +275,7 @@ async def test_flush_that_was_done_is_not_done_again(tmp_path: Path) -> None:
 @on_loop
 async def test_put_that_raises_fails_the_task_and_the_request(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        _, heard, channel = await sink(launcher, tmp_path, chaos_task_put="raise: disk full")
+        _, heard, channel = await sink(launcher, tmp_path, chaos_put="raise: disk full")
         with channel:
             await asyncio.to_thread(channel.open, [Q0], {})
             with pytest.raises(ProcessingError, match="disk full"):
@@ -273,7 +288,7 @@ async def test_put_that_raises_fails_the_task_and_the_request(tmp_path: Path) ->
 @on_loop
 async def test_close_that_raises_does_not_skip_stop(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard, channel = await sink(launcher, tmp_path, chaos_task_close="raise: stuck")
+        host, heard, channel = await sink(launcher, tmp_path, chaos_close="raise: stuck")
         with channel:
             await asyncio.to_thread(channel.open, [Q0], {})
         host.ask_stop()
@@ -285,7 +300,7 @@ async def test_close_that_raises_does_not_skip_stop(tmp_path: Path) -> None:
 @on_loop
 async def test_put_that_hangs_ends_with_the_host(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, _, channel = await sink(launcher, tmp_path, chaos_task_put="hang-hard")
+        host, _, channel = await sink(launcher, tmp_path, chaos_put="hang-hard")
         with channel:
             await asyncio.to_thread(channel.open, [Q0], {})
             put = asyncio.create_task(

@@ -35,7 +35,7 @@ units = pytest.mark.parametrize("task", [None, 0], ids=["connector", "task"])
 
 
 def wrong(task: int | None, callback: str, how: str) -> dict[str, Any]:
-    return {f"chaos_{'connector' if task is None else 'task'}_{callback}": how}
+    return {f"chaos_{'connector_' if task is None else ''}{callback}": how}
 
 
 @pytest.mark.requirement(33)
@@ -73,7 +73,7 @@ async def test_start_that_never_returns_blocks_nobody_and_is_ended(
     tmp_path: Path, how: str
 ) -> None:
     async with launcher_in(tmp_path) as launcher:
-        stuck, heard = await launched(launcher, name="stuck", chaos_task_start=how)
+        stuck, heard = await launched(launcher, name="stuck", chaos_start=how)
         _, other = await launched(launcher, name="other")
         started = await other.first(Started)
         with TaskChannel(started.address) as channel:
@@ -174,7 +174,7 @@ async def test_stop_that_raises_is_told_with_its_trace(tmp_path: Path, task: int
 async def test_poll_that_raises_fails_the_task_and_stop_is_still_called(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with launcher_in(tmp_path) as launcher:
-        _, heard = await launched(launcher, chaos_task_poll="raise: gone @ 2", trace=str(trace))
+        _, heard = await launched(launcher, chaos_poll="raise: gone @ 2", trace=str(trace))
         assert "poll(): ChaosError: gone" in (await heard.first(Failed)).cause.summary
         await heard.end()
     called = [line.split()[0] for line in trace.read_text().splitlines()]
@@ -185,7 +185,7 @@ async def test_poll_that_raises_fails_the_task_and_stop_is_still_called(tmp_path
 @on_loop
 async def test_stop_asked_during_start_is_honoured_when_start_is_over(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_task_start="slow: 0.3")
+        host, heard = await launched(launcher, chaos_start="slow: 0.3")
         host.ask_stop()
         await heard.first(Stopped)
         assert heard.kinds()[:2] == ["Started", "Stopped"]
@@ -197,7 +197,7 @@ async def test_stop_asked_during_start_is_honoured_when_start_is_over(tmp_path: 
 @on_loop
 async def test_kill_covers_what_the_host_forked(tmp_path: Path, how: str) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_task_start=how)
+        host, heard = await launched(launcher, chaos_start=how)
         await heard.first(Started)
         forked = [pid for pid in descendants_of(host.keeper) if pid != host.pid]
         assert len(forked) == 1
@@ -211,7 +211,7 @@ async def test_kill_covers_what_the_host_forked(tmp_path: Path, how: str) -> Non
 @on_loop
 async def test_host_that_stops_in_order_leaves_nothing_that_it_forked(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_task_start="fork: daemon")
+        host, heard = await launched(launcher, chaos_start="fork: daemon")
         await heard.first(Started)
         forked = [pid for pid in descendants_of(host.keeper) if pid != host.pid]
         host.ask_stop()
@@ -234,7 +234,7 @@ async def test_task_that_takes_too_much_memory_dies_alone(tmp_path: Path, how: s
     async with launcher_in(tmp_path) as launcher:
         _, other = await launched(launcher, name="other", memory_mb=300)
         how = f"{how}; slow: 0.02" if "leak" in how else how
-        host, heard = await launched(launcher, name="leaking", memory_mb=300, chaos_task_poll=how)
+        host, heard = await launched(launcher, name="leaking", memory_mb=300, chaos_poll=how)
         failed = await heard.first(Failed)
         assert "took" in failed.cause.summary or "MemoryError" in failed.cause.summary
         await heard.end()
@@ -248,7 +248,7 @@ async def test_task_that_takes_too_much_memory_dies_alone(tmp_path: Path, how: s
 async def test_host_may_be_ended_without_being_asked(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_task_stop="hang", trace=str(trace))
+        host, heard = await launched(launcher, chaos_stop="hang", trace=str(trace))
         await heard.first(Started)
         before = time.monotonic()
         host.kill()
@@ -277,9 +277,9 @@ async def test_tasks_of_a_connector_share_nothing_that_one_could_take_along(tmp_
 async def test_four_endings_are_told_apart(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         returned, heard_returned = await launched(launcher, name="returned")
-        _, heard_raised = await launched(launcher, name="raised", chaos_task_poll="raise")
-        killed, heard_killed = await launched(launcher, name="killed", chaos_task_stop="hang")
-        _, heard_exited = await launched(launcher, name="exited", chaos_task_poll="exit: 7")
+        _, heard_raised = await launched(launcher, name="raised", chaos_poll="raise")
+        killed, heard_killed = await launched(launcher, name="killed", chaos_stop="hang")
+        _, heard_exited = await launched(launcher, name="exited", chaos_poll="exit: 7")
         await heard_returned.first(Started)
         await heard_killed.first(Started)
         returned.ask_stop()
@@ -303,7 +303,7 @@ async def test_four_endings_are_told_apart(tmp_path: Path) -> None:
 @on_loop
 async def test_process_that_crashes_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        _, heard = await launched(launcher, chaos_task_poll="segfault")
+        _, heard = await launched(launcher, chaos_poll="segfault")
         cause = (await heard.first(Failed)).cause
         assert "was killed by SIGSEGV, not by its worker" in cause.summary
         assert "Segmentation fault" in cause.trace
@@ -377,7 +377,7 @@ async def test_plugin_whose_import_hangs_can_be_ended(tmp_path: Path) -> None:
 @on_loop
 async def test_reconfiguration_may_be_asked_for_by_a_task(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        _, heard = await launched(launcher, chaos_task_start="reconfigure")
+        _, heard = await launched(launcher, chaos_start="reconfigure")
         await heard.first(ReconfigureAsked)
 
 
@@ -485,7 +485,7 @@ async def test_first_use_of_a_topic_is_told(tmp_path: Path) -> None:
 async def test_host_that_is_killed_says_where_it_was(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_task_poll="hang", trace=str(trace))
+        host, heard = await launched(launcher, chaos_poll="hang", trace=str(trace))
         await await_that(lambda: trace.exists() and "poll" in trace.read_text())
         host.kill()
         await heard.end()

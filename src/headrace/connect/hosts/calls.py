@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.contexts import Committed, HostedConnector
 from headrace.connect.hosts.life import Life
-from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.loading import catalog, connector_class
 from headrace.connect.plugins.catalog import GROUPS, Catalog
 from headrace.connect.plugins.validation import describe, read_config, validate
 from headrace.errors import ConfigurationError
@@ -37,9 +37,9 @@ def _plugins(told: Told, _control: Control) -> list[dict[str, Any]]:
     return _asked_for(told).listing()
 
 
-def _plugin_names(_told: Told, _control: Control) -> list[dict[str, Any]]:
+def _plugin_names(told: Told, _control: Control) -> list[dict[str, Any]]:
     """Name all plugins without importing any, as they are listed where their import fails."""
-    return [
+    installed = [
         {
             "target": one.target,
             "entry": {
@@ -51,24 +51,34 @@ def _plugin_names(_told: Told, _control: Control) -> list[dict[str, Any]]:
         }
         for one in Catalog.installed().plugins
     ]
+    return installed + [
+        {"target": module, "entry": {"class": module, "type": "source", "version": "undefined"}}
+        for module in told.modules
+    ]
 
 
 def _asked_for(told: Told) -> Catalog:
     only = told.arguments.get("only")
-    every = Catalog.installed()
-    return Catalog(one for one in every.plugins if only in {None, one.target})
+    if only is None:
+        return catalog(told.modules)
+    installed = Catalog.installed().plugins
+    found = [one for one in installed if one.target == only]
+    if only in told.modules:
+        known = {one.target for one in installed}
+        found += [one for one in catalog([only]).plugins if one.target not in known]
+    return Catalog(found)
 
 
 def _describe(told: Told, _control: Control) -> list[dict[str, Any]]:
-    return describe(Catalog.installed(), told.connector_class)
+    return describe(catalog(told.modules), told.connector_class)
 
 
 def _validate(told: Told, _control: Control) -> dict[str, Any]:
-    return validate(Catalog.installed(), told.connector_class, told.config)
+    return validate(catalog(told.modules), told.connector_class, told.config)
 
 
 def _task_configs(told: Told, control: Control) -> list[dict[str, str]]:
-    kind = connector_class(_texts_of(told))
+    kind = connector_class(_texts_of(told), told.modules)
     config = read_config(kind, _texts_of(told))
     connector = kind()
     life = Life(control, told.who)
@@ -94,7 +104,7 @@ def _texts(config: Any) -> dict[str, str]:
 
 
 def _alter_offsets(told: Told, _control: Control) -> bool:
-    kind: Any = connector_class(_texts_of(told))
+    kind: Any = connector_class(_texts_of(told), told.modules)
     config = read_config(kind, _texts_of(told))
     offsets = [(one["partition"], one.get("offset")) for one in told.arguments["offsets"]]
     return bool(kind().alter_offsets(config, offsets))

@@ -30,7 +30,7 @@ class ConnectorUnit(Unit):
         """Import the plugin and make the instance with its context."""
         told = self._told
         with self.in_call("import"):
-            kind = connector_class(told.config)
+            kind = connector_class(told.config, told.modules)
         with self.in_call("reading its config"):
             config = read_config(kind, told.config)
         self._connector = kind()

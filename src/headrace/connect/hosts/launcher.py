@@ -56,6 +56,8 @@ class HostSettings:
     ahead_bytes: int = 16 << 20
     #: Folders that plugins are imported from, before all others.
     folders: tuple[str, ...] = ()
+    #: Modules with plugins that no entry point names.
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ class ProcessLauncher:
             ahead_records=self._settings.ahead_records,
             ahead_bytes=self._settings.ahead_bytes,
             folders=list(self._settings.folders),
+            modules=list(self._settings.modules),
         )
 
     async def _born(
@@ -220,6 +223,7 @@ class ProcessLauncher:
             connector=call.config.get("name", ""),
             config=dict(call.config),
             folders=list(self._settings.folders),
+            modules=list(self._settings.modules),
             what=call.what,
             connector_class=call.connector_class,
             arguments=dict(call.arguments),

@@ -1,17 +1,54 @@
-"""Find and import the class of a connector: in hosts only."""
+"""Find and import plugins: in hosts only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from headrace.connect.plugins import Connector
-from headrace.connect.plugins.catalog import Catalog
+from headrace.connect.plugins.catalog import Catalog, Plugin
 from headrace.errors import PluginError
 
-__all__ = ["connector_class"]
+__all__ = ["catalog", "connector_class"]
 
 
-def connector_class(texts: Mapping[str, str]) -> type[Connector]:
+@dataclass(frozen=True, slots=True)
+class _Broken(Plugin):
+    """What stands for the plugins of a module that cannot be imported."""
+
+    error: BaseException | None = None
+
+    def load(self) -> type[object]:
+        """Say why there is nothing to load."""
+        why = f"{type(self.error).__name__}: {self.error}"
+        raise PluginError(f"The module {self.origin} cannot be imported: {why}") from self.error
+
+
+def catalog(modules: Sequence[str] = ()) -> Catalog:
+    """Give all plugins: those that are installed, and the connectors of some modules."""
+    return Catalog(
+        [
+            *Catalog.installed().plugins,
+            *(plugin for module in modules for plugin in _connectors_of(module)),
+        ]
+    )
+
+
+def _connectors_of(module: str) -> Iterator[Plugin]:
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - plugins may raise anything
+        yield _Broken(f"{module}:connectors", "connectors", origin=module, error=error)
+        return
+    for name, thing in vars(found).items():
+        own = inspect.isclass(thing) and thing.__module__ == found.__name__
+        if own and issubclass(thing, Connector) and not inspect.isabstract(thing):
+            yield Plugin(f"{module}:{name}", "connectors", origin=module)
+
+
+def connector_class(texts: Mapping[str, str], modules: Sequence[str] = ()) -> type[Connector]:
     """Import the class that ``connector.class`` names, by any of its names.
 
     Raises
@@ -20,7 +57,7 @@ def connector_class(texts: Mapping[str, str]) -> type[Connector]:
         There is none, it cannot be imported, or it is something else.
     """
     name = texts.get("connector.class", "")
-    found = Catalog.installed().load(name, "connectors")
+    found = catalog(modules).load(name, "connectors")
     if not issubclass(found, Connector):
         raise PluginError(
             f"connector.class is {name!r}, which is no connector: {found!r}",

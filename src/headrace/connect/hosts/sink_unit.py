@@ -51,7 +51,7 @@ class SinkUnit(Unit):
         """Import the plugin and make the task with its context."""
         told = self._told
         with self.in_call("import"):
-            connector = connector_class(told.config)
+            connector = connector_class(told.config, told.modules)
         with self.in_call("reading its config"):
             config = read_config(connector, told.config)
         task: Any = connector.task()  # type: ignore[attr-defined]

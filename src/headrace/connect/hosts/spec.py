@@ -31,6 +31,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     ahead_bytes: int = 16 << 20
     #: Folders that plugins are imported from, before all others.
     folders: list[str] = []
+    #: Modules with plugins that no entry point names.
+    modules: list[str] = []
     #: The question of a call, with the connector's class and what more it needs.
     what: str = ""
     connector_class: str = ""

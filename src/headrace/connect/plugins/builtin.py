@@ -118,6 +118,7 @@ BUILTIN: tuple[Builtin, ...] = (
     ),
     Builtin("headrace.connect.testing.chaos:ChaosSource", "source", ("chaos-source",)),
     Builtin("headrace.connect.testing.chaos:ChaosSink", "sink", ("chaos-sink",)),
+    Builtin("headrace.connect.testing.chaos:ChaosTransform", "transformation", ("chaos",)),
     # converters
     _converter("SimpleHeaderConverter", "storage.SimpleHeaderConverter", kind="header_converter"),
     *_for_headers_too("BooleanConverter", "converters.BooleanConverter"),

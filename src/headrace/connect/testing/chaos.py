@@ -1,8 +1,10 @@
 """Connectors that misbehave on demand, in any callback: for tests of the runtime and of clients.
 
-Each callback has a key: ``chaos.connector.start``, ``chaos.task.poll`` and so on, with what is to
-happen there, and from which call on where that is not the first: ``raise: no such table``,
-``hang``, ``slow: 0.5``, ``leak: 50 @ 3``.  Several, one after the other, are separated by ``;``.
+Each callback has a key: ``chaos.start``, ``chaos.poll`` and so on of a task, and
+``chaos.connector.start`` of a connector; ``chaos.run`` stands for ``poll`` or ``put``.  It says
+what is to happen there, and from which call on where that is not the first: ``hang``,
+``raise: no such table``, ``slow: 0.5``, ``leak: 50 @ 3``.  Several, one after the other, are
+separated by ``;``.
 
 ===============  ====================================================================
 ``hang``         sleeps for ever
@@ -33,13 +35,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from headrace.connect.config import Config, ConfigDeclaration, declare, key
+from headrace.connect.config import Config, ConfigDeclaration, ConfigProblem, declare, key
 from headrace.connect.plugins import SinkConnector, SinkTask, SourceConnector, SourceTask
-from headrace.connect.records import Queue, SinkRecord, SourceRecord
+from headrace.connect.records import Position, Queue, SinkRecord, SourceRecord
+from headrace.connect.transforms.base import Record, Transform
 
 __all__ = [
     "ChaosError",
@@ -47,13 +50,14 @@ __all__ = [
     "ChaosSinkTask",
     "ChaosSource",
     "ChaosSourceTask",
+    "ChaosTransform",
     "Misbehaviour",
     "act",
 ]
 
-CONNECTOR_CALLS = ("start", "task_configs", "stop", "healthy")
-SOURCE_CALLS = ("start", "poll", "commit", "stop", "healthy")
-SINK_CALLS = ("start", "open", "put", "flush", "close", "stop", "healthy")
+CONNECTOR_CALLS = ("start", "task_configs", "alter_offsets", "stop", "healthy")
+SOURCE_CALLS = ("start", "run", "poll", "commit", "stop", "healthy", "validate")
+SINK_CALLS = ("start", "run", "open", "put", "flush", "close", "stop", "healthy", "validate")
 
 _kept: list[bytearray] = []
 
@@ -164,7 +168,7 @@ class Misbehaviour:
 
     def __init__(self, texts: Mapping[str, str], unit: str, context: Any) -> None:
         self._texts = texts
-        self._prefix = f"chaos.{unit}."
+        self._prefix = "chaos." if unit == "task" else f"chaos.{unit}."
         self._context = context
         self._calls: Counter[str] = Counter()
         self._trace = texts.get("trace")
@@ -173,10 +177,16 @@ class Misbehaviour:
         """Do what is to happen in this call of a callback."""
         self._calls[callback] += 1
         self._note(callback)
-        for one in filter(None, self._texts.get(self._prefix + callback, "").split(";")):
+        for one in filter(None, self._told(callback).split(";")):
             what, _, first = one.partition("@")
             if self._calls[callback] >= int(first or 1):
                 act(what, self._context)
+
+    def _told(self, callback: str) -> str:
+        told = self._texts.get(self._prefix + callback, "")
+        if not told and callback in {"poll", "put"}:
+            told = self._texts.get(f"{self._prefix}run", "")
+        return told
 
     def _note(self, callback: str) -> None:
         """Write down which process and which thread was called."""
@@ -186,9 +196,8 @@ class Misbehaviour:
 
 
 def _keys(unit: str, calls: Sequence[str]) -> ConfigDeclaration:
-    return declare(
-        *(key(f"chaos.{unit}.{one}", str, f"What goes wrong in {one}().") for one in calls)
-    )
+    prefix = "chaos." if unit == "task" else f"chaos.{unit}."
+    return declare(*(key(prefix + one, str, f"What goes wrong in {one}().") for one in calls))
 
 
 _COMMON = declare(
@@ -224,6 +233,19 @@ class _Chaos:
     def healthy(self) -> bool:
         """Say whether all is well."""
         self._chaos("healthy")
+        return True
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Look at a config, or hang over it."""
+        Misbehaviour(config.texts, "task", None)("validate")
+        return ()
+
+    def alter_offsets(
+        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
+    ) -> bool:
+        """Look at positions, or refuse them."""
+        del offsets
+        Misbehaviour(config.texts, "connector", None)("alter_offsets")
         return True
 
 
@@ -316,6 +338,31 @@ class ChaosSinkTask(SinkTask):
         """Say whether all is well."""
         self._chaos("healthy")
         return True
+
+
+class ChaosTransform(Transform):
+    """A transform that misbehaves at the records that it is told to."""
+
+    version: ClassVar[str] = "1.0"
+    config: ClassVar[ConfigDeclaration] = declare(
+        key("raise.on", int, "Number of the record at which it raises, from 1."),
+        key("apply", str, "What goes wrong with each record.", default=""),
+    )
+
+    def configure(self, config: Config) -> None:
+        """Take the config."""
+        self._raise_on = config.get("raise.on")
+        self._wrong = config["apply"]
+        self._records = 0
+
+    def apply(self, record: Record) -> Record:
+        """Give the record back, or not."""
+        self._records += 1
+        if self._records == self._raise_on:
+            raise ChaosError(f"record {self._records} is bad")
+        if self._wrong:
+            act(self._wrong)
+        return record
 
 
 class ChaosSource(_Chaos, SourceConnector):
