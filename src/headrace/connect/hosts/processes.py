@@ -34,6 +34,8 @@ __all__ = [
     "resident_bytes",
 ]
 
+#: The kernel's flag of a process that is on its way out.
+_EXITING = 0x4
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
@@ -108,10 +110,15 @@ def _pids() -> Iterator[int]:
 
 
 def _parent(pid: int) -> int | None:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
+        return []
 
 
 def descendants(pid: int) -> list[int]:
@@ -202,7 +209,25 @@ def end_marked(mark: str, patience: float = 3.0) -> tuple[int, list[int]]:
         ended += len(gone)
         if time.monotonic() > deadline:
             return ended, [pid for pid in pids if pid not in gone]
-    return ended, []
+    # Whoever was killed a moment ago shows no variables any more, and is not gone yet.
+    left = [pid for pid in _pids() if _is_ending(pid) and not _await(pid, deadline)]
+    return ended, left
+
+
+def _is_ending(pid: int) -> bool:
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in "ZX" and bool(int(fields[6]) & _EXITING)
+
+
+def _await(pid: int, deadline: float) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        return has_ended(handle, max(0.0, deadline - time.monotonic()))
+    finally:
+        os.close(handle)
 
 
 def _end(pid: int, mark: str, deadline: float) -> bool:
