@@ -94,7 +94,9 @@ def test_failure_ends_the_task_and_says_how_to_go_on() -> None:
     with pytest.raises(ValueError, match="swordfish") as raised:
         chain.encode([record("good"), record("bad")])
     (note,) = raised.value.__notes__
-    assert note.startswith("in stage TRANSFORMATION of headrace.connect.transforms.python_function")
+    assert note.startswith(
+        "Tolerance exceeded in stage TRANSFORMATION of headrace.connect.transforms.python_function"
+    )
     assert note.endswith("errors.tolerance=all would go on")
 
 

@@ -242,7 +242,7 @@ async def test_sink_is_called_in_one_thread_and_in_order(tmp_path: Path) -> None
     calls = [line.split() for line in (tmp_path / "trace").read_text().splitlines()]
     assert [call[0] for call in calls] == ["start", "open", "put", "flush", "close", "stop"]
     assert {(call[1], call[2]) for call in calls} == {(str(host.pid), str(host.pid))}
-    assert seen(tmp_path) == ["b'0-0'", "b'0-1'"]
+    assert seen(tmp_path) == ["0-0", "0-1"]
 
 
 @on_loop
@@ -255,7 +255,7 @@ async def test_records_that_come_again_are_not_put_again(tmp_path: Path) -> None
             # A worker died before it heard of it; its successor has more.
             both = pa.concat_batches([rows(Q0, 1, 5), rows(Q1, 4, 6)])
             await asyncio.to_thread(channel.put, 1, [(Q0, 1, 5), (Q1, 4, 6)], both)
-    assert seen(tmp_path) == [f"b'{one}'" for one in ("0-0", "0-1", "0-2", "0-3", "0-4", "1-5")]
+    assert seen(tmp_path) == ["0-0", "0-1", "0-2", "0-3", "0-4", "1-5"]
 
 
 @on_loop
@@ -310,3 +310,78 @@ async def test_put_that_hangs_ends_with_the_host(tmp_path: Path) -> None:
             host.kill()
             with pytest.raises(ConnectionFailedError):
                 await put
+
+
+BOOM: dict[str, Any] = {
+    "transforms": "boom",
+    "transforms_boom_type": "chaos",
+    "transforms_boom_raise_on": "2",
+}
+
+
+@on_loop
+async def test_bad_record_fails_a_source_that_does_not_tolerate_it(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, heard = await launched(launcher, **BOOM)
+        cause = (await heard.first(Failed)).cause
+        assert "failed in converters and transforms: ChaosError: record 2 is bad" in cause.summary
+        assert "Tolerance exceeded" in cause.trace
+
+
+@pytest.mark.defect(7)
+@on_loop
+async def test_bad_record_is_left_out_and_the_position_moves(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await source(launcher, **BOOM, errors_tolerance="all")
+        with channel:
+            assert await exactly(channel, 1, 3) == ["0-0", "0-2", "0-3"]
+            assert (await polled(channel, 1)).positions == [({"task": 0}, {"count": 4})]
+            assert (await asyncio.to_thread(channel.counters))["skipped"] == 1
+
+
+@pytest.mark.defect(6)
+@on_loop
+async def test_dead_letters_are_kept_until_the_next_batch_is_flushed(tmp_path: Path) -> None:
+    policy: dict[str, Any] = {
+        "errors_tolerance": "all",
+        "errors_deadletterqueue_topic_name": "dead",
+    }
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await sink(launcher, tmp_path, **BOOM, **policy)
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0], {Q0: 0})
+            for _again in range(2):
+                asked = await asyncio.to_thread(channel.put, 1, [(Q0, 0, 3)], rows(Q0, 0, 3))
+                assert asked.letters == 1
+            letters = await asyncio.to_thread(channel.letters, 1)
+            assert letters is not None
+            assert letters["topic"].to_pylist() == ["dead"]
+            assert letters["value"].to_pylist() == [b"0-1"]
+            await asyncio.to_thread(channel.flush, 1, {Q0: 3})
+            assert await asyncio.to_thread(channel.letters, 1) is not None
+            await asyncio.to_thread(channel.flush, 2, {Q0: 3})
+            assert await asyncio.to_thread(channel.letters, 1) is None
+    assert seen(tmp_path) == ["0-0", "0-2"]
+
+
+@on_loop
+async def test_secrets_of_the_config_are_not_told_in_causes(tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "telling.py").write_text(
+        "from headrace.connect import Secret, SourceConnector, SourceTask, declare, key\n"
+        "class Task(SourceTask):\n"
+        "    def start(self, config):\n"
+        "        raise OSError('no login with ' + config['password'].reveal())\n"
+        "    def poll(self): ...\n"
+        "class Telling(SourceConnector):\n"
+        "    task = Task\n"
+        "    config = declare(key('password', Secret, 'Its word.'))\n"
+        "    def task_configs(self, max_tasks): return [{}]\n"
+    )
+    async with launcher_in(tmp_path, folders=(str(plugins),)) as launcher:
+        config: dict[str, Any] = {"connector_class": "telling:Telling", "password": "swordfish"}
+        _, heard = await launched(launcher, **config)
+        cause = (await heard.first(Failed)).cause
+        assert "no login with ********" in cause.summary
+        assert "swordfish" not in str(cause)

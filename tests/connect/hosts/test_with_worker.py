@@ -20,7 +20,7 @@ _CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "rest" / "connect.json").read_text()
 )["cases"]
 #: These wait for positions that the data plane commits.
-_NEED_DATA = {"offsets-source", "offsets-sink", "tolerate-bad-record-and-dead-letter"}
+_NEED_DATA = {"offsets-source", "offsets-sink"}
 _CHAOS = "headrace.connect.testing.chaos"
 _FILE = "headrace.connect.connectors.file"
 

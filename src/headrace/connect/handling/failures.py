@@ -172,7 +172,9 @@ class Handling:
         self.counters.last_error_ms = time.time_ns() // 1_000_000
         self._log(failure, origin)
         if key is not None:
-            error.add_note(f"in stage {stage} of {failure.executing}; {key}=all would go on")
+            error.add_note(
+                f"Tolerance exceeded in stage {stage} of {failure.executing}; {key}=all would go on"
+            )
             raise error
         self.counters.skipped += 1
         self._keep(failure, origin)

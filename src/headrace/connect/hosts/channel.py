@@ -48,6 +48,8 @@ class Asked:
     seek: Mapping[tuple[str, str, int], int] | None = None
     #: Whether it wants a commit soon.
     commit: bool = False
+    #: How many dead letters the batch has so far; see :meth:`TaskChannel.letters`.
+    letters: int = 0
 
 
 class TaskChannel:
@@ -150,9 +152,29 @@ class TaskChannel:
         header, _ = self._ask({"op": "flush", "batch": batch, "offsets": _listed(offsets)})
         return _offsets(header["offsets"])
 
+    def letters(self, batch: int) -> pa.RecordBatch | None:
+        """Give the dead letters of a batch so far, in the columns of a source's rows.
+
+        They must be in their topic before the batch is committed.
+        """
+        _, rows = self._ask({"op": "letters", "batch": batch})
+        found: pa.RecordBatch | None = rows
+        return found
+
     def close_queues(self) -> None:
         """Take the task's queues from it."""
         self._ask({"op": "close"})
+
+    # Both.
+
+    def counters(self) -> dict[str, int]:
+        """Count what failed in the task, and what became of it.
+
+        The names are those of :class:`~headrace.connect.handling.HandlingStatistics`.
+        """
+        header, _ = self._ask({"op": "counters"})
+        counted: dict[str, int] = header["counters"]
+        return counted
 
     # The connection.
 
@@ -228,4 +250,5 @@ def _asked(header: Mapping[str, Any]) -> Asked:
         paused=frozenset(tuple(one) for one in header.get("paused", ())),
         seek={tuple(one[:3]): one[3] for one in header["seek"]} if "seek" in header else None,
         commit=bool(header.get("commit")),
+        letters=header.get("letters", 0),
     )

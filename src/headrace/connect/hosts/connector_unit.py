@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.connect.handling import Masking
 from headrace.connect.hosts.contexts import Committed, HostedConnector
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_class
@@ -33,6 +34,7 @@ class ConnectorUnit(Unit):
             kind = connector_class(told.config, told.modules)
         with self.in_call("reading its config"):
             config = read_config(kind, told.config)
+        self._life.mask = Masking.of(config)
         self._connector = kind()
         self._connector.context = HostedConnector(
             told.connector, config, self._control, self._life, Committed(told.positions)

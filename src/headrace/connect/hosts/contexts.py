@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.connect.plugins import (
@@ -111,6 +111,8 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
         self._paused: set[Queue] = set()
         self._seek: dict[Queue, int] = {}
         self._commit = False
+        #: Does with a record what the connector's policy says.
+        self.reporter: Callable[[SinkRecord, Exception], None] = _refuse
 
     @property
     def queues(self) -> frozenset[Queue]:
@@ -139,8 +141,9 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
 
     def report(self, record: SinkRecord, error: BaseException) -> None:
         """Hand over a record that the sink cannot take: without tolerance the task fails."""
-        del record
-        raise error
+        if not isinstance(error, Exception):
+            raise error
+        self.reporter(record, error)
 
     def asked(self) -> tuple[dict[str, object], dict[Queue, int]]:
         """Give what the task has asked for since, as the engine gets it, and the seeks alone."""
@@ -154,3 +157,8 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
                 asked["commit"] = True
             seeks, self._seek, self._commit = self._seek, {}, False
         return asked, seeks
+
+
+def _refuse(record: SinkRecord, error: Exception) -> None:
+    del record
+    raise error

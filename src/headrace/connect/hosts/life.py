@@ -86,6 +86,8 @@ class Life:
         self.stopping = threading.Event()
         #: Set while the unit is paused.
         self.paused = threading.Event()
+        #: Hides the secrets of the unit's config.
+        self.mask: Callable[[str], str] = str
         #: Whether the worker has been told of a failure.
         self.failed = False
 
@@ -122,7 +124,11 @@ class Life:
                 self._watch_health(unit)
                 unit.work()
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
-            self._fail(error, unit.doing)
+            if self.stopping.is_set() and getattr(error, "retriable", False):
+                # It would have been tried again, but for the request to stop.
+                traceback.print_exc()
+            else:
+                self._fail(error, unit.doing)
 
     def _end(self, unit: Unit) -> None:
         self.stopping.set()
@@ -132,7 +138,8 @@ class Life:
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             traceback.print_exc()
             if not self.failed:
-                self._control.tell("stop_failed", **cause_of(error, self._who, unit.doing))
+                cause = cause_of(error, self._who, unit.doing)
+                self._control.tell("stop_failed", **self._masked(cause))
                 self.failed = True
             return
         if not self.failed:
@@ -151,12 +158,15 @@ class Life:
             if self.failed:
                 return
             self.failed = True
-        self._control.tell("failed", **cause)
+        self._control.tell("failed", **self._masked(cause))
         # The rest must not take for ever, whatever thread hangs in it.
         timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
         timer.daemon = True
         timer.start()
         self._stop()
+
+    def _masked(self, cause: dict[str, str]) -> dict[str, str]:
+        return {name: self.mask(text) for name, text in cause.items()}
 
     def _stop(self) -> None:
         self.stopping.set()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.connect.hosts.chain import PlainSinkChain, SinkChain
+from headrace.connect.handling import Masking, SinkChain, sink_chain
 from headrace.connect.hosts.contexts import HostedSinkTask
+from headrace.connect.hosts.letters import Letters
 from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.loading import catalog, connector_class
 from headrace.connect.hosts.places import Places
 from headrace.connect.hosts.serving import Answer, Refused, Serving
 from headrace.connect.plugins.validation import read_config
@@ -40,7 +42,8 @@ class SinkUnit(Unit):
         self._places = Places()
         #: The topics that it has read.
         self._topics: set[str] = set()
-        self._chain: SinkChain = PlainSinkChain()
+        self._chain: SinkChain
+        self._letters = Letters()
         self._task: SinkTask
         self._context: HostedSinkTask
         self._serving: Serving
@@ -54,11 +57,22 @@ class SinkUnit(Unit):
             connector = connector_class(told.config, told.modules)
         with self.in_call("reading its config"):
             config = read_config(connector, told.config)
+        self._life.mask = Masking.of(config)
         task: Any = connector.task()  # type: ignore[attr-defined]
         self._task = task
         self._context = HostedSinkTask(told.connector, config, self._control, self._life)
         self._context.task = told.task
         self._task.context = self._context
+        with self.in_call("making its converters and transforms"):
+            self._chain = sink_chain(
+                told.connector,
+                told.task,
+                config.texts,
+                wait=self._life.stopping.wait,
+                secrets=config,
+                catalog=catalog(told.modules),
+            )
+        self._context.reporter = lambda record, error: self._chain.report(task, record, error)
         self._serving = Serving(Path(told.address), self._answer)
 
     def start(self) -> str:
@@ -85,6 +99,8 @@ class SinkUnit(Unit):
 
     def _answer(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
         """Hand a request over to the task's thread and wait for what comes of it."""
+        if header["op"] == "counters":
+            return {"counters": asdict(self._chain.handling.counters.statistics())}, None
         if self._life.stopping.is_set():
             raise Refused(f"{self._told.who} is stopping")
         done: Future[Answer] = Future()
@@ -97,6 +113,7 @@ class SinkUnit(Unit):
             "put": self._put,
             "flush": self._flush,
             "close": self._close,
+            "letters": self._give_letters,
         }
         op = header["op"]
         if op not in doing:
@@ -115,6 +132,7 @@ class SinkUnit(Unit):
         with self.in_call("offsets()"):
             kept = self._task.offsets()
         self._flushed = None
+        self._letters.clear()
         self._places.begin(_offsets(header.get("positions", ())), kept)
         return self._answered({"offsets": None if kept is None else _listed(kept)})
 
@@ -125,7 +143,11 @@ class SinkUnit(Unit):
                 self._chain.deliver(new, self._task)
             self._places.delivered(new)
         self._places.reached(_ends(header.get("ranges", ())))
-        return self._answered({})
+        self._letters.add(header["batch"], self._chain.take_letters())
+        return self._answered({"letters": self._letters.count(header["batch"])})
+
+    def _give_letters(self, header: dict[str, Any], _records: object) -> Answer:
+        return {}, self._letters.of(header["batch"])
 
     def _flush(self, header: dict[str, Any], _records: object) -> Answer:
         offsets = _offsets(header["offsets"])
@@ -133,7 +155,10 @@ class SinkUnit(Unit):
         if self._flushed is None or self._flushed[0] != asked:
             with self.in_call("flush()"):
                 self._task.flush(offsets)
-            self._flushed = asked, self._answered({"offsets": _listed(offsets)})
+            self._letters.flushed(header["batch"], self._chain.take_letters())
+            count = self._letters.count(header["batch"])
+            answer = self._answered({"offsets": _listed(offsets), "letters": count})
+            self._flushed = asked, answer
         return self._flushed[1]
 
     def _close(self, _header: object, _records: object) -> Answer:
@@ -160,6 +185,7 @@ class SinkUnit(Unit):
         finally:
             with self.in_call("stop()"):
                 self._task.stop()
+            self._chain.close()
 
     def _refuse_the_rest(self) -> None:
         while not self._requests.empty():

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from headrace.connect.handling import Masking, SourceChain, source_chain
 from headrace.connect.hosts.ahead import Ahead, Polled
-from headrace.connect.hosts.chain import PlainSourceChain, SourceChain
 from headrace.connect.hosts.contexts import Committed, HostedSourceTask
 from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.loading import catalog, connector_class
 from headrace.connect.hosts.serving import Answer, Refused, Serving
 from headrace.connect.plugins.validation import read_config
 
@@ -45,7 +46,7 @@ class SourceUnit(Unit):
         #: The topics that it has written to.
         self._topics: set[str] = set()
         self._task: SourceTask
-        self._chain: SourceChain = PlainSourceChain()
+        self._chain: SourceChain
         self._serving: Serving
 
     def make(self) -> None:
@@ -55,6 +56,7 @@ class SourceUnit(Unit):
             connector = connector_class(told.config, told.modules)
         with self.in_call("reading its config"):
             config = read_config(connector, told.config)
+        self._life.mask = Masking.of(config)
         task: Any = connector.task()  # type: ignore[attr-defined]
         self._task = task
         context = HostedSourceTask(
@@ -62,6 +64,15 @@ class SourceUnit(Unit):
         )
         context.task = told.task
         self._task.context = context
+        with self.in_call("making its converters and transforms"):
+            self._chain = source_chain(
+                told.connector,
+                told.task,
+                config.texts,
+                wait=self._life.stopping.wait,
+                secrets=config,
+                catalog=catalog(told.modules),
+            )
         self._serving = Serving(Path(told.address), self._answer)
 
     def start(self) -> str:
@@ -93,12 +104,12 @@ class SourceUnit(Unit):
         """Poll once; tell whether the next poll may come at once."""
         before = time.monotonic()
         with self.in_call("poll()"):
-            polled = self._task.poll()
+            polled = self._chain.poll(self._task)
         if not polled:
             # A poll that waited for records has done the waiting.
             return time.monotonic() - before > _IDLE_FIRST
         with self.in_call("converters and transforms"):
-            ready = self._chain.encode(polled)
+            ready = Polled(*self._chain.encode(polled))
         self._tell_topics(ready)
         self._ahead.add(ready)
         return True
@@ -124,6 +135,7 @@ class SourceUnit(Unit):
         finally:
             with self.in_call("stop()"):
                 self._task.stop()
+            self._chain.close()
 
     def wake(self) -> None:
         """Let the thread that polls look up."""
@@ -147,6 +159,8 @@ class SourceUnit(Unit):
             case "ready":
                 wait = header.get("wait_ms", 0) / 1000
                 return {"ready": self._ahead.await_any(wait), **self._standing()}, None
+            case "counters":
+                return {"counters": asdict(self._chain.handling.counters.statistics())}, None
             case other:
                 raise Refused(f"a source task does not know the request {other!r}")
         return {}, None
