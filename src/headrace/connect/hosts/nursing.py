@@ -73,18 +73,22 @@ class Nursing:
             return await self._order(token, memory, descriptors)
 
     async def _order(self, token: str, memory: int | None, descriptors: list[int]) -> Keeper:
-        loop = asyncio.get_running_loop()
         order = Order(next(self._numbers), token, memory)
-        control = self._running()
+        message = json.dumps(asdict(order)).encode()
+        try:
+            self._send(message, descriptors)
+        except OSError:
+            # It died unseen, and has made nothing of the order: another one may have it.
+            self._lost()
+            self._send(message, descriptors)
+        loop = asyncio.get_running_loop()
         born = self._births[order.number] = loop.create_future()
         farewell = self._farewells[order.number] = loop.create_future()
-        try:
-            socket.send_fds(control, [json.dumps(asdict(order)).encode()], descriptors)
-        except OSError as error:
-            self._lost()
-            raise ConnectionFailedError(f"the nursery of plugin processes died: {error}") from error
         pid, handle = await born
         return Keeper(pid, handle, farewell)
+
+    def _send(self, message: bytes, descriptors: list[int]) -> None:
+        socket.send_fds(self._running(), [message], descriptors)
 
     def _running(self) -> socket.socket:
         if self._socket is None:
