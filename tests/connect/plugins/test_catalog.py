@@ -36,6 +36,18 @@ def test_name_of_a_nested_class_is_found_with_and_without_its_package(
     assert catalog.find(name, "transforms").target == f"{SAMPLES}:Shout"
 
 
+def test_kafka_connects_names_of_the_usual_plugins_are_found() -> None:
+    catalog = Catalog.installed()
+    for family, names in {
+        "connectors": ["FileStreamSource", "FileStreamSink", "FileStreamSourceConnector"],
+        "converters": ["org.apache.kafka.connect.json.JsonConverter", "ByteArray", "String"],
+        "transforms": ["InsertField$Value", "org.apache.kafka.connect.transforms.Cast$Key"],
+        "predicates": ["org.apache.kafka.connect.transforms.predicates.TopicNameMatches"],
+    }.items():
+        for name in names:
+            assert catalog.load(name, family).__doc__
+
+
 @pytest.mark.defect(9)
 def test_names_are_compared_whole(catalog: Catalog) -> None:
     with pytest.raises(PluginError, match="no plugin 'Shou'"):
@@ -122,6 +134,8 @@ def test_builtin_plugin_and_its_keys_are_described(builtin: Builtin) -> None:
     loaded = Plugin(builtin.target, "connectors").load()
     assert loaded.__doc__
     for key in getattr(loaded, "config", ()):
+        if key.default is not None:
+            assert key.parse(key.write(key.default) or "") == key.default, key.name
         assert key.doc.endswith((".", "`")), key.name
 
 

@@ -65,13 +65,10 @@ class Plugin:
         >>> Plugin("connectors.file:FileSourceConnector", "connectors").names[2:]
         ('FileSourceConnector', 'FileSource')
         """
-        simple = self.target.rpartition(":")[2]
-        short = [simple.removesuffix(one) for one in _SUFFIXES if simple.endswith(one)]
         # Kafka's names of its classes work without their packages, too.
-        tails = [one.rpartition(".")[2] for one in self.aliases]
-        pruned = [tail.removesuffix("Connector") for tail in tails]
-        every = [self.class_name, self.target, simple, *short, *self.aliases, *tails, *pruned]
-        return tuple(dict.fromkeys(every))
+        simple = [one.rpartition(".")[2] for one in (self.class_name, *self.aliases)]
+        short = [one.removesuffix(end) for one in simple for end in _SUFFIXES if one.endswith(end)]
+        return tuple(dict.fromkeys((self.class_name, self.target, *simple, *self.aliases, *short)))
 
     def load(self) -> type[Any]:
         """Import the plugin's class.
