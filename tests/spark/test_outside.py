@@ -41,7 +41,7 @@ def run_batches(rig: Rig, topology: Topology, readiness: Readiness, batches: int
     def provide(topics: Sequence[str]) -> dict[str, list[str]]:
         return {t: [q.name for q in sorted(rig.client.queues(t, for_="write"))] for t in topics}
 
-    ticks = Ticks(readiness, provide)
+    ticks = Ticks(readiness, provide=provide)
     with StreamJob(topology, rig.settings(), ticks=ticks).start() as job:
         job._await(lambda record: record.batch >= batches, None, LIMIT)
 

@@ -278,6 +278,11 @@ class StreamJob:
             waiting=None if prepared is None else prepared.connection.transactions.waiting,
         )
 
+    @property
+    def batch(self) -> int:
+        """The last committed batch; 0: none."""
+        return 0 if self._driver is None else self._driver.batch
+
     def stalled(self) -> float:
         """Give the seconds for which the job's query was not looked after: it hangs, or Java does.
 

@@ -9,8 +9,9 @@ behind them are the same: see decision 0014.
 from __future__ import annotations
 
 import pickle
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pyspark.sql import DataFrame
@@ -38,6 +39,8 @@ __all__ = ["Impulse", "TickStream", "Ticks", "run_ticking"]
 _PATIENCE = 0.5
 #: A query is asked so often whether it is still there, s: each time costs a call into Java.
 _LOOK_SECONDS = 1.0
+#: A job that is held looks so often whether it still is, s.
+_HELD_SECONDS = 0.1
 
 
 class Impulse(Protocol):
@@ -53,6 +56,8 @@ class Ticks:
 
     #: None: batches begin with messages.
     impulse: Impulse | None = None
+    #: While it is set, no batch begins.
+    hold: threading.Event = field(default_factory=threading.Event)
     #: Gives the writable queues of topics that the job is about to write, and makes those topics
     #: where they are missing.
     provide: Callable[[Sequence[str]], Mapping[str, list[str]]] = lambda _: {}
@@ -104,6 +109,9 @@ def run_ticking(
 
 
 def _plan(reader: JobReader, at: dict[str, Any], ticks: Ticks) -> dict[str, Any]:
+    if ticks.hold.is_set():
+        time.sleep(_HELD_SECONDS)
+        return at
     if ticks.impulse is None:
         return reader.plan(at)
     topics = ticks.impulse.wait(_PATIENCE)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.connect.hosts.columns import SOURCE_SCHEMA
 from headrace.connect.records import Position, position_key
@@ -150,6 +151,16 @@ class Ahead:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, patience)
             return bool(self._waiting)
+
+    def await_topics(self, patience: float) -> list[str] | None:
+        """Wait until something is not committed; give the topics of that, or None."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._given or self._closed, patience)
+            parts = [*self._waiting, *(one for g in self._given.values() for one in g.parts)]
+            topics = {
+                topic for part in parts for topic in pc.unique(part.rows["topic"]).to_pylist()
+            }
+            return sorted(topics) if parts else None
 
     def give(self, batch: int, most_records: int, most_bytes: int) -> Given:
         """Give records for a batch: the same ones when it is asked for again.

@@ -111,8 +111,12 @@ class TaskChannel:
 
     def await_ready(self, wait: timedelta) -> bool:
         """Wait until the task has something to give; an idle task costs nothing meanwhile."""
+        return self.await_topics(wait) is not None
+
+    def await_topics(self, wait: timedelta) -> list[str] | None:
+        """Wait until the task has something to give; give every topic that it has named so far."""
         header, _ = self._ask({"op": "ready", "wait_ms": _milliseconds(wait)})
-        return bool(header["ready"])
+        return list(header["topics"]) if header["ready"] else None
 
     # A sink task.
 

@@ -104,6 +104,10 @@ class ProcessLauncher:
         #: All hosts of which something is left.
         self._hosts: set[ProcessHost] = set()
 
+    def use_positions(self, positions: Callable[[str], Awaitable[Positions]]) -> None:
+        """Ask somebody else for the committed positions of source connectors."""
+        self._positions = positions
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self

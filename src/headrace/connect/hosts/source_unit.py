@@ -158,7 +158,9 @@ class SourceUnit(Unit):
                 self._ahead.rewind()
             case "ready":
                 wait = header.get("wait_ms", 0) / 1000
-                return {"ready": self._ahead.await_any(wait), **self._standing()}, None
+                topics = self._ahead.await_topics(wait)
+                ready = topics is not None
+                return {"ready": ready, "topics": topics or [], **self._standing()}, None
             case "counters":
                 return {"counters": asdict(self._chain.handling.counters.statistics())}, None
             case other:

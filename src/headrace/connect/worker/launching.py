@@ -55,6 +55,8 @@ class HostSpec:
     connector: str
     #: Number of the task; None of a connector.
     task: int | None = None
+    #: How many tasks the connector has.
+    tasks: int = 1
     #: Stands for this copy alone; a later copy of the same unit has a higher one.
     generation: int
     config: Mapping[str, str]

@@ -340,6 +340,7 @@ class Worker:
             kind="connector" if unit.task is None else "task",
             connector=unit.connector,
             task=unit.task,
+            tasks=max(1, len(entry.tasks)),
             generation=unit.generation,
             config=config,
             memory_mb=memory_of(entry.config, self.settings),

@@ -1,0 +1,200 @@
+"""Between a job's tasks and a task's host: what Spark's workers carry from one to the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.client import MessageQueue
+from headrace.connect.hosts.channel import TaskChannel
+from headrace.connect.hosts.columns import PROPERTIES, SINK_SCHEMA
+from headrace.connect.records import Queue, position_key
+from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
+from headrace.protocol.properties import encode_properties
+from headrace.protocol.property_columns import property_column
+from headrace.runtime.sources.messages import user_properties
+from headrace.topology.operators.outside import Taken
+
+if TYPE_CHECKING:
+    from headrace.connect.hosts.channel import PolledBatch
+
+__all__ = ["HostImpulse", "HostIntake", "HostOutlet", "messages_out", "records_in"]
+
+_MOST_RECORDS = 200_000
+_MOST_BYTES = 32 << 20
+
+
+@lru_cache(maxsize=256)
+def _channel(address: str, timeout: timedelta) -> TaskChannel:
+    """Give this process's connection to a host; addresses are never used twice."""
+    return TaskChannel(address, timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class HostIntake:
+    """Takes the records of a source task's host.
+
+    Parameters
+    ----------
+    address
+        Where the host listens.
+    timeout
+        How long an answer may take.
+    """
+
+    address: str
+    timeout: timedelta = timedelta(minutes=1)
+
+    def take(self, epoch: int, batch: int) -> Taken:
+        """Give what the host gives for a batch: the same again until it is committed."""
+        del epoch
+        polled = _channel(self.address, self.timeout).poll(
+            batch, max_records=_MOST_RECORDS, max_bytes=_MOST_BYTES
+        )
+        return records_in(polled, round(time.time() * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutlet:
+    """Hands messages over to a sink task's host.
+
+    Parameters
+    ----------
+    address
+        Where the host listens.
+    timeout
+        How long an answer may take.
+    """
+
+    address: str
+    timeout: timedelta = timedelta(minutes=1)
+
+    def put(self, epoch: int, batch: int, messages: pa.RecordBatch) -> None:
+        """Hand messages over."""
+        del epoch
+        rows = messages_out(messages)
+        channel = _channel(self.address, self.timeout)
+        channel.put(batch, [(place, 0, end) for place, end in _ends(messages).items()], rows)
+        _unflushed.setdefault((self.address, batch), {}).update(_ends(messages))
+
+    def flush(self, epoch: int, batch: int) -> Mapping[str, int]:
+        """Have the task make sure of the batch."""
+        del epoch
+        ends = _unflushed.pop((self.address, batch), {})
+        done = _channel(self.address, self.timeout).flush(batch, ends)
+        return {
+            f"{queue.topic}@{queue.broker}@{queue.queue_id}": end for queue, end in done.items()
+        }
+
+
+#: What a task of Spark has put and not flushed: it does both, in one process.
+_unflushed: dict[tuple[str, int], dict[Queue, int]] = {}
+
+
+class HostImpulse:
+    """Tells the driver when a source task's host has records, and the host what is committed.
+
+    Parameters
+    ----------
+    address
+        Where the host listens.
+    committed
+        Gives the last committed batch.
+    """
+
+    def __init__(self, address: str, committed: Callable[[], int]) -> None:
+        self._channel = TaskChannel(address, timedelta(seconds=30))
+        self._committed = committed
+        self._told = 0
+
+    def wait(self, seconds: float) -> Sequence[str] | None:
+        """Wait until the host has records."""
+        committed = self._committed()
+        if committed > self._told:
+            self._channel.committed(committed)
+            self._told = committed
+        return self._channel.await_topics(timedelta(seconds=seconds))
+
+
+def records_in(polled: PolledBatch, now: int) -> Taken:
+    """Put what a host gave into the columns of an intake; records without a time have this one."""
+    rows = polled.rows
+    columns = {name: rows.column(name) for name in ("topic", "queue", "key", "value")}
+    columns["properties"] = _encoded(rows.column("properties"))
+    columns["timestamp"] = pc.fill_null(rows.column("timestamp"), now)
+    positions = [(position_key(partition).decode(), dict(at)) for partition, at in polled.positions]
+    return Taken(pa.RecordBatch.from_pydict(columns), positions)
+
+
+def _encoded(properties: pa.MapArray) -> pa.BinaryArray:
+    if properties.null_count == len(properties):
+        return pa.array([b""] * len(properties), pa.binary())
+    rows = properties.to_pylist()
+    return pa.array([encode_properties(dict(row)) if row else b"" for row in rows], pa.binary())
+
+
+def messages_out(messages: pa.RecordBatch) -> pa.RecordBatch:
+    """Put messages into the columns that a host takes; a message without a body has no value."""
+    names = messages.column("queue")
+    places = [_place(name) for name in names.dictionary.to_pylist()]
+    raw = messages.column("properties")
+    body = messages.column("body")
+    empty = pc.equal(pc.binary_length(body), 0)
+    columns = {
+        "topic": _spread(names, [place.topic for place in places], pa.string()),
+        "broker": _spread(names, [place.broker for place in places], pa.string()),
+        "queue": _spread(names, [place.queue_id for place in places], pa.int32()),
+        "offset": messages.column("offset"),
+        "key": _key_bytes(raw),
+        "value": pc.if_else(empty, pa.scalar(None, pa.binary()), body),
+        "properties": pa.array(
+            [_pairs(user_properties(one)) for one in raw.to_pylist()], PROPERTIES
+        ),
+        "timestamp": messages.column("timestamp"),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SINK_SCHEMA)
+
+
+def _pairs(properties: Mapping[str, str] | None) -> list[tuple[str, str]] | None:
+    return None if properties is None else list(properties.items())
+
+
+def _spread(names: pa.DictionaryArray, values: list[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind).take(names.indices)
+
+
+def _ends(messages: pa.RecordBatch) -> dict[Queue, int]:
+    names = messages.column("queue")
+    table = pa.table({"queue": names.indices, "offset": messages.column("offset")})
+    found = table.group_by("queue").aggregate([("offset", "max")]).to_pydict()
+    known = names.dictionary.to_pylist()
+    return {
+        _place(known[number]): last + 1
+        for number, last in zip(found["queue"], found["offset_max"], strict=True)
+    }
+
+
+def _place(name: str) -> Queue:
+    queue = MessageQueue.parse(name)
+    return Queue(queue.topic, queue.broker, queue.queue_id)
+
+
+def _key_bytes(raw: pa.BinaryArray) -> pa.BinaryArray:
+    keys, exact = property_column(raw, KEYS), property_column(raw, EXACT_KEY)
+    if exact.null_count == len(exact):
+        return keys
+    return pa.array(list(map(_as_bytes, keys_from_columns(keys, exact))), pa.binary())
+
+
+def _as_bytes(key: Any) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    return key.encode() if isinstance(key, str) else orjson.dumps(key, default=str)

@@ -1,0 +1,141 @@
+"""Where a connector is: the positions in the commit records of its tasks, read and changed."""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.client import Admin
+from headrace.errors import TopicNotFoundError
+from headrace.protocol.transactions import CommitRecord, Position
+from headrace.runtime.commit.drivers import DriverName
+from headrace.runtime.commit.transactions import BatchEnd
+from headrace.runtime.state.home import StateHome
+from headrace.topology.names import commit_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from headrace.client import Client
+
+__all__ = ["change_positions", "joined", "read_positions", "stamp_of", "task_job"]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")
+
+
+def task_job(connector: str, task: int) -> str:
+    """Name the job of a task.
+
+    Examples
+    --------
+    >>> task_job("orders", 0), task_job("naïve name", 1)
+    ('connect-orders-0', 'connect-na-ve-name-a22e1d3a-1')
+    """
+    if not _PLAIN.fullmatch(connector):
+        safe = re.sub(r"[^A-Za-z0-9_-]", "-", connector)[:40]
+        connector = f"{safe}-{zlib.crc32(connector.encode()):08x}"
+    return f"connect-{connector}-{task}"
+
+
+def stamp_of(generation: int) -> int:
+    """Give what positions of a task's generation carry; odd stamps are changes between two.
+
+    Examples
+    --------
+    >>> stamp_of(3), stamp_of(4)
+    (6, 8)
+    """
+    return 2 * generation
+
+
+def joined(records: Iterable[CommitRecord]) -> dict[str, Position]:
+    """Join what several tasks have committed: of a partition, the latest generation holds.
+
+    Examples
+    --------
+    >>> def record(offset, generation):
+    ...     positions = {"p": Position(offset=offset, generation=generation)}
+    ...     return CommitRecord(job="j", kind="commit", epoch=1, batch=1, positions=positions)
+    >>> joined([record(7, 2), record(3, 4)])["p"].offset
+    3
+    """
+    found: dict[str, Position] = {}
+    for record in records:
+        for partition, position in record.positions.items():
+            known = found.get(partition)
+            if known is None or position.generation > known.generation:
+                found[partition] = position
+    return found
+
+
+def read_positions(client: Client, connector: str) -> dict[str, Any]:
+    """Give the committed offset of each partition of a connector, by the partition's name."""
+    positions = joined(record for _, record in _records(client, connector))
+    return {name: one.offset for name, one in positions.items() if one.offset is not None}
+
+
+def _records(client: Client, connector: str) -> Iterator[tuple[StateHome, CommitRecord]]:
+    """Give the newest record of each task that the connector has ever had."""
+    known = set(Admin(client).topics())
+    task = 0
+    while commit_topic(job := task_job(connector, task)) in known:
+        home = StateHome.of(job, client)
+        try:
+            record = home.transactions.plan([], {}, 0, 0).record
+        except TopicNotFoundError:
+            return
+        if record is not None:
+            yield home, record
+        task += 1
+
+
+def change_positions(
+    client: Client, connector: str, positions: Mapping[str, Any], *, reset: bool = False
+) -> None:
+    """Commit other positions; no task of the connector runs.
+
+    Each change is a batch of its own in the first task's commit topic, fenced by an epoch like any
+    other; its stamp makes it newer than what is there, and older than the next generation.
+
+    Parameters
+    ----------
+    positions
+        Offset of each partition; None forgets it.
+    reset
+        Forget all partitions that are not named.
+    """
+    found = list(_records(client, connector))
+    if not found:
+        return
+    known = joined(record for _, record in found)
+    stamp = max((one.generation for one in known.values()), default=0) | 1
+    changed = dict.fromkeys(known) if reset else {}
+    home = found[0][0]
+    opened = home.transactions.open(str(DriverName.here()))
+    record = opened.record
+    home.transactions.publish(record)
+    moved = {
+        name: Position(offset=offset, generation=stamp)
+        for name, offset in {**changed, **positions}.items()
+    }
+    batch = record.batch + 1
+    home.transactions.commit(
+        BatchEnd(
+            previous=record.batch,
+            parts=[],
+            record=msgspec.structs.replace(
+                record,
+                kind="commit",
+                epoch=opened.epoch,
+                batch=batch,
+                lineage=[*record.lineage, [opened.epoch, batch]],
+                timestamp=round(time.time() * 1000),
+                positions={**record.positions, **moved},
+            ),
+        )
+    )
+    home.transactions.close()
