@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.connect.connectors.datagen import DatagenSourceConnector
+from headrace.connect.schema import TIMESTAMP_NAME
 from tests.connect.connectors.runs import problems, source
 
 FAST = {"topic": "orders", "rate": "0"}
@@ -50,6 +51,9 @@ def test_fields_give_key_and_time() -> None:
         records = run.poll()
     assert [record.key for record in records] == [0, 1]
     assert [record.timestamp_ms for record in records] == [5000, 6000]
+    assert str(records[0].key_schema) == "int64"
+    assert records[0].value_schema is not None
+    assert records[0].value_schema.field("at").schema.is_a(TIMESTAMP_NAME)
 
 
 @pytest.mark.parametrize(

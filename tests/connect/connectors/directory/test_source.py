@@ -57,6 +57,13 @@ def test_rows_become_records(tmp_path: Path, name: str) -> None:
     assert records[-1].offset["done"] is True
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_columns_give_rows_a_schema(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    with source(DirectorySourceConnector, texts(tmp_path)) as run:
+        assert str(run.poll()[0].value_schema) == "struct {id: int64?, name: string?}"
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_compressed_files_are_read_as_what_they_hold(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / name)
@@ -169,6 +176,13 @@ def test_csv_is_read_as_configured(tmp_path: Path) -> None:
         {"f0": 1, "f1": 2}
     ]
     assert csv_values(tmp_path, "a,b\n1,2\n", csv_columns="x,y") == [{"x": 1, "y": 2}]
+
+
+def test_column_that_begins_empty_is_text(tmp_path: Path) -> None:
+    rows = "1,\n" * 300_000  # more than the megabyte by which types are inferred
+    found = csv_values(tmp_path, f"a,b\n{rows}2,x\n", batch_max_rows="1000000")
+    assert found[0] == {"a": 1, "b": None}
+    assert found[-1] == {"a": 2, "b": "x"}
 
 
 def test_bad_file_is_named_or_passed_over(tmp_path: Path) -> None:

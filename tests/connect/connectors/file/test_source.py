@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.connect import SourceBatch
 from headrace.connect.connectors.file import FileSourceConnector
+from headrace.connect.schema import STRING
 from headrace.errors import ConnectorConfigError
 from tests.connect.connectors.runs import configured, problems, source
 
@@ -43,6 +44,7 @@ def test_lines_become_records(path: Path) -> None:
     with source(FileSourceConnector, texts(path)) as run:
         first, second = run.poll()
         assert (first.topic, first.value, first.key) == ("lines", "one", None)
+        assert first.value_schema == STRING
         assert second.partition == {"filename": str(path)}
         assert second.offset["position"] == 8
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from headrace.connect import RetriableError
+from headrace.connect import RetriableError, SinkRecord
 from headrace.connect.connectors.http import HttpSinkConnector
 from headrace.connect.connectors.http._sending import retry_after
 from headrace.errors import ConnectorConfigError, SerializationError
@@ -143,6 +143,18 @@ def test_same_records_again_have_the_same_name(service: Service) -> None:
     assert {headers["idempotency-key"] for _, headers, _ in service.requests} == {
         "tested/lines/broker-a/0/0-1"
     }
+
+
+def test_records_that_were_taken_are_not_sent_again(service: Service) -> None:
+    service.answer = lambda body: (503 if b"2" in body else 200, {})
+    config = texts(service, retry_timeout_ms="0", batch_max_records="1")
+    records = [SinkRecord(topic="lines", queue=QUEUE, offset=n, value=n) for n in range(4)]
+    with sink(HttpSinkConnector, config) as run:
+        with pytest.raises(RetriableError):
+            run.task.put(records)
+        service.answer = lambda body: (200, {})
+        run.task.put(records)
+    assert service.bodies == [[0], [1], [2], [2], [3]]
 
 
 def test_server_that_is_not_there_is_tried_again_later(service: Service) -> None:

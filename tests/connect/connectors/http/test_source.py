@@ -6,12 +6,14 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from headrace.connect.connectors.http import HttpSourceConnector, HttpSourceTask
+from headrace.errors import ConnectorConfigError
 from tests.connect.connectors.runs import SourceRun, problems, source
 
 TEXTS = {"topic": "hooks", "port": "0"}
@@ -168,6 +170,12 @@ def test_port_that_is_taken_fails_the_start() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
             SourceRun(HttpSourceConnector, TEXTS | {"port": str(port)})
+
+
+def test_certificate_that_is_none_fails_the_start(tmp_path: Path) -> None:
+    files = {"tls.cert": str(tmp_path / "cert"), "tls.key": str(tmp_path / "key")}
+    with pytest.raises(ConnectorConfigError, match=r"tls\.cert and tls\.key cannot be used"):
+        SourceRun(HttpSourceConnector, TEXTS | files)
 
 
 def test_config_that_cannot_be_is_named() -> None:

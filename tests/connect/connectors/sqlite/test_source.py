@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.connect import RetriableError
 from headrace.connect.connectors.sqlite import SqliteSourceConnector
 from headrace.errors import ConnectorConfigError, SchemaError
 from tests.connect.connectors.runs import SourceRun, configured, problems, source
@@ -178,6 +179,32 @@ def test_number_that_is_null_is_named(path: Path, database: sqlite3.Connection) 
     with pytest.raises(ConnectorConfigError, match="whose item is None"):
         run.poll()
     run.stop()
+
+
+def test_locked_database_is_read_later(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT, at TEXT)")
+        order(database, "a")
+        with source(SqliteSourceConnector, texts(path, busy_timeout_ms="1")) as run:
+            run.values()
+            order(database, "b")
+            database.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(RetriableError, match="orders cannot be read now"):
+                run.tasks[0]._read("orders")  # type: ignore[attr-defined]
+            database.execute("ROLLBACK")
+            assert items(run) == ["b"]
+
+
+def test_row_that_does_not_fit_loses_none_before_it(
+    path: Path, database: sqlite3.Connection
+) -> None:
+    database.execute("CREATE TABLE t (a INT)")
+    database.executemany("INSERT INTO t VALUES (?)", [(1,), ("x",)])
+    with source(SqliteSourceConnector, texts(path, tables="t", schemas="declared")) as run:
+        with pytest.raises(SchemaError):
+            run.poll()
+        database.execute("UPDATE t SET a = 2 WHERE a = 'x'")
+        assert run.values() == [{"a": 1}, {"a": 2}]
 
 
 def test_config_that_cannot_be_is_named(path: Path) -> None:

@@ -23,6 +23,7 @@ from headrace.connect import (
 )
 from headrace.connect.connectors.datagen._fields import Fields, FieldSpec, read_fields
 from headrace.connect.connectors.datagen._templates import TEMPLATES
+from headrace.connect.values import schema_of_arrow
 from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
@@ -76,13 +77,16 @@ class DatagenSourceTask(SourceTask):
         self._next[partition] = first + rows
         places = np.arange(first, first + rows, dtype=np.uint64)
         value = self._fields.rows(places * np.uint64(self._partitions) + np.uint64(partition))
+        key = self._picked(value, "key.field")
         return SourceBatch(
             partition={"datagen": partition},
             offset={"row": first + rows},
             topic=self._config["topic"],
             value=value,
-            key=self._picked(value, "key.field"),
+            key=key,
             timestamp_ms=_milliseconds(self._picked(value, "timestamp.field")),
+            value_schema=schema_of_arrow(value.type),
+            key_schema=None if key is None else schema_of_arrow(key.type),
         )
 
     def _picked(self, value: pa.StructArray, setting: str) -> pa.Array | None:

@@ -127,21 +127,33 @@ def _csv(path: Path, first: int, how: Reading) -> Iterator[Rows]:
         reading.skip_rows = int(how.header)
     else:
         reading.autogenerate_column_names = not how.header
-    types = {name: pa.string() for name in _names(path, delimiter, reading)} if how.text else None
+    parsing = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     with pa_csv.open_csv(
         pa.input_stream(path, compression="detect"),
         reading,
-        pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        pa_csv.ConvertOptions(column_types=types, strings_can_be_null=not how.text),
+        parsing,
+        pa_csv.ConvertOptions(
+            column_types=_texts(path, reading, parsing, all_of_them=how.text),
+            strings_can_be_null=not how.text,
+        ),
     ) as file:
         yield from _from_row(file, first, how.rows)
 
 
-def _names(path: Path, delimiter: str, reading: pa_csv.ReadOptions) -> list[str]:
-    parsing = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+def _texts(
+    path: Path,
+    reading: pa_csv.ReadOptions,
+    parsing: pa_csv.ParseOptions,
+    *,
+    all_of_them: bool,
+) -> dict[str, pa.DataType]:
+    """Give the columns that are text; one that begins with nothing but nulls has to be something."""
     with pa_csv.open_csv(pa.input_stream(path, compression="detect"), reading, parsing) as file:
-        names: list[str] = file.schema.names
-        return names
+        return {
+            field.name: pa.string()
+            for field in file.schema
+            if all_of_them or pa.types.is_null(field.type)
+        }
 
 
 def _jsonl(path: Path, first: int, how: Reading) -> Iterator[Rows]:

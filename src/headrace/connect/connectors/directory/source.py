@@ -15,6 +15,8 @@ from headrace.connect import (
     Config,
     ConfigDeclaration,
     ConfigProblem,
+    Schema,
+    SchemaError,
     SourceBatch,
     SourceConnector,
     SourceRecord,
@@ -33,6 +35,7 @@ from headrace.connect.connectors.directory._reading import (
     is_appendable,
     read_rows,
 )
+from headrace.connect.values import schema_of_arrow
 from headrace.errors import ConnectorConfigError, DeserializationError
 
 __all__ = ["DirectorySourceConnector", "DirectorySourceTask"]
@@ -71,7 +74,13 @@ class DirectorySourceTask(SourceTask):
         partition, topic = {"file": found.name}, self._config["topic"]
         if isinstance(rows, pa.Array):
             offset = standing.offset()
-            return SourceBatch(partition=partition, offset=offset, topic=topic, value=rows)
+            return SourceBatch(
+                partition=partition,
+                offset=offset,
+                topic=topic,
+                value=rows,
+                value_schema=_schema(rows.type),
+            )
         places = standing.places(len(rows))
         return [
             SourceRecord(partition=partition, offset=place, topic=topic, value=row)
@@ -151,6 +160,13 @@ class DirectorySourceTask(SourceTask):
             target = self._config["done.directory"] / found.name
             target.parent.mkdir(parents=True, exist_ok=True)
             found.path.replace(target)
+
+
+def _schema(kind: pa.DataType) -> Schema | None:
+    try:
+        return schema_of_arrow(kind)
+    except SchemaError:  # a type that only Parquet has: its rows are maps without a schema
+        return None
 
 
 def _reading(config: Config) -> Reading:

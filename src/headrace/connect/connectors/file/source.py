@@ -29,6 +29,7 @@ from headrace.connect.connectors.file._following import Follower
 from headrace.connect.connectors.file._identity import Place, is_past_of
 from headrace.connect.connectors.file._lines import LineFormat
 from headrace.connect.connectors.file._reader import Chunk, Limits
+from headrace.connect.schema import BYTES, STRING
 from headrace.errors import ConfigurationError, ConnectorConfigError
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class FileSourceTask(SourceTask):
             topic=self._config["topic"],
             value=value,
             key=pa.repeat(pa.scalar(name), len(value)) if named else None,
+            value_schema=BYTES if pa.types.is_binary(value.type) else STRING,
+            key_schema=STRING if named else None,
         )
 
     def _discover(self) -> None:

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.connect.connectors.http._inbox import Arrival, Inbox, InboxFullError
+from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
     from headrace.connect import Secret
@@ -77,9 +78,19 @@ class Server:
             ssl_certfile=tls[0] if tls else None,
             ssl_keyfile=tls[1] if tls else None,
         )
+        self._load(config)
         self._server = uvicorn.Server(config)
         self._thread = Thread(target=self._serve, name="http-source", daemon=True)
         self._thread.start()
+
+    def _load(self, config: uvicorn.Config) -> None:
+        try:
+            config.load()
+        except OSError as error:  # of TLS, too: there is no other file to load
+            self._socket.close()
+            message = f"The files of tls.cert and tls.key cannot be used: {error}"
+            hint = "Name a certificate and its key, both in PEM."
+            raise ConnectorConfigError(message, hint=hint) from error
 
     @property
     def alive(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +15,7 @@ from headrace.connect import (
     Config,
     ConfigDeclaration,
     ConfigProblem,
+    Queue,
     Secret,
     SinkConnector,
     SinkRecord,
@@ -61,11 +62,22 @@ class HttpSinkTask(SinkTask):
             config["retry.pause.max.ms"].total_seconds(),
             config["retry.timeout.ms"].total_seconds(),
         )
+        #: Behind the last record of each queue that the server has taken.
+        self._sent: dict[Queue, int] = {}
         self._sender = Sender(self._client, config["method"], retries, self.context.stopping)
 
+    def open(self, queues: Collection[Queue]) -> None:
+        """Begin anew: what was sent before may be asked for again."""
+        del queues
+        self._sent.clear()
+
     def put(self, records: Sequence[SinkRecord]) -> None:
-        """Send the records; return when the server has taken all of them."""
-        for batch in self._batches(records):
+        """Send the records; return when the server has taken all of them.
+
+        After an error the same records come again: those that were taken are left out.
+        """
+        left = [one for one in records if one.offset >= self._sent.get(one.queue, 0)]
+        for batch in self._batches(left):
             self._send(batch)
 
     def stop(self) -> None:
@@ -84,13 +96,14 @@ class HttpSinkTask(SinkTask):
         try:
             self._sender.send(self._url(batch[0]), self._body(batch), self._headers(batch))
         except RefusedError as error:
-            if len(batch) == 1:
-                self.context.report(batch[0], error)
+            if len(batch) > 1:
+                # One bad record must not take the others with it: find it by halves.
+                middle = len(batch) // 2
+                self._send(batch[:middle])
+                self._send(batch[middle:])
                 return
-            # One bad record must not take the others with it: find it by halves.
-            middle = len(batch) // 2
-            self._send(batch[:middle])
-            self._send(batch[middle:])
+            self.context.report(batch[0], error)
+        self._sent[batch[-1].queue] = batch[-1].offset + 1
 
     def _url(self, record: SinkRecord) -> str:
         url: str = self._config["url"]

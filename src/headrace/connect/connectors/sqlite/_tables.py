@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.connect import RetriableError
 from headrace.connect.connectors.sqlite._schemas import fitted, table_schema
 from headrace.errors import ConnectorConfigError
 
@@ -65,20 +66,27 @@ class TableReader:
         try:
             cursor = self._connection.execute(*self._statement(most))
         except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                message = f"{self._place} cannot be read now: {error}."
+                hint = "Another process writes for longer than busy.timeout.ms."
+                raise RetriableError(message, hint=hint) from error
             if "no such" not in str(error):
                 raise
             message = f"{self._place} cannot be read: {error}."
             hint = "Correct incrementing.column.name, timestamp.column.name, tables or query."
             raise ConnectorConfigError(message, hint=hint) from error
         names = [column[0] for column in cursor.description][2:]
+        # The reader moves once all rows are read: an error leaves it where it was.
+        offset = self._offset
         found = []
         for time, number, *values in cursor:
             self._check(time, number)
             row = self._row(names, values)
-            self._offset = self._offset | {"incrementing": number}
+            offset = offset | {"incrementing": number}
             if self._how.mode == "timestamp":
-                self._offset["timestamp"] = time
-            found.append((self._key(row), row, dict(self._offset)))
+                offset["timestamp"] = time
+            found.append((self._key(row), row, offset))
+        self._offset = offset
         return found
 
     def begin_again(self) -> None:
