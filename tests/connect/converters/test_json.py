@@ -131,6 +131,68 @@ def test_columns_with_a_schema_are_written_with_it() -> None:
     assert WITH_SCHEMAS.from_bytes("t", bodies[0].as_py()) == (schema, {"a": 1})
 
 
+SHOP = struct(
+    {
+        "id": INT64,
+        "name": STRING.as_optional(),
+        "price": FLOAT64,
+        "tags": array(STRING.as_optional()),
+        "at": struct({"zip": INT32}).as_optional(),
+    },
+    name="shop",
+)
+ROW = {"id": 1, "name": 'a"b', "price": 2.0, "tags": ["x", None], "at": {"zip": 5}}
+ROWS = pa.array(
+    [ROW, ROW | {"name": None, "at": None, "tags": []}],
+    pa.struct(
+        [
+            ("id", pa.int64()),
+            ("name", pa.string()),
+            ("price", pa.float64()),
+            ("tags", pa.list_(pa.string())),
+            ("at", pa.struct([("zip", pa.int32())])),
+        ]
+    ),
+)
+
+
+@pytest.mark.parametrize("converter", [PLAIN, WITH_SCHEMAS])
+@pytest.mark.parametrize(
+    ("schema", "column"),
+    [
+        (SHOP, ROWS),
+        (SHOP, ROWS[:1]),
+        (SHOP.as_optional(), pa.array([None, ROW], ROWS.type)),
+        (INT32.as_optional(), pa.array([1, None], pa.int32())),
+        (INT32.with_default(7), pa.array([1, None], pa.int32())),
+        (INT32, pa.array([1, 2], pa.int64())),
+        (TIMESTAMP, pa.array([datetime(2020, 1, 1, tzinfo=UTC)])),
+        (decimal(2), pa.array([Decimal("1.50")])),
+        (mapping(STRING, INT8), pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8()))),
+        (None, pa.array([{"a": 1}, None])),
+    ],
+)
+def test_columns_are_written_by_a_schema_as_single_values_are(
+    converter: JsonConverter, schema: Schema | None, column: pa.Array
+) -> None:
+    singly = [
+        converter.to_bytes("t", schema, one) for one in column.to_pylist(maps_as_pydicts="strict")
+    ]
+    assert converter.to_column("t", schema, column).to_pylist() == singly
+
+
+def test_a_column_with_a_null_that_is_required_is_refused() -> None:
+    with pytest.raises(SerializationError, match="it is null, and int32 is required"):
+        PLAIN.to_column("t", INT32, pa.array([1, None], pa.int32()))
+
+
+@pytest.mark.parametrize("converter", [PLAIN, WITH_SCHEMAS])
+def test_a_column_without_any_body_is_nothing(converter: JsonConverter) -> None:
+    column = converter.from_column("t", pa.nulls(3, pa.binary()))
+    assert column is not None
+    assert (column.schema, column.values.to_pylist()) == (None, [None] * 3)
+
+
 def test_a_column_is_read_as_objects_of_one_type() -> None:
     bodies = pa.array([b'{"a":1,"b":["x"]}', b'{"b":["y","z"],"a":2}'], pa.binary())
     column = PLAIN.from_column("t", bodies)
@@ -153,7 +215,6 @@ def test_a_column_is_read_as_objects_of_one_type() -> None:
         [b"1"],
         [b'{"a":1}', None],
         [b"nope"],
-        [],
     ],
 )
 def test_bodies_that_a_column_cannot_hold_as_they_are_stay_single(bodies: list[Any]) -> None:

@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from headrace.connect.converters._logical import TO_PLAIN
 from headrace.connect.converters._loose_json import dump
+from headrace.connect.schema import Schema, Type
 
-__all__ = ["read", "write"]
+__all__ = ["fits", "read", "write"]
 
 _TEXT_NULL = pa.scalar(None, pa.string())
 # Whole numbers from here on are not all exact as floating-point numbers.
 _INEXACT = 1 << 53
 
 
-def write(values: pa.Array) -> pa.Array:
-    """Write a column; null has no body."""
-    return _text(values).cast(pa.binary())
+#: The Arrow type whose values are written by a schema as they are written without one.
+_SAME: Mapping[Type, pa.DataType] = {
+    Type.BOOLEAN: pa.bool_(),
+    Type.FLOAT32: pa.float32(),
+    Type.FLOAT64: pa.float64(),
+    Type.INT8: pa.int8(),
+    Type.INT16: pa.int16(),
+    Type.INT32: pa.int32(),
+    Type.INT64: pa.int64(),
+    Type.STRING: pa.string(),
+}
+
+
+def write(
+    values: pa.Array, before: str = "", after: str = "", *, null: str | None = None
+) -> pa.Array:
+    """Write a column, each value between two texts; null has no body unless it has a text."""
+    text = _text(values)
+    if null is not None:
+        text = text.fill_null(null)
+    if before:
+        text = pc.binary_join_element_wise(before, text, after, "")
+    return text.cast(pa.binary())
+
+
+def fits(schema: Schema, values: pa.Array) -> bool:
+    """Whether a column is written by a schema as it is written without one."""
+    if schema.has_default or schema.name in TO_PLAIN or (values.null_count and not schema.optional):
+        return False
+    if schema.type is Type.STRUCT and pa.types.is_struct(values.type):
+        names = [one.name for one in values.type]
+        return names == list(schema.by_name) and all(
+            fits(field.schema, part)
+            for field, part in zip(schema.fields, values.flatten(), strict=True)
+        )
+    if schema.type is Type.ARRAY and pa.types.is_list(values.type):
+        return schema.items is not None and fits(schema.items, values.flatten())
+    return values.type == _SAME.get(schema.type)
 
 
 def _text(values: pa.Array) -> pa.StringArray:

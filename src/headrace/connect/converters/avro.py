@@ -8,11 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from headrace.connect.config import Config, declare, key
 from headrace.connect.converters._avro_values import avro_reader, avro_writer
 from headrace.connect.converters._fitting import UnfitError
 from headrace.connect.converters.avro_schemas import expanded, schema_from_avro
-from headrace.connect.converters.base import Converted, Converter
+from headrace.connect.converters.base import Column, Converted, Converter
 from headrace.errors import ConnectorConfigError
 from headrace.serdes import AvroSerde, RegisteredSchema, SchemaRegistry, Serde, registered
 
@@ -142,6 +144,10 @@ class AvroConverter(Converter):
         if body is None:
             return Converted(None, None)
         return (self._fixed or self._coder(topic)).read(body)
+
+    def read_column(self, topic: str, bodies: pa.Array) -> Column | None:
+        """Read a column in which no message has a body."""
+        return Column(None, pa.nulls(len(bodies))) if bodies.null_count == len(bodies) else None
 
 
 def _fixed_coder(name: str, config: Config) -> _Coder:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from headrace.connect.config import Config, at_least, declare, key, one_of
 from headrace.connect.converters import _json_columns
@@ -22,8 +23,6 @@ from headrace.connect.converters.json_values import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from headrace.connect.schema import Schema
 
 __all__ = ["JsonConverter"]
@@ -153,19 +152,20 @@ class JsonConverter(HeaderConverter):
         parse = load_exactly if has_decimal(schema) else load
         return schema, parse, json_reader(schema, self._rules)
 
-    def write_column(
-        self,
-        topic: str,
-        schema: Schema | None,
-        values: pa.Array,
-    ) -> pa.Array | None:
-        """Write a column of data without schemas."""
-        if self._with_schemas or schema is not None:
+    def write_column(self, topic: str, schema: Schema | None, values: pa.Array) -> pa.Array | None:
+        """Write a column of plain values."""
+        if schema is None:
+            before = '{"schema":null,"payload":' if self._with_schemas else ""
+            return _json_columns.write(values, before, "}")
+        if not _json_columns.fits(schema, values):
             return None
-        return _json_columns.write(values)
+        before = self._writer(schema)[0].decode() if self._with_schemas else ""
+        return _json_columns.write(values, before, "}", null="null")
 
     def read_column(self, topic: str, bodies: pa.Array) -> Column | None:
         """Read a column of objects that all have the same fields, none of them null."""
+        if bodies.null_count == len(bodies):
+            return Column(None, pa.nulls(len(bodies)))
         if self._with_schemas:
             return None
         values = _json_columns.read(bodies)

@@ -6,9 +6,11 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from headrace.connect.config import Config, declare, key
 from headrace.connect.converters._fitting import UnfitError
-from headrace.connect.converters.base import Converted, Converter
+from headrace.connect.converters.base import Column, Converted, Converter
 from headrace.errors import ConnectorConfigError
 from headrace.serdes import ProtobufSerde
 
@@ -87,6 +89,10 @@ class ProtobufConverter(Converter):
             reason = f"it is no {self._message.DESCRIPTOR.full_name}: {error}"
             raise UnfitError(reason) from None
         return Converted(self._schema, self._told(message))
+
+    def read_column(self, topic: str, bodies: pa.Array) -> Column | None:
+        """Read a column in which no message has a body."""
+        return Column(None, pa.nulls(len(bodies))) if bodies.null_count == len(bodies) else None
 
 
 def _found(name: str, file: Path | None) -> type[Message]:
