@@ -57,7 +57,7 @@ def fits(schema: Schema, values: pa.Array) -> bool:
         )
     if schema.type is Type.ARRAY and pa.types.is_list(values.type):
         return schema.items is not None and fits(schema.items, values.flatten())
-    return values.type == _SAME.get(schema.type)
+    return bool(values.type == _SAME.get(schema.type))
 
 
 def _text(values: pa.Array) -> pa.StringArray:
