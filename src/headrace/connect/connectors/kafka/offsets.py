@@ -1,0 +1,134 @@
+"""Where a sink's offsets are kept: a compacted topic of Kafka, written in its transactions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.connect import Config, Queue
+from headrace.connect.connectors.kafka.settings import client_settings
+from headrace.errors import RequestTimeoutError
+
+__all__ = ["OffsetLog", "Standing", "key_of", "owners"]
+
+_ANSWER = 30.0
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where one queue stands, and who said so."""
+
+    #: ``None`` while nothing of the queue was written.
+    next_offset: int | None
+    #: The transactional id of the task that has the queue.
+    owner: str
+    generation: int
+
+
+def key_of(queue: Queue) -> bytes:
+    """Write a queue as the key of its standing."""
+    return msgspec.json.encode(list(queue))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLog:
+    """A topic of one partition with the standing of each queue of one sink."""
+
+    config: Config
+    topic: str
+
+    def create(self) -> None:
+        """Create the topic where it is missing."""
+        admin = AdminClient(client_settings(self.config, "offsets"))
+        replicas = self.config["offsets.replication.factor"]
+        wanted = NewTopic(
+            self.topic,
+            num_partitions=1,
+            replication_factor=replicas,
+            config={"cleanup.policy": "compact"},
+        )
+        made = admin.create_topics([wanted], request_timeout=_ANSWER)
+        try:
+            made[self.topic].result(timeout=_ANSWER)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def read(self) -> dict[Queue, Standing]:
+        """Read the last standing of every queue, up to the topic's end at this moment.
+
+        A transaction of another task may be open before that end: it is waited for.
+
+        Raises
+        ------
+        RequestTimeoutError
+            It did not end, nor did Kafka end it.
+        """
+        consumer = Consumer(
+            client_settings(
+                self.config,
+                "offsets",
+                **{
+                    "group.id": "headrace-offsets",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "isolation.level": "read_committed",
+                },
+            )
+        )
+        try:
+            place = TopicPartition(self.topic, 0, OFFSET_BEGINNING)
+            _, end = consumer.get_watermark_offsets(place, timeout=_ANSWER)
+            consumer.assign([place])
+            return self._read_to(consumer, end)
+        finally:
+            consumer.close()
+
+    def _read_to(self, consumer: Consumer, end: int) -> dict[Queue, Standing]:
+        found: dict[Queue, Standing] = {}
+        patience = self.config["transaction.timeout.ms"].total_seconds() + _ANSWER
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            for message in consumer.consume(500, timeout=0.2):
+                error = message.error()
+                if error is None:
+                    queue = Queue(*msgspec.json.decode(message.key() or b"[]"))
+                    found[queue] = msgspec.json.decode(message.value() or b"", type=Standing)
+                elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # named so
+                    if not error.retriable():
+                        raise KafkaException(error)
+                elif (message.offset() or 0) >= end:
+                    return found
+        raise RequestTimeoutError(
+            f"The topic {self.topic} could not be read to its end within {patience:g} s: a"
+            " transaction on it does not end.",
+            hint="Look for a producer that hangs, by kafka-transactions.sh find-hanging.",
+        )
+
+    def message(self, queue: Queue, standing: Standing) -> Mapping[str, Any]:
+        """Make what a producer is to send for a standing."""
+        return {
+            "topic": self.topic,
+            "partition": 0,
+            "key": key_of(queue),
+            "value": msgspec.json.encode(standing),
+        }
+
+
+def owners(
+    standings: Mapping[Queue, Standing], queues: Collection[Queue], mine: str
+) -> frozenset[str]:
+    """Name the other tasks that had these queues."""
+    found = {one.owner for queue, one in standings.items() if queue in queues}
+    return frozenset(found - {mine, ""})

@@ -1,0 +1,451 @@
+"""``kafka-sink``: topics become topics of Kafka, exactly once by Kafka's transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from headrace.connect import (
+    Config,
+    ConfigDeclaration,
+    ConfigProblem,
+    Queue,
+    SchemaError,
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+    at_least,
+    between,
+    declare,
+    key,
+    one_of,
+)
+from headrace.connect.connectors.kafka.offsets import OffsetLog, Standing, owners
+from headrace.connect.connectors.kafka.settings import KAFKA_KEYS, client_settings, unreachable
+from headrace.errors import FencedError, ProcessingError
+
+if TYPE_CHECKING:
+    from headrace.connect.records import Position
+
+__all__ = ["KafkaSinkConnector", "KafkaSinkTask"]
+
+_ANSWER = 30.0
+
+_KEYS = KAFKA_KEYS | declare(
+    key(
+        "kafka.topic.format",
+        str,
+        "The topic there of a topic here: ${topic} stands for its name.",
+        default="${topic}",
+        group="Topics",
+    ),
+    key(
+        "partition.by",
+        str,
+        "Which partition a record goes to: key (by the key's hash, as Java's clients have it), or"
+        " queue (the one with the queue's number, modulo their count).",
+        default="key",
+        valid=one_of("key", "queue"),
+        group="Topics",
+    ),
+    key(
+        "exactly.once",
+        bool,
+        "Whether records and offsets are written in Kafka's transactions.",
+        default=True,
+        importance="high",
+        group="Guarantee",
+    ),
+    key(
+        "offsets.topic",
+        str,
+        "The topic of Kafka that keeps the offsets; made from the connector's name where none is"
+        " given. Each sink needs one of its own.",
+        group="Guarantee",
+    ),
+    key(
+        "offsets.replication.factor",
+        int,
+        "Copies of that topic; -1 for the brokers' default.",
+        default=-1,
+        group="Guarantee",
+    ),
+    key(
+        "transactional.id.prefix",
+        str,
+        "What stands before connector and task in the names of transactions.",
+        default="headrace-",
+        group="Guarantee",
+    ),
+    key(
+        "transaction.timeout.ms",
+        timedelta,
+        "How long Kafka waits for a task that hangs in its transaction.",
+        default=timedelta(seconds=60),
+        valid=at_least(timedelta(seconds=1)),
+        group="Guarantee",
+    ),
+    key(
+        "delivery.attempts",
+        int,
+        "How often a transaction is tried again after a failure that may pass.",
+        default=5,
+        valid=between(1, 100),
+        group="Guarantee",
+    ),
+)
+
+
+class KafkaSinkTask(SinkTask):
+    """Gathers records in `put`, and sends them in `flush`: with the offsets, in one transaction."""
+
+    _producer: Producer | None = None
+
+    def start(self, config: Config) -> None:
+        """Make the producer, and the topic of offsets where it is missing."""
+        self._config = config
+        name = self.context.connector
+        self._format: str = config["kafka.topic.format"]
+        self._by_queue = config["partition.by"] == "queue"
+        self._exactly: bool = config["exactly.once"]
+        self._identity = f"{config['transactional.id.prefix']}{name}-{self.context.task}"
+        self._log = offset_log(config, name)
+        self._counts: dict[str, int] = {}
+        self._records: list[SinkRecord] = []
+        #: Behind the last record of each queue that was committed, and that was gathered.
+        self._done: dict[Queue, int] = {}
+        self._gathered: dict[Queue, int] = {}
+        self._failures: list[tuple[SinkRecord, KafkaError]] = []
+        try:
+            if self._exactly:
+                self._log.create()
+            self._producer = self._made(self._identity)
+        except KafkaException as error:
+            raise unreachable(config, error) from error
+
+    def _made(self, identity: str) -> Producer:
+        more: dict[str, Any] = {
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+        }
+        if self._exactly:
+            timeout = self._config["transaction.timeout.ms"]
+            more["transactional.id"] = identity
+            more["transaction.timeout.ms"] = timeout // timedelta(milliseconds=1)
+        producer = Producer(client_settings(self._config, self.context.connector, **more))
+        if self._exactly:
+            # Ends what an earlier life began, and keeps it from going on.
+            producer.init_transactions(_ANSWER)
+        return producer
+
+    def open(self, queues: Collection[Queue]) -> None:
+        """Take queues over from whatever task had them before."""
+        self._drop(queues)
+        if not self._exactly or not queues:
+            return
+        standings = self._log.read()
+        fenced: set[str] = set()
+        # Only once nobody else can write any more, what was read stays true.
+        while others := owners(standings, queues, self._identity) - fenced:
+            self._check_generation(standings, queues)
+            for other in others:
+                self._made(other).flush(0)
+            fenced |= others
+            standings = self._log.read()
+        self._check_generation(standings, queues)
+        found = {queue: standings[queue] for queue in queues if queue in standings}
+        self._done.update(
+            (queue, one.next_offset) for queue, one in found.items() if one.next_offset is not None
+        )
+        self._transact([], {queue: self._done.get(queue) for queue in queues})
+
+    def _check_generation(
+        self, standings: Mapping[Queue, Standing], queues: Collection[Queue]
+    ) -> None:
+        for queue in queues:
+            standing = standings.get(queue)
+            if standing is not None and standing.generation > self.context.generation:
+                raise self._fenced(f"generation {standing.generation} has {queue}")
+
+    def offsets(self) -> Mapping[Queue, int] | None:
+        """Give the offsets that Kafka keeps."""
+        if not self._exactly:
+            return None
+        queues = self.context.queues
+        return {queue: offset for queue, offset in self._done.items() if queue in queues}
+
+    def close(self, queues: Collection[Queue]) -> None:
+        """Forget queues, and records that were not flushed: they are read again."""
+        self._drop(queues)
+        for queue in queues:
+            self._done.pop(queue, None)
+
+    def _drop(self, queues: Collection[Queue]) -> None:
+        gone = frozenset(queues)
+        self._records = [one for one in self._records if one.queue not in gone]
+        for queue in gone:
+            self._gathered.pop(queue, None)
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        """Gather records; those that are gathered or in Kafka already are left out."""
+        for record in records:
+            queue = record.queue
+            if record.offset < max(self._done.get(queue, 0), self._gathered.get(queue, 0)):
+                continue
+            self._gathered[queue] = record.offset + 1
+            try:
+                _bytes(record, record.value, "value")
+                _bytes(record, record.key, "key")
+            except SchemaError as error:
+                self.context.report(record, error)
+            else:
+                self._records.append(record)
+
+    def flush(self, offsets: Mapping[Queue, int]) -> None:
+        """Send the records and the offsets, all or nothing."""
+        records, self._records = self._records, []
+        self._gathered.clear()
+        if not self._exactly:
+            self._send_all(records)
+            return
+        moved = {queue: to for queue, to in offsets.items() if to > self._done.get(queue, -1)}
+        records = [one for one in records if one.offset < moved.get(one.queue, 0)]
+        if moved or records:
+            self._transact(records, moved)
+            self._done.update(moved)
+
+    def stop(self) -> None:
+        """Leave Kafka; what was not flushed is not sent."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.flush(1)
+
+    def healthy(self) -> bool:
+        """Whether Kafka answers."""
+        assert self._producer is not None
+        try:
+            self._producer.list_topics(timeout=5)
+        except KafkaException:
+            return False
+        return True
+
+    def _send_all(self, records: Sequence[SinkRecord]) -> None:
+        assert self._producer is not None
+        self._failures.clear()
+        self._produce(self._producer, records)
+        while self._producer.flush(1.0):
+            if self.context.stopping.is_set():
+                message = "the task was stopped while records were on their way to Kafka"
+                raise ProcessingError(message)
+        for record, error in self._failures:
+            self.context.report(record, _refused(record, error))
+
+    def _transact(self, records: Sequence[SinkRecord], offsets: Mapping[Queue, int | None]) -> None:
+        attempts = self._config["delivery.attempts"]
+        for attempt in range(1, attempts + 1):
+            try:
+                records = self._attempt(records, offsets)
+                return
+            except KafkaException as error:
+                cause = error.args[0]
+                if _is_fence(cause):
+                    raise self._fenced(str(cause)) from error
+                if cause.fatal() or attempt == attempts:
+                    raise
+                self.context.logger.warning("attempt %d of %d failed: %s", attempt, attempts, cause)
+                self._abort()
+                records = self._without_refused(records)
+
+    def _attempt(
+        self, records: Sequence[SinkRecord], offsets: Mapping[Queue, int | None]
+    ) -> Sequence[SinkRecord]:
+        producer = self._producer
+        assert producer is not None
+        self._failures.clear()
+        producer.begin_transaction()
+        self._produce(producer, records)
+        for queue, offset in offsets.items():
+            standing = Standing(offset, self._identity, self.context.generation)
+            producer.produce(**self._log.message(queue, standing))
+        self._commit(producer)
+        return records
+
+    def _commit(self, producer: Producer) -> None:
+        while True:
+            try:
+                producer.commit_transaction(_ANSWER)
+                return
+            except KafkaException as error:
+                # Asked again, Kafka says what became of the same commit.
+                if not error.args[0].retriable() or self.context.stopping.is_set():
+                    raise
+
+    def _abort(self) -> None:
+        assert self._producer is not None
+        try:
+            self._producer.abort_transaction(_ANSWER)
+        except KafkaException as error:
+            if _is_fence(error.args[0]):
+                raise self._fenced(str(error)) from error
+            # Its own epoch ends whatever is left of the transaction.
+            self.context.logger.warning("the transaction was not aborted: %s", error)
+            self._producer = self._made(self._identity)
+
+    def _without_refused(self, records: Sequence[SinkRecord]) -> list[SinkRecord]:
+        """Report the records that Kafka will never take."""
+        refused = {
+            (record.queue, record.offset)
+            for record, error in self._failures
+            if error.code() in _REFUSALS
+        }
+        for record, error in self._failures:
+            if error.code() in _REFUSALS:
+                self.context.report(record, _refused(record, error))
+        return [one for one in records if (one.queue, one.offset) not in refused]
+
+    def _produce(self, producer: Producer, records: Sequence[SinkRecord]) -> None:
+        for record in records:
+            arguments = self._arguments(record)
+            while True:
+                try:
+                    producer.produce(**arguments, on_delivery=self._noted(record))
+                except BufferError:
+                    producer.poll(0.1)
+                    continue
+                except KafkaException as error:
+                    if error.args[0].code() not in _REFUSALS:
+                        raise
+                    self.context.report(record, _refused(record, error.args[0]))
+                break
+        producer.poll(0)
+
+    def _noted(self, record: SinkRecord) -> Callable[[KafkaError | None, Any], None]:
+        def note(error: KafkaError | None, _message: Any) -> None:
+            if error is not None:
+                self._failures.append((record, error))
+
+        return note
+
+    def _arguments(self, record: SinkRecord) -> dict[str, Any]:
+        topic = self._format.replace("${topic}", record.topic)
+        found: dict[str, Any] = {
+            "topic": topic,
+            "key": _bytes(record, record.key, "key"),
+            "value": _bytes(record, record.value, "value"),
+        }
+        if record.timestamp_ms is not None:
+            found["timestamp"] = record.timestamp_ms
+        if record.headers:
+            found["headers"] = [
+                (one.key, _bytes(record, one.value, f"header {one.key}")) for one in record.headers
+            ]
+        if self._by_queue:
+            found["partition"] = record.queue.queue_id % self._count(topic)
+        return found
+
+    def _count(self, topic: str) -> int:
+        assert self._producer is not None
+        if topic not in self._counts:
+            there = self._producer.list_topics(topic, timeout=_ANSWER).topics[topic].partitions
+            self._counts[topic] = max(1, len(there))
+        return self._counts[topic]
+
+    def _fenced(self, why: str) -> FencedError:
+        return FencedError(
+            f"Another task of the sink {self.context.connector} has taken over from this one, of"
+            f" generation {self.context.generation}: {why}",
+            hint="Nothing of its last transaction is visible. If no other task runs, two clusters"
+            " share a connector's name: give one another transactional.id.prefix and offsets.topic.",
+        )
+
+
+class KafkaSinkConnector(SinkConnector):
+    """Takes topics to Kafka."""
+
+    version: ClassVar[str] = "1.0"
+    config: ClassVar[ConfigDeclaration] = _KEYS
+    task: ClassVar[type[SinkTask]] = KafkaSinkTask
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Refuse a topic that would hold records and offsets."""
+        if config["offsets.topic"] and config["offsets.topic"] == config["kafka.topic.format"]:
+            message = "offsets.topic must be another topic than the one for the records."
+            yield ConfigProblem("offsets.topic", message)
+
+    def alter_offsets(
+        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
+    ) -> bool:
+        """Set the offsets that Kafka keeps."""
+        if not config["exactly.once"]:
+            return False
+        log = offset_log(config, self.context.connector)
+        log.create()
+        standings = log.read()
+        producer = Producer(client_settings(config, "offsets", **{"enable.idempotence": True}))
+        for where, to in offsets:
+            queue = Queue(
+                str(where["rocketmq_topic"]),
+                str(where["rocketmq_broker"]),
+                int(where["rocketmq_queue_id"]),
+            )
+            known = standings.get(queue, Standing(None, "", 0))
+            offset = None if to is None else int(to["rocketmq_queue_offset"])
+            producer.produce(**log.message(queue, Standing(offset, known.owner, known.generation)))
+        if producer.flush(_ANSWER):
+            message = f"Kafka did not take the offsets within {_ANSWER:g} s."
+            raise ProcessingError(message)
+        return True
+
+
+def offset_log(config: Config, connector: str) -> OffsetLog:
+    """Give the topic that keeps a sink's offsets."""
+    return OffsetLog(config, config["offsets.topic"] or f"headrace-connect-offsets-{connector}")
+
+
+_REFUSALS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+    }
+)
+_FENCES = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001  # the client's own codes are named so
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+
+def _is_fence(error: KafkaError) -> bool:
+    return error.code() in _FENCES
+
+
+def _bytes(record: SinkRecord, value: Any, part: str) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    queue = record.queue
+    raise SchemaError(
+        f"Record {record.offset} of queue {queue.queue_id} of topic {queue.topic}: its {part} is"
+        f" {type(value).__name__} {value!r:.100}, and Kafka takes bytes.",
+        hint="Set the converter of keys and values to ByteArrayConverter, which hands bytes on as"
+        " they are, or to StringConverter.",
+    )
+
+
+def _refused(record: SinkRecord, error: KafkaError) -> ProcessingError:
+    queue = record.queue
+    return ProcessingError(
+        f"Kafka refuses record {record.offset} of queue {queue.queue_id} of topic {queue.topic}:"
+        f" {error}",
+        hint="With errors.tolerance=all such records go to the dead-letter topic and the others"
+        " are sent. kafka.message.max.bytes sets the largest record.",
+    )

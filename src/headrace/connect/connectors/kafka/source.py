@@ -1,0 +1,285 @@
+"""``kafka-source``: topics of Kafka become topics here, record by record."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+from headrace.connect import (
+    Config,
+    ConfigDeclaration,
+    ConfigProblem,
+    Header,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    at_least,
+    between,
+    declare,
+    key,
+    one_of,
+)
+from headrace.connect.connectors.kafka.settings import KAFKA_KEYS, client_settings, unreachable
+from headrace.connect.schema import BYTES
+from headrace.errors import ConnectorConfigError, StateError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+__all__ = ["KafkaSourceConnector", "KafkaSourceTask"]
+
+_SHARE = "task.partitions"
+_RAW = BYTES.as_optional()
+_ANSWER = 30.0
+
+_KEYS = KAFKA_KEYS | declare(
+    key(
+        "kafka.topics",
+        list,
+        "Topics of Kafka to read; what begins with ^ is a regular expression.",
+        required=True,
+        group="Topics",
+    ),
+    key(
+        "topic.format",
+        str,
+        "The topic here of a topic there: ${topic} stands for its name.",
+        default="${topic}",
+        group="Topics",
+    ),
+    key(
+        "keep.partitions",
+        bool,
+        "Whether a record goes to the queue that has its partition's number; the topic here must"
+        " have as many.",
+        default=False,
+        group="Topics",
+    ),
+    key(
+        "start.from",
+        str,
+        "Where a partition begins that was never read: earliest or latest.",
+        default="earliest",
+        valid=one_of("earliest", "latest"),
+        group="Topics",
+    ),
+    key(
+        "isolation.level",
+        str,
+        "Whether records of open and aborted transactions are left out: read_committed or"
+        " read_uncommitted.",
+        default="read_committed",
+        valid=one_of("read_committed", "read_uncommitted"),
+        group="Guarantee",
+    ),
+    key(
+        "topics.poll.interval.ms",
+        timedelta,
+        "How often to look for new topics and partitions.",
+        default=timedelta(seconds=30),
+        valid=at_least(timedelta(seconds=1)),
+        group="Topics",
+    ),
+    key(
+        "batch.max.rows",
+        int,
+        "Most records of one poll.",
+        default=2000,
+        valid=between(1, 100_000),
+        group="Topics",
+    ),
+)
+
+
+class KafkaSourceTask(SourceTask):
+    """Reads its share of the partitions, from where they were committed."""
+
+    _consumer: Consumer | None = None
+
+    def start(self, config: Config) -> None:
+        """Begin each partition at its committed position."""
+        self._config = config
+        self._limit: int = config["batch.max.rows"]
+        self._keep: bool = config["keep.partitions"]
+        self._format: str = config["topic.format"]
+        name = self.context.connector
+        self._consumer = Consumer(
+            client_settings(
+                config,
+                name,
+                **{
+                    "group.id": f"headrace-{name}",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    # A position that is gone is a loss, and never passed over.
+                    "auto.offset.reset": "error",
+                    "isolation.level": config["isolation.level"],
+                },
+            )
+        )
+        share = json.loads(config.texts.get(_SHARE, "[]"))
+        self._consumer.assign([self._place(topic, number) for topic, number in share])
+
+    def poll(self) -> Sequence[SourceRecord] | None:
+        """Give what is new."""
+        assert self._consumer is not None
+        arrived = self._consumer.consume(self._limit, timeout=0.5)
+        found = []
+        for message in arrived:
+            error = message.error()
+            if error is None:
+                found.append(self._record(message))
+            else:
+                self._judge(message, error)
+        return found
+
+    def commit(self) -> None:
+        """Show the position to Kafka's own tools; it is never read back."""
+        assert self._consumer is not None
+        places = [
+            TopicPartition(where["kafka_topic"], where["kafka_partition"], to["kafka_offset"])
+            for where, to in self.context.offsets.all()
+        ]
+        if places:
+            self._consumer.commit(offsets=places, asynchronous=True)
+
+    def stop(self) -> None:
+        """Leave Kafka."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _place(self, topic: str, number: int) -> TopicPartition:
+        committed = self.context.offsets.get(_partition(topic, number))
+        if committed is not None:
+            return TopicPartition(topic, number, int(committed["kafka_offset"]))
+        first = self._config["start.from"] == "earliest"
+        return TopicPartition(topic, number, OFFSET_BEGINNING if first else OFFSET_END)
+
+    def _record(self, message: Message[Any, Any]) -> SourceRecord:
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert number is not None
+        assert offset is not None
+        kind, moment = message.timestamp()
+        return SourceRecord(
+            partition=_partition(topic, number),
+            offset={"kafka_offset": offset + 1},
+            topic=self._format.replace("${topic}", topic),
+            key=message.key(),
+            value=message.value(),
+            key_schema=_RAW,
+            value_schema=_RAW,
+            headers=tuple(Header(name, value, _RAW) for name, value in message.headers() or ()),
+            timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else moment,
+            queue=number if self._keep else None,
+        )
+
+    def _judge(self, message: Message[Any, Any], error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # named so by the client
+            raise StateError(
+                f"Partition {message.partition()} of {message.topic()} no longer has the records"
+                f" from the committed position on: {error}",
+                hint="They were deleted before they were read. Stop the connector and reset the"
+                " partition's offset to go on with what is there.",
+            )
+        if not error.retriable() and error.code() not in _PASSING:
+            raise KafkaException(error)
+        self.context.logger.warning("%s", error)
+
+
+_PASSING = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT}  # noqa: SLF001
+)
+
+
+class KafkaSourceConnector(SourceConnector):
+    """Brings topics of Kafka into topics of RocketMQ."""
+
+    version: ClassVar[str] = "1.0"
+    config: ClassVar[ConfigDeclaration] = _KEYS
+    task: ClassVar[type[SourceTask]] = KafkaSourceTask
+
+    _watching: threading.Thread | None = None
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Refuse a format that throws topics together by accident."""
+        if "${topic}" not in config["topic.format"] and len(config["kafka.topics"]) > 1:
+            message = "topic.format without ${topic} sends all topics into one; name one topic."
+            yield ConfigProblem("topic.format", message)
+
+    def start(self, config: Config) -> None:
+        """Watch for topics and partitions that are new."""
+        self._config = config
+        self._watching = threading.Thread(target=self._watch, name="partitions", daemon=True)
+        self._watching.start()
+
+    def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
+        """Share the partitions out among tasks."""
+        partitions = self._partitions()
+        count = min(max_tasks, len(partitions))
+        return [{_SHARE: json.dumps(partitions[number::count])} for number in range(count)]
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self.context.stopping.set()
+        if self._watching is not None:
+            self._watching.join()
+
+    def _partitions(self) -> list[tuple[str, int]]:
+        config = self._config
+        consumer = Consumer(client_settings(config, "topics", **{"group.id": "headrace-topics"}))
+        try:
+            # A consumer's own patterns need a group: here they are matched by hand.
+            topics = consumer.list_topics(timeout=_ANSWER).topics
+        except KafkaException as error:
+            raise unreachable(config, error) from None
+        finally:
+            consumer.close()
+        names = _chosen(config["kafka.topics"], topics)
+        return [(name, number) for name in names for number in sorted(topics[name].partitions)]
+
+    def _watch(self) -> None:
+        pause = self._config["topics.poll.interval.ms"].total_seconds()
+        known: list[tuple[str, int]] | None = None
+        while not self.context.stopping.wait(0 if known is None else pause):
+            try:
+                found = self._partitions()
+            except (ConnectorConfigError, OSError) as error:
+                self.context.logger.warning("topics could not be listed: %s", error)
+                continue
+            if known is not None and found != known:
+                self.context.request_task_reconfiguration()
+            known = found
+
+
+def _partition(topic: str, number: int) -> dict[str, Any]:
+    return {"kafka_topic": topic, "kafka_partition": number}
+
+
+def _chosen(wanted: Iterable[str], there: Iterable[str]) -> list[str]:
+    names = set(there)
+    found: set[str] = set()
+    for one in wanted:
+        if one.startswith("^"):
+            # Kafka keeps topics of its own, which nobody means.
+            found |= {name for name in names if re.fullmatch(one, name) and name[:2] != "__"}
+        elif one in names:
+            found.add(one)
+        else:
+            message = f"Kafka has no topic {one!r} that this user can see."
+            raise ConnectorConfigError.of([("kafka.topics", message)])
+    return sorted(found)

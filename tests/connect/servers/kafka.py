@@ -1,0 +1,122 @@
+"""A real Apache Kafka, one node in KRaft mode, that is gone afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+SCRIPT = Path(__file__).parent / "kafka"
+_numbers = itertools.count(1)
+_CONFIG = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+log.cleaner.enable=false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaServer:
+    """Where a running broker is."""
+
+    address: str
+
+    def create_topic(self, partitions: int = 1) -> str:
+        """Make a topic that no other test has; give its name."""
+        name = f"topic-{next(_numbers)}-{time.time_ns()}"
+        self.create(name, partitions)
+        return name
+
+    def create(self, name: str, partitions: int = 1) -> None:
+        """Make a topic."""
+        admin = AdminClient({"bootstrap.servers": self.address})
+        made = admin.create_topics([NewTopic(name, num_partitions=partitions)])
+        made[name].result(timeout=30)
+
+
+@contextmanager
+def running_kafka() -> Iterator[KafkaServer]:
+    """Start Kafka on free ports of 127.0.0.1; stop and remove it in any case."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
+    try:
+        process, port = _start(folder)
+        try:
+            yield KafkaServer(f"127.0.0.1:{port}")
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(timeout=30)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    log = folder / "log"
+    for _ in range(3):
+        port, controller = _free_ports(2)
+        config = folder / "server.properties"
+        config.write_text(_CONFIG.format(port=port, controller=controller, folder=folder))
+        shutil.rmtree(folder / "data", ignore_errors=True)
+        with log.open("wb") as output:
+            subprocess.run(
+                [SCRIPT, "format", config], check=True, stdout=output, stderr=output, timeout=120
+            )
+            process = subprocess.Popen(
+                [SCRIPT, "run", config],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        if _answers(process, port):
+            return process, port
+    raise AssertionError(f"Kafka did not start:\n{log.read_text()}")
+
+
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    deadline = time.monotonic() + 90
+    while process.poll() is None and time.monotonic() < deadline:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                time.sleep(0.1)
+                continue
+        try:
+            AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=5)
+        except KafkaException:
+            continue
+        return True
+    process.kill()
+    process.wait()
+    return False
+
+
+def _free_ports(count: int) -> list[int]:
+    # All at once, so that no two are the same.
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
