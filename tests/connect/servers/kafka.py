@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 SCRIPT = Path(__file__).parent / "kafka"
 _numbers = itertools.count(1)

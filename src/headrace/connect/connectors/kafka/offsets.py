@@ -15,7 +15,8 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from headrace.connect import Config, Queue
 from headrace.connect.connectors.kafka.settings import client_settings
@@ -24,6 +25,15 @@ from headrace.errors import RequestTimeoutError
 __all__ = ["OffsetLog", "Standing", "key_of", "owners"]
 
 _ANSWER = 30.0
+_NEW = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  # the client's own codes are named so
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -75,7 +85,21 @@ class OffsetLog:
         RequestTimeoutError
             It did not end, nor did Kafka end it.
         """
-        consumer = Consumer(
+        # Its end for those who read everything: behind open transactions, too.
+        probe = self._consumer("read_uncommitted")
+        try:
+            end = self._end(probe)
+        finally:
+            probe.close()
+        consumer = self._consumer("read_committed")
+        try:
+            consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
+            return self._read_to(consumer, end)
+        finally:
+            consumer.close()
+
+    def _consumer(self, isolation: str) -> Consumer:
+        return Consumer(
             client_settings(
                 self.config,
                 "offsets",
@@ -83,17 +107,23 @@ class OffsetLog:
                     "group.id": "headrace-offsets",
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
-                    "isolation.level": "read_committed",
+                    "isolation.level": isolation,
                 },
             )
         )
-        try:
-            place = TopicPartition(self.topic, 0, OFFSET_BEGINNING)
-            _, end = consumer.get_watermark_offsets(place, timeout=_ANSWER)
-            consumer.assign([place])
-            return self._read_to(consumer, end)
-        finally:
-            consumer.close()
+
+    def _end(self, consumer: Consumer) -> int:
+        place = TopicPartition(self.topic, 0)
+        deadline = time.monotonic() + _ANSWER
+        while True:
+            try:
+                _, end = consumer.get_watermark_offsets(place, timeout=_ANSWER)
+                return int(end)
+            except KafkaException as error:
+                # A topic that was made right now is not known to every broker yet.
+                if error.args[0].code() not in _NEW or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def _read_to(self, consumer: Consumer, end: int) -> dict[Queue, Standing]:
         found: dict[Queue, Standing] = {}

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -99,7 +99,7 @@ _KEYS = KAFKA_KEYS | declare(
         int,
         "Most records of one poll.",
         default=2000,
-        valid=between(1, 100_000),
+        valid=between(2, 100_000),
         group="Topics",
     ),
 )
@@ -137,7 +137,11 @@ class KafkaSourceTask(SourceTask):
     def poll(self) -> Sequence[SourceRecord] | None:
         """Give what is new."""
         assert self._consumer is not None
-        arrived = self._consumer.consume(self._limit, timeout=0.5)
+        first = self._consumer.poll(0.5)
+        if first is None:
+            return None
+        # Whoever asks for many waits for many: only what is here already comes along.
+        arrived = [first, *self._consumer.consume(self._limit - 1, timeout=0)]
         found = []
         for message in arrived:
             error = message.error()
@@ -175,6 +179,7 @@ class KafkaSourceTask(SourceTask):
         assert number is not None
         assert offset is not None
         kind, moment = message.timestamp()
+        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
         return SourceRecord(
             partition=_partition(topic, number),
             offset={"kafka_offset": offset + 1},
@@ -183,7 +188,7 @@ class KafkaSourceTask(SourceTask):
             value=message.value(),
             key_schema=_RAW,
             value_schema=_RAW,
-            headers=tuple(Header(name, value, _RAW) for name, value in message.headers() or ()),
+            headers=tuple(Header(name, value, _RAW) for name, value in headers),
             timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else moment,
             queue=number if self._keep else None,
         )
