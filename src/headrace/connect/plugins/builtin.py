@@ -119,6 +119,8 @@ BUILTIN: tuple[Builtin, ...] = (
     Builtin("headrace.connect.testing.chaos:ChaosSource", "source", ("chaos-source",)),
     Builtin("headrace.connect.testing.chaos:ChaosSink", "sink", ("chaos-sink",)),
     Builtin("headrace.connect.testing.chaos:ChaosTransform", "transformation", ("chaos",)),
+    Builtin("headrace.connect.connectors.kafka:KafkaSourceConnector", "source", ("kafka-source",)),
+    Builtin("headrace.connect.connectors.kafka:KafkaSinkConnector", "sink", ("kafka-sink",)),
     # converters
     _converter("SimpleHeaderConverter", "storage.SimpleHeaderConverter", kind="header_converter"),
     *_for_headers_too("BooleanConverter", "converters.BooleanConverter"),
