@@ -62,6 +62,7 @@ class SinkUnit(Unit):
         self._task = task
         self._context = HostedSinkTask(told.connector, config, self._control, self._life)
         self._context.task = told.task
+        self._context.generation = told.generation
         self._task.context = self._context
         with self.in_call("making its converters and transforms"):
             self._chain = sink_chain(

@@ -63,6 +63,7 @@ class SourceUnit(Unit):
             told.connector, config, self._control, self._life, self._committed
         )
         context.task = told.task
+        context.generation = told.generation
         self._task.context = context
         with self.in_call("making its converters and transforms"):
             self._chain = source_chain(

@@ -396,6 +396,23 @@ def test_a_table_that_changed_meanwhile_is_looked_up_again(life: NewLife, db: Co
     assert rows(db) == [(0, "x", None), (1, "y", 1)]
 
 
+def test_user_who_may_not_create_tables_uses_those_that_are_there(
+    life: NewLife, db: Connection
+) -> None:
+    with life() as one:
+        one.write([row(0, 0, "x")])
+    db.execute("CREATE USER careful")
+    try:
+        db.execute("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO careful")
+        dsn = {"connection.url": one.config["connection.url"].replace("user=postgres ", "")}
+        with life({**dsn, "connection.user": "careful"}, generation=2) as two:
+            two.write([row(at, at, "y") for at in range(1, 40)])
+            assert two.offset == 40
+    finally:
+        db.execute("DROP OWNED BY careful")
+        db.execute("DROP USER careful")
+
+
 def test_password_is_not_in_what_is_printed(life: NewLife) -> None:
     one = life({"connection.password": "swordfish"})
     assert "swordfish" not in repr(PostgresSinkConnector.config.parse(one.config))

@@ -147,6 +147,14 @@ class TestConcurrentCommits:
             other.commit()
             assert values(one.until(2), "name") == ["late", "early"]
 
+    def test_sources_do_not_wait_for_each_other(
+        self, life: NewSourceLife, orders: Connection, other: Connection
+    ) -> None:
+        other.execute("SET application_name = 'headrace another'")
+        with life(CHANGES) as one:
+            insert(orders, "a")
+            assert len(one.until(1)) == 1
+
     def test_rows_are_read_at_once_by_those_who_do_not_wait(
         self, life: NewSourceLife, orders: Connection, other: Connection
     ) -> None:

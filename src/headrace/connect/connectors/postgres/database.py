@@ -22,7 +22,8 @@ _BULK = 20
 _LOCK = 0x6865_6164  # of all sinks that change tables
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03", "57014"})
-_SHUTDOWNS = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})
+# Shut down, not yet up, idle for too long; a standby where the primary was.
+_SHUTDOWNS = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25006"})
 _LAYOUTS = frozenset({"42P01", "42703", "42804"})
 _CLASSES: dict[str, Verdict] = {"08": "lost", "53": "again", "22": "row", "23": "row"}
 

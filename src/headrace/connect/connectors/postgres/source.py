@@ -124,7 +124,7 @@ class PostgresSourceConnector(SourceConnector):
         while not self.context.stopping.wait(0 if known is None else pause):
             try:
                 found = self._tables()
-            except psycopg.OperationalError as error:
+            except (psycopg.Error, ConnectorConfigError) as error:
                 self.context.logger.warning("tables could not be listed: %s", error)
                 found = known or []
             if known is not None and found != known:

@@ -31,11 +31,12 @@ _OF_TABLE = (
     " AND relation IN (SELECT to_regclass(%s)::oid"
     " UNION SELECT relid::oid FROM pg_partition_tree(to_regclass(%s)))"
 )
-# now() is when a transaction began, whatever it has locked since; vacuums write no rows.
+# now() is when a transaction began, whatever it has locked since; vacuums write no rows, nor do
+# sources like this one, whose sessions have such names.
 _ALL = f"""
 SELECT l.virtualtransaction, l.pid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'virtualxid' AND a.datid = {_DATABASE} AND l.pid <> pg_backend_pid()
-AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
+AND a.backend_type IS DISTINCT FROM 'autovacuum worker' AND a.application_name NOT LIKE 'headrace %'
 UNION SELECT '-1/' || transaction::text, NULL FROM pg_prepared_xacts
 WHERE database = current_database()
 """

@@ -47,6 +47,9 @@ class OffsetTable:
 
     def create(self) -> None:
         """Create the table where it is missing."""
+        # Who may not create tables may use one that is there.
+        if self.database.layout(self.name) is not None:
+            return
         number, text = self.database.big_integer, self.database.text
         self.database.execute(
             f"CREATE TABLE IF NOT EXISTS {self._named} (sink {text} NOT NULL, topic {text} NOT NULL,"
