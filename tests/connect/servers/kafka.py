@@ -18,6 +18,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.connect.servers.ending import dies_with_parent
+
 SCRIPT = Path(__file__).parent / "kafka"
 _numbers = itertools.count(1)
 _CONFIG = """
@@ -90,6 +92,7 @@ def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=dies_with_parent,  # noqa: PLW1509  # it makes one system call
             )
         if _answers(process, port):
             return process, port

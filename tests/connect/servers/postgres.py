@@ -18,6 +18,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from tests.connect.servers.ending import dies_with_parent
+
 _DEBIAN = Path("/usr/lib/postgresql")
 _SETTINGS = {
     "wal_level": "logical",
@@ -112,6 +114,7 @@ def _start(folder: Path, data: Path, owner: dict[str, str]) -> tuple[subprocess.
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=dies_with_parent,  # noqa: PLW1509  # it makes one system call
                 **_identity(owner),
             )
         if _answers(process, port):
