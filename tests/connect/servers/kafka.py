@@ -58,6 +58,11 @@ class KafkaServer:
         admin = AdminClient({"bootstrap.servers": self.address})
         made = admin.create_topics([NewTopic(name, num_partitions=partitions)])
         made[name].result(timeout=30)
+        # The broker lists a topic some moments after it has made it.
+        deadline = time.monotonic() + 30
+        while name not in admin.list_topics(timeout=30).topics:
+            assert time.monotonic() < deadline, f"Kafka does not list {name}"
+            time.sleep(0.01)
 
 
 @contextmanager
