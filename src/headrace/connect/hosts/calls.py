@@ -106,15 +106,8 @@ def _texts(config: Any) -> dict[str, str]:
 def _alter_offsets(told: Told, _control: Control) -> bool:
     kind: Any = connector_class(_texts_of(told), told.modules)
     config = read_config(kind, _texts_of(told))
-def _alter_offsets(told: Told, control: Control) -> bool:
-    kind: Any = connector_class(_config(told))
-    config = kind.config.parse(_config(told))
-    connector = kind()
-    life = Life(control, told.who)
-    committed = Committed(told.positions)
-    connector.context = HostedConnector(told.connector, config, control, life, committed)
     offsets = [(one["partition"], one.get("offset")) for one in told.arguments["offsets"]]
-    return bool(connector.alter_offsets(config, offsets))
+    return bool(kind().alter_offsets(config, offsets))
 
 
 def _texts_of(told: Told) -> dict[str, str]:
