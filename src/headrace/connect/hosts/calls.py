@@ -103,11 +103,14 @@ def _texts(config: Any) -> dict[str, str]:
     return dict(config)
 
 
-def _alter_offsets(told: Told, _control: Control) -> bool:
+def _alter_offsets(told: Told, control: Control) -> bool:
     kind: Any = connector_class(_texts_of(told), told.modules)
     config = read_config(kind, _texts_of(told))
     offsets = [(one["partition"], one.get("offset")) for one in told.arguments["offsets"]]
-    return bool(kind().alter_offsets(config, offsets))
+    connector = kind()
+    life, committed = Life(control, told.who), Committed(told.positions)
+    connector.context = HostedConnector(told.connector, config, control, life, committed)
+    return bool(connector.alter_offsets(config, offsets))
 
 
 def _texts_of(told: Told) -> dict[str, str]:
