@@ -172,6 +172,26 @@ def test_port_that_is_taken_fails_the_start() -> None:
             SourceRun(HttpSourceConnector, TEXTS | {"port": str(port)})
 
 
+def test_journal_answers_before_the_commit(tmp_path: Path) -> None:
+    with hooks(answer="journal", journal_directory=str(tmp_path / "journal")) as it:
+        named = {"idempotency-key": "k"}
+        assert it.answer(b'{"a": 1}', headers=named).status_code == 200
+        it.run.kill()
+        assert it.answer(b'{"a": 1}', headers=named).status_code == 200  # known, even now
+        assert it.answer(b"2").status_code == 200
+        it.wait(2)
+        it.run.kill()
+        it.wait(2)
+        it.run.commit()
+        assert [record.value for record in it.run.records] == [{"a": 1}, 2]
+        assert list((tmp_path / "journal").glob("*.journal")) == []
+        it.run.kill()
+        assert it.run.poll(rounds=1) == []
+        assert it.answer(b"3").status_code == 200
+        it.wait()
+        assert it.run._given[0].offset == {"number": 3}
+
+
 def test_certificate_that_is_none_fails_the_start(tmp_path: Path) -> None:
     files = {"tls.cert": str(tmp_path / "cert"), "tls.key": str(tmp_path / "key")}
     with pytest.raises(ConnectorConfigError, match=r"tls\.cert and tls\.key cannot be used"):
@@ -180,5 +200,8 @@ def test_certificate_that_is_none_fails_the_start(tmp_path: Path) -> None:
 
 def test_config_that_cannot_be_is_named() -> None:
     assert "needs both" in problems(HttpSourceConnector, TEXTS | {"tls.cert": "a"})[0]
+    assert (
+        "needs journal.directory" in problems(HttpSourceConnector, TEXTS | {"answer": "journal"})[0]
+    )
     both = TEXTS | {"split": "array", "format": "text"}
     assert problems(HttpSourceConnector, both) == ["split=array needs format=json."]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any
 
-__all__ = ["Arrival", "Inbox", "InboxFullError"]
+__all__ = ["Arrival", "Inbox", "InboxFullError", "answer"]
 
 _REMEMBERED = 10_000
 
@@ -54,6 +54,8 @@ class Inbox:
         self._named: OrderedDict[str, Arrival] = OrderedDict()
         self._changed = Condition()
         self._closed = False
+        #: Why nothing more can be taken.
+        self.failure: OSError | None = None
 
     def offer(self, arrival: Arrival) -> asyncio.Future[bool]:
         """Take a request; the future tells whether it was committed.
@@ -74,7 +76,7 @@ class Inbox:
             if known is None:
                 self._add(arrival)
             (known or arrival).waiting.append(waiting)
-            self._changed.notify()
+            self._changed.notify_all()
         return waiting
 
     def take(self, most: int, timeout: float) -> list[Arrival]:
@@ -97,16 +99,17 @@ class Inbox:
                 arrival = self._given.popleft()
                 arrival.committed = True
                 self._pending -= len(arrival.values)
-                _answer(arrival, committed=True)
+                answer(arrival, committed=True)
 
     def close(self) -> None:
         """Answer all who still wait that their requests were not committed."""
         with self._changed:
             self._closed = True
             for arrival in (*self._given, *self._fresh):
-                _answer(arrival, committed=False)
+                answer(arrival, committed=False)
             self._given.clear()
             self._fresh.clear()
+            self._changed.notify_all()
 
     def _add(self, arrival: Arrival) -> None:
         # A single request larger than the bound passes when nothing else waits.
@@ -114,16 +117,23 @@ class Inbox:
         if self._closed or full:
             raise InboxFullError
         self._number += len(arrival.values)
-        self._pending += len(arrival.values)
         arrival.last = self._number
+        self._count(arrival)
+        self._accept(arrival)
+
+    def _accept(self, arrival: Arrival) -> None:
         self._fresh.append(arrival)
+
+    def _count(self, arrival: Arrival) -> None:
+        self._pending += len(arrival.values)
         if arrival.name:
             self._named[arrival.name] = arrival
             if len(self._named) > _REMEMBERED:
                 self._named.popitem(last=False)
 
 
-def _answer(arrival: Arrival, *, committed: bool) -> None:
+def answer(arrival: Arrival, *, committed: bool) -> None:
+    """Tell all who wait for a request what came of it."""
     for future in arrival.waiting:
         loop = future.get_loop()
         if not loop.is_closed():

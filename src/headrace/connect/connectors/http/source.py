@@ -25,6 +25,8 @@ from headrace.connect import (
     one_of,
 )
 from headrace.connect.connectors.http._inbox import Arrival, Inbox
+from headrace.connect.connectors.http._journal import Journal
+from headrace.connect.connectors.http._journaled import JournaledInbox
 from headrace.connect.connectors.http._server import Rules, Server
 
 __all__ = ["HttpSourceConnector", "HttpSourceTask"]
@@ -33,14 +35,13 @@ _PARTITION = {"http": "requests"}
 
 
 class HttpSourceTask(SourceTask):
-    """Holds each request until its records are committed, then answers it."""
+    """Answers each request once its records are committed, or in the journal."""
 
     def start(self, config: Config) -> None:
         """Listen."""
         self._config = config
         committed = self.context.offsets.get(_PARTITION) or {}
-        self._number = int(committed.get("number", 0))
-        self._inbox = Inbox(self._number, config["buffer.max.records"])
+        self._inbox = _inbox(config, int(committed.get("number", 0)))
         cert, private = config["tls.cert"], config["tls.key"]
         self._server = Server(
             self._inbox,
@@ -58,6 +59,8 @@ class HttpSourceTask(SourceTask):
 
     def poll(self) -> Sequence[SourceRecord]:
         """Give what has arrived."""
+        if self._inbox.failure is not None:
+            raise self._inbox.failure
         arrivals = self._inbox.take(self._config["batch.max.records"], 0.5)
         return [record for arrival in arrivals for record in self._records(arrival)]
 
@@ -90,6 +93,13 @@ class HttpSourceTask(SourceTask):
                 value=value,
                 headers=headers,
             )
+
+
+def _inbox(config: Config, committed: int) -> Inbox:
+    most = config["buffer.max.records"]
+    if config["answer"] == "commit":
+        return Inbox(committed, most)
+    return JournaledInbox(Journal(config["journal.directory"], committed), most)
 
 
 def _rules(config: Config) -> Rules:
@@ -164,6 +174,15 @@ class HttpSourceConnector(SourceConnector):
             valid=at_least(1),
         ),
         key(
+            "answer",
+            str,
+            "When a request is answered: after the commit of its records, or as soon as they are "
+            "synced to a journal on the worker's disk.",
+            default="commit",
+            valid=one_of("commit", "journal"),
+        ),
+        key("journal.directory", Path, "The folder of the journal, this connector's own."),
+        key(
             "commit.timeout.ms",
             timedelta,
             "How long a request waits for its commit; then it is answered 503.",
@@ -188,5 +207,8 @@ class HttpSourceConnector(SourceConnector):
         """Name what does not fit together."""
         if (config["tls.cert"] is None) != (config["tls.key"] is None):
             yield ConfigProblem("tls.key", "HTTPS needs both tls.cert and tls.key.")
+        if config["answer"] == "journal" and config["journal.directory"] is None:
+            message = "answer=journal needs journal.directory."
+            yield ConfigProblem("journal.directory", message)
         if config["split"] == "array" and config["format"] != "json":
             yield ConfigProblem("split", "split=array needs format=json.")
