@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headrace.connect import declare, key
+from headrace.connect.config.common import common_keys
 from headrace.connect.plugins.catalog import Catalog, Plugin
 from headrace.connect.plugins.validation import describe, read_config, validate
 from headrace.errors import ConnectorConfigError, PluginError
@@ -171,6 +174,34 @@ def test_values_from_outside_are_checked_and_never_shown(
     assert "77" not in str(failure.value)
     config = read_config(NumbersSourceConnector, SOURCE | keys | {"first": "1"})
     assert config["password"].reveal() == "swordfish"
+
+
+NAMES = st.sampled_from(
+    [
+        *(key.name for key in common_keys("source")),
+        *(key.name for key in NumbersSourceConnector.config),
+        "transforms.a.type",
+        "transforms.a.times",
+        "transforms.a.predicate",
+        "predicates.a.type",
+        "value.converter.encoding",
+        "max.tasks",
+    ]
+)
+TEXTS = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(["a", "a,b", "Shout", "IsLoud", "Words", "1", "true", "${env:X}", "${file::}"]),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(NAMES, TEXTS))
+def test_any_config_is_answered(catalog: Catalog, texts: dict[str, str]) -> None:
+    answer = validate(catalog, "numbers-source", texts | {"connector.class": "numbers-source"})
+    assert answer["error_count"] == len(errors(answer))
+    for one in answer["configs"]:
+        assert one["definition"]["name"] == one["value"]["name"]
+        assert all(isinstance(text, str) for text in one["value"]["errors"])
 
 
 def test_secret_that_was_given_is_not_answered(catalog: Catalog) -> None:

@@ -151,7 +151,7 @@ class Catalog:
 
     def _near(self, name: str, family: Family) -> str:
         known = [one for of, one in self._by_name if of == family]
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         return f"Did you mean {near[0]}?" if near else "Install the package that brings it."
 
     def load(self, name: str, family: Family) -> type[Any]:
