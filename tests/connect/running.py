@@ -116,15 +116,17 @@ def running(
     try:
         url, connect, life = asyncio.run_coroutine_threadsafe(begin(), loop).result(20)
         verify: Any = str(certificate) if certificate is not None else True
-        with httpx.Client(base_url=url, timeout=10, verify=verify) as http:
-            yield Running(url, connect, loop, http)
-        loop.call_soon_threadsafe(ended.set)
-
-        async def finish() -> None:
-            await life
-
-        asyncio.run_coroutine_threadsafe(finish(), loop).result(30)
+        try:
+            with httpx.Client(base_url=url, timeout=10, verify=verify) as http:
+                yield Running(url, connect, loop, http)
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+            asyncio.run_coroutine_threadsafe(_ended(life), loop).result(30)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
+
+
+async def _ended(life: asyncio.Task[None]) -> None:
+    await life

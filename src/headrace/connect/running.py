@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from headrace.connect.log import FileLog
@@ -129,10 +129,18 @@ async def serve(
     positions: PositionStore | None = None,
     log: Log | None = None,
     cluster: Cluster | None = None,
+    ready: Callable[[RunningWorker], None] | None = None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT; a second signal kills what does not stop.
 
     Caller: the main thread of a process.
+
+    Parameters
+    ----------
+    settings, launcher, positions, log, cluster
+        As of `running_worker`.
+    ready
+        Called once the worker has read its log and takes requests.
     """
     async with running_worker(
         settings, launcher, positions=positions, log=log, cluster=cluster
@@ -140,6 +148,8 @@ async def serve(
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, running.stop)
+        if ready is not None:
+            ready(running)
         try:
             await running.until_asked()
             await running.end()

@@ -260,6 +260,8 @@ class FakeLauncher:
             await asyncio.Event().wait()
         if word == "raise":
             return PluginAnswer(failure=Cause(f"ChaosError: {call.what} was told to raise"))
+        if word == "junk":
+            return PluginAnswer(value={"not": ["what", "was", "asked"]})
         plugin = plugins.named(call.connector_class, self.fakes)
         if call.what == "describe":
             return PluginAnswer(value=plugin.described())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace.broker.network.certificates import make_certificate
 from headrace.connect.rest import OPERATIONS
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
@@ -236,21 +236,12 @@ def test_with_a_token_only_those_who_have_it_are_answered() -> None:
         assert "s3cret" not in repr(settings)
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
-
-
-def test_with_a_certificate_rest_speaks_tls(certificate: tuple[Path, Path]) -> None:
-    settings = quick_settings(tls_certificate=certificate[0], tls_key=certificate[1])
+def test_with_a_certificate_rest_speaks_tls(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, ["127.0.0.1"])
+    settings = quick_settings(tls_certificate=certificate, tls_key=key)
     with running(FakeLauncher, positions_of_fakes, settings=settings) as worker:
         assert worker.url.startswith("https://")
-        trusted = ssl.create_default_context(cafile=certificate[0])
+        trusted = ssl.create_default_context(cafile=certificate)
         assert httpx.get(f"{worker.url}/connectors", verify=trusted).json() == []
 
 

@@ -10,7 +10,16 @@ import pytest
 
 from headrace.connect.lifecycle import Phase, Step, Target
 from headrace.connect.log import FileLog, MemoryLog
-from headrace.connect.worker import Connect, Healthy, HostSpec, OffsetEntry, Unhealthy, UnitReport
+from headrace.connect.worker import (
+    Cause,
+    Connect,
+    Failed,
+    Healthy,
+    HostSpec,
+    OffsetEntry,
+    Unhealthy,
+    UnitReport,
+)
 from headrace.errors import ConnectRequestError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of
@@ -475,7 +484,7 @@ def test_a_process_that_cannot_be_made_is_error_with_the_reason() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("word", ["raise", "hang"])
+@pytest.mark.parametrize("word", ["raise", "hang", "junk"])
 def test_a_connector_that_cannot_say_its_tasks_has_failed(word: str) -> None:
     async def scenario() -> None:
         async with started(FakeLauncher()) as connect:
@@ -557,5 +566,24 @@ def test_tasks_get_all_that_their_connector_was_told() -> None:
             assert told["errors.tolerance"] == "all"
             assert told["value.converter"] == "json"
             assert told["task.share"] == "0/1"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.defect(4)
+def test_a_task_that_failed_and_does_not_go_holds_up_nobody_and_is_killed() -> None:
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        async with started(launcher) as connect:
+            await connect.create("a", config_of(CHAOS, chaos_stop="hang"))
+            await until_running(connect, "a")
+            host = launcher.of("a", 0)[0]
+            host.tell(Failed(Cause("ChaosError: lost")))
+            await eventually(lambda: states(connect, "a") == ["RUNNING", "FAILED"])
+            assert host.alive()
+            await connect.create("b", config_of(CHAOS))
+            await until_running(connect, "b")
+            await eventually(lambda: not host.alive())
+            assert "ChaosError: lost" in connect.status("a").tasks[0].trace
 
     asyncio.run(scenario())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from headrace.errors import (
 )
 
 __all__ = ["Catalog", "Plugin"]
+
+T = TypeVar("T")
 
 _CLASS_KEY = "connector.class"
 _CONNECTORS = ("source", "sink")
@@ -113,23 +116,19 @@ class Catalog:
 
     async def describe(self, plugin: Plugin) -> list[dict[str, Any]]:
         """Give the config keys of a plugin."""
-        value = await self._ask("describe", plugin.class_name, {}, {})
-        assert isinstance(value, list)
-        return value
+        return await self._ask("describe", plugin.class_name, {}, {}, list[dict[str, Any]])
 
     async def validate(self, plugin: Plugin, config: Mapping[str, str]) -> dict[str, Any]:
         """Check a config; give each key with its value and what is wrong with it."""
-        value = await self._ask("validate", plugin.class_name, config, {})
-        assert isinstance(value, dict)
-        return value
+        return await self._ask("validate", plugin.class_name, config, {}, dict[str, Any])
 
     async def task_configs(
         self, plugin: Plugin, config: Mapping[str, str], most: int
     ) -> list[dict[str, str]]:
         """Ask a connector what its tasks are to do."""
         arguments = {"max_tasks": most}
-        value = await self._ask("task_configs", plugin.class_name, config, arguments)
-        return msgspec.convert(value, list[dict[str, str]])
+        name = plugin.class_name
+        return await self._ask("task_configs", name, config, arguments, list[dict[str, str]])
 
     async def may_alter(
         self, plugin: Plugin, config: Mapping[str, str], offsets: list[dict[str, Any]]
@@ -143,13 +142,22 @@ class Catalog:
         )
         return await self._launcher.call(call)
 
+    async def warm(self) -> None:
+        """List the plugins before anybody asks; if that fails, whoever asks hears of it."""
+        with contextlib.suppress(PluginFailedError):
+            await self.plugins()
+
     async def _load(self) -> None:
-        value = await self._ask("plugins", "", {}, {})
-        self._plugins = msgspec.convert(value, tuple[Plugin, ...])
+        self._plugins = await self._ask("plugins", "", {}, {}, tuple[Plugin, ...])
 
     async def _ask(
-        self, what: Question, name: str, config: Mapping[str, str], arguments: Mapping[str, Any]
-    ) -> Any:
+        self,
+        what: Question,
+        name: str,
+        config: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        kind: type[T],
+    ) -> T:
         call = PluginCall(what=what, connector_class=name, config=config, arguments=arguments)
         answer = await self._launcher.call(call)
         about = f"{what} of {name}" if name else what
@@ -159,7 +167,10 @@ class Catalog:
             )
         if answer.failure is not None:
             raise PluginFailedError(f"{about} failed: {answer.failure.summary}")
-        return answer.value
+        try:
+            return msgspec.convert(answer.value, kind)
+        except msgspec.ValidationError as error:
+            raise PluginFailedError(f"{about} gave something else: {error}") from None
 
     def _meant(self, name: str) -> str:
         names = {

@@ -162,6 +162,7 @@ class Worker:
             self._outbox.settle(status, phase)
         await self._outbox.written()
         self._state = "running"
+        self._spawn(self.catalog.warm())
         self._passes.start()
 
     async def stop(self, *, force: bool = False) -> None:
