@@ -57,6 +57,8 @@ class Nursing:
         # More orders than these might not fit into the socket.
         self._side_by_side = asyncio.Semaphore(_SIDE_BY_SIDE)
         self._process: subprocess.Popen[bytes] | None = None
+        #: Those that nobody has taken leave of yet.
+        self._ended: list[subprocess.Popen[bytes]] = []
         self._socket: socket.socket | None = None
         self._births: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._farewells: dict[int, asyncio.Future[bool]] = {}
@@ -171,18 +173,17 @@ class Nursing:
             self._socket.close()
             self._socket = None
         if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0)
+            # Its socket ends a moment before it does: whoever closes waits for it.
+            self._ended.append(self._process)
+            self._process = None
 
     async def close(self) -> None:
         """Let go of the nursery, and wait until it has ended."""
-        process = self._process
         self._forget()
-        if process is None:
-            return
-        try:
-            await asyncio.to_thread(process.wait, _PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            await asyncio.to_thread(process.wait)
-        self._process = None
+        while self._ended:
+            process = self._ended.pop()
+            try:
+                await asyncio.to_thread(process.wait, _PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                await asyncio.to_thread(process.wait)
