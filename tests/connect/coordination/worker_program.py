@@ -57,7 +57,7 @@ async def joined(client: AsyncClient, name: str) -> Cluster:
 async def main(address: str, name: str, folder: Path) -> None:
     async with AsyncClient(address) as client:
         cluster = await joined(client, name)
-        settings = quick_settings(worker_id=name, fence_after="1 s", start_timeout="30 s")
+        settings = quick_settings(worker_id=name, fence_after="60 s", start_timeout="30 s")
         worker = Worker(cluster.log, LockingLauncher(folder), settings, alone=False)
         await worker.start()
         print("ready", flush=True)

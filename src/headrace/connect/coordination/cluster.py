@@ -79,6 +79,7 @@ class Cluster:
         except BaseException:
             await log.close()
             raise
+        log.depend_on(members.silent_for)
         lease = CoordinatorLease(client, group, topic, members.client_id)
         coordinator = Coordinator(
             log,

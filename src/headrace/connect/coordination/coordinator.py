@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.connect.assignment import Assignment, assign
@@ -28,6 +28,8 @@ _GATHER = 0.02
 _LONGEST_PAUSE = 5.0
 #: A log is compacted when it has so many records more than its sum.
 _SURPLUS = 1000
+#: Seconds between two tries to compact, which fail while others write.
+_BETWEEN = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,9 @@ class Coordinator:
         self._wake = asyncio.Event()
         self._read = asyncio.Condition()
         self._marked: dict[str, float] = {}
+        #: When this coordinator first missed a worker.
+        self._missed: dict[str, float] = {}
+        self._compact_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._acting = False
         self._turns = self._assignments = self._compactions = 0
@@ -161,7 +166,16 @@ class Coordinator:
 
     def _plan(self, workers: set[str], now: float) -> Assignment:
         previous = Assignment.of(self._view.assignment)
-        return assign(self._view, workers, previous, now, self._delay)
+        missed = {*previous.lost, *self._missed} - workers
+        self._missed = {one: self._missed.get(one, now) for one in missed}
+        # Another coordinator's clock is not trusted: who was lost waits the delay by this one's.
+        lost = {
+            one: max(until, self._missed.get(one, now) + self._delay)
+            for one, until in previous.lost.items()
+        }
+        plan = assign(self._view, workers, replace(previous, lost=lost), now, self._delay)
+        self._missed |= {one: self._missed.get(one, now) for one in plan.lost}
+        return plan
 
     def _left_behind(self, plan: Assignment, now: float) -> Iterator[StatusSet]:
         """Say for workers that were lost for too long that nothing of theirs lives any more.
@@ -198,7 +212,10 @@ class Coordinator:
         ]
         if old:
             await self._append(Purged(names=sorted(old)))
+        if now < self._compact_at:
+            return
         if self._log.statistics().records > _SURPLUS + len(self._view.entries):
+            self._compact_at = now + _BETWEEN
             self._compactions += await self._log.compact(self._view)
 
     async def _append(self, record: Record) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
@@ -37,6 +37,8 @@ _AT_ONCE = timedelta(0)
 _PULL_MESSAGES = 100_000
 #: Deletes that go out in one request.
 _TOGETHER = 500
+#: Bytes of sums that go out in one request, unless a single one is larger.
+_REQUEST = 1024 * 1024
 
 
 class TopicLog:
@@ -79,6 +81,7 @@ class TopicLog:
         #: Where the next pull begins.
         self._next = 0
         self._heard = time.monotonic()
+        self._silences: list[Callable[[], float]] = []
         self._moved = asyncio.Event()
         self._failure: HeadraceError | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -146,10 +149,13 @@ class TopicLog:
         old = sorted(one for one in self._keys if one <= view.position)
         written: list[int] = []
         try:
-            written = [await self.append(one) for one in view.kept()]
+            async for positions in self._sums(view.kept()):
+                written += positions
         except MessageTooLargeError as error:
             logger.warning("the log in topic %s is not compacted: %s", self._topic, error)
-        if not written or not await self._stands(view, written):
+            await self._delete(written)
+            return False
+        if not await self._stands(view, written):
             await self._delete(written)
             return False
         # The oldest go last: whoever reads while this goes on, or after it was broken off, finds a
@@ -166,7 +172,11 @@ class TopicLog:
 
     def silent_for(self) -> float:
         """Give the seconds since the broker last answered: a worker that hears nothing stops."""
-        return time.monotonic() - self._heard
+        return max(time.monotonic() - self._heard, *(silent() for silent in self._silences), 0.0)
+
+    def depend_on(self, silent: Callable[[], float]) -> None:
+        """Count the silence of something else, too: whoever it cuts off may be taken for dead."""
+        self._silences.append(silent)
 
     @property
     def failure(self) -> HeadraceError | None:
@@ -216,8 +226,24 @@ class TopicLog:
     async def _sent(self, queue: MessageQueue, body: bytes, key: str) -> int:
         from headrace.client import Message
 
-        message = Message(topic=self._topic, body=body, keys=f"{key}-{uuid.uuid4().hex[:12]}")
+        message = Message(topic=self._topic, body=body, keys=_unique(key))
         return (await self._producer.send(message, queue, once=True)).offset
+
+    async def _sums(self, kept: Sequence[Kept]) -> AsyncIterator[range]:
+        """Append sums, many in one request: the fewer requests, the less others write between."""
+        from headrace.client import Message
+
+        queue = await self._queue()
+        messages = [
+            Message(topic=self._topic, body=encoded(one), keys=_unique(_key_of(one)))
+            for one in kept
+        ]
+        while messages:
+            count = _fitting([len(message.body) for message in messages])
+            sent = await self._producer.send_batch(messages[:count], queue)
+            await self._read_past(sent.offset + count - 1)
+            yield range(sent.offset, sent.offset + count)
+            messages = messages[count:]
 
     async def _delete(self, positions: list[int]) -> None:
         """Delete records, the newest first; RocketMQ trips over an empty body, but not in a batch."""
@@ -326,6 +352,20 @@ class TopicLog:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
         logger.critical("the log in topic %s is read no more: %s", self._topic, error)
+
+
+def _fitting(sizes: Sequence[int]) -> int:
+    """Give how many messages go into one request: as many as fit, and at least one."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if total > _REQUEST and count:
+            return count
+    return len(sizes)
+
+
+def _unique(key: str) -> str:
+    return f"{key}-{uuid.uuid4().hex[:12]}"
 
 
 def _key_of(record: Record | Kept) -> str:
