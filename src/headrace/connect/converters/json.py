@@ -113,9 +113,10 @@ class JsonConverter(HeaderConverter):
         """Write a value; nothing at all where it has neither schema nor value."""
         if schema is None:
             return self._write_loose(value)
-        if self._last is None or self._last[0] is not schema:
-            self._last = (schema, *self._writer(schema))
-        _, before, write = self._last
+        last = self._last
+        if last is None or last[0] is not schema:
+            self._last = last = (schema, *self._writer(schema))
+        _, before, write = last
         payload = dump_data(write(value))
         return b"%b%b}" % (before, payload) if self._with_schemas else payload
 
