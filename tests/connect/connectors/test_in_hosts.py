@@ -15,6 +15,7 @@ from headrace.connect.hosts import ProcessLauncher, TaskChannel
 from headrace.connect.hosts.columns import SINK_SCHEMA
 from headrace.connect.records import Queue
 from headrace.connect.worker import Exited, Started
+from tests.connect.connectors.test_kill_points import SINKS, SOURCES, Sink, Source
 from tests.connect.hosts.running import Heard, launched, launcher_in, on_loop
 
 QUEUE = Queue("lines", "broker-a", 0)
@@ -98,3 +99,49 @@ async def test_lines_of_a_killed_sink_are_there_once(tmp_path: Path) -> None:
         with channel:
             await asyncio.to_thread(channel.open, [QUEUE])
     assert path.read_text() == "".join(f"{number}\n" for number in range(40))
+
+
+@pytest.mark.parametrize(("name", "case"), SOURCES.items())
+def test_source_runs_in_a_host_by_its_short_name(name: str, case: Source, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    config = {"connector.class": f"{name}-source", **case.made(tmp_path / "in")}
+
+    @on_loop
+    async def run() -> None:
+        async with launcher_in(tmp_path) as launcher:
+            _, _, channel = await task(launcher, **config)
+            with channel:
+                given = await asyncio.to_thread(channel.poll, 1, max_records=2, wait=5 * SECOND)
+                assert given.rows.num_rows > 0
+                assert given.positions
+
+    run()
+
+
+@pytest.mark.parametrize("name", ["file", "directory", "sqlite"])
+def test_sink_runs_in_a_host_by_its_short_name(name: str, tmp_path: Path) -> None:
+    case: Sink = SINKS[name]
+    (tmp_path / "out").mkdir()
+    converting = {
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+    }
+    config = {"connector.class": f"{name}-sink", "topics": "t", **converting}
+    queue = QUEUE._replace(topic="t")
+
+    @on_loop
+    async def run() -> None:
+        async with launcher_in(tmp_path) as launcher:
+            _, _, channel = await task(
+                launcher, role="sink", **config, **case.config(tmp_path / "out")
+            )
+            with channel:
+                await asyncio.to_thread(channel.open, [queue])
+                given = rows([b'{"n":0}', b'{"n":1}'], 0)
+                topics = pa.array(["t", "t"])
+                given = given.set_column(0, SINK_SCHEMA.field("topic"), topics)
+                await asyncio.to_thread(channel.put, 1, [(queue, 0, 2)], given)
+                await asyncio.to_thread(channel.flush, 1, {queue: 2})
+
+    run()
+    assert case.written(tmp_path / "out") == [0, 1]
