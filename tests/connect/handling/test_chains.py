@@ -4,11 +4,23 @@ from collections.abc import Mapping
 
 import pytest
 
-from headrace.connect.config import Secret
+from headrace.connect.config import Config, Secret, declare, key
 from headrace.connect.handling import sink_chain, source_chain
 from headrace.connect.transforms import Record, Transform
 from headrace.errors import ConnectorConfigError, PluginError, TransformError
 from tests.connect.handling.parts import Pauses, Store, record, rows, source
+
+
+class Secretive(Transform):
+    """Has a secret of its own, and cannot keep it."""
+
+    config = declare(key("word", Secret, "The secret."))
+
+    def configure(self, config: Config) -> None:
+        self.word = config["word"].reveal()
+
+    def apply(self, record: Record) -> Record:
+        raise TransformError(f"the word is {self.word}")
 
 
 class Closing(Transform):
@@ -113,9 +125,24 @@ def test_secrets_do_not_get_into_dead_letters() -> None:
     assert "swordfish" not in str(said["__connect.errors.exception.stacktrace"])
 
 
+def test_secrets_of_transforms_are_hidden_too() -> None:
+    texts = {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": "dead",
+        "transforms": "s",
+        "transforms.s.type": f"{__name__}.Secretive",
+        "transforms.s.word": "swordfish",
+    }
+    chain = sink_chain("store", 0, texts, wait=Pauses())
+    chain.deliver(rows(b"any"), Store())
+    letters = chain.take_letters()
+    assert letters is not None
+    assert "swordfish" not in str(letters.to_pylist())
+
+
 def test_closing_reaches_every_transform() -> None:
     chain = source(
-        transforms="a", transforms_a_type="tests.connect.handling.test_chains.Closing",
+        transforms="a", transforms_a_type=f"{__name__}.Closing",
         predicates="p", predicates_p_type="RecordIsTombstone",
     )  # fmt: skip
     with pytest.raises(TransformError, match="closed"):

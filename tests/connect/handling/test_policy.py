@@ -13,10 +13,10 @@ def test_defaults_tolerate_nothing_and_try_once() -> None:
     assert policy.patience == Patience(0.0, 60.0)
 
 
-def test_put_that_asks_for_more_time_gets_it_unless_a_limit_is_set() -> None:
-    assert ErrorPolicy.of({}, "sink").put_patience.budget is None
+def test_task_that_asks_for_more_time_gets_it_unless_a_limit_is_set() -> None:
+    assert ErrorPolicy.of({}, "sink").task_patience.budget is None
     limited = ErrorPolicy.of({"errors.retry.timeout": "5000"}, "sink")
-    assert limited.put_patience == limited.patience == Patience(5.0, 60.0)
+    assert limited.task_patience == limited.patience == Patience(5.0, 60.0)
 
 
 @pytest.mark.defect(8)

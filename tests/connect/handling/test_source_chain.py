@@ -144,7 +144,7 @@ def test_poll_is_tried_again_too() -> None:
                 raise RetriableError("away")
 
     pauses = Pauses()
-    assert source(pauses, errors_retry_timeout="-1").poll(Polled()) is None  # type: ignore[arg-type]
+    assert source(pauses).poll(Polled()) is None  # type: ignore[arg-type]
     assert len(pauses.taken) == 2
 
 

@@ -15,6 +15,7 @@ from headrace.connect.plugins.validation import describe, read_config, validate
 from headrace.errors import ConnectorConfigError, PluginError
 from tests.connect.plugins.samples import NowhereSinkConnector, NumbersSourceConnector
 
+NUMBERS = "tests.connect.plugins.samples:NumbersSourceConnector"
 SOURCE = {"name": "n", "connector.class": "numbers-source", "topic": "numbers"}
 SINK = {"name": "s", "connector.class": "nowhere-sink", "topics": "numbers"}
 
@@ -122,6 +123,26 @@ def test_transform_that_cannot_be_loaded_is_an_error(catalog: Catalog) -> None:
     answer = validate(catalog, "numbers-source", SOURCE | chain)
     assert set(errors(answer)) == {"transforms.a.type", "transforms.b.type"}
     assert "no plugin 'Nothing' among the transforms" in errors(answer)["transforms.a.type"][0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "why"),
+    [
+        ("InsertField$Value", {}, "no field to insert"),
+        ("ReplaceField$Value", {"renames": "a"}, "write old:new"),
+        ("RegexRouter", {"regex": "(", "replacement": ""}, "no regular expression"),
+        ("PythonFunction", {"function": "no.such:thing"}, "cannot be loaded"),
+    ],
+)
+def test_transform_may_refuse_what_each_key_allows(
+    kind: str, own: dict[str, str], why: str
+) -> None:
+    texts = SOURCE | {"transforms": "a", "transforms.a.type": kind}
+    texts |= {f"transforms.a.{name}": text for name, text in own.items()}
+    numbers = Plugin(NUMBERS, "connectors", aliases=("numbers-source",))
+    catalog = Catalog([*Catalog.installed().plugins, numbers])
+    found = errors(validate(catalog, "numbers-source", texts))
+    assert why in found["transforms.a.type"][0]
 
 
 def test_converters_are_checked_with_their_own_keys(catalog: Catalog) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config.chain import Link, converter_links
 from headrace.connect.config.chain import links as read_links
@@ -18,7 +18,7 @@ from headrace.connect.plugins.catalog import Catalog
 from headrace.errors import ConnectorConfigError, HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.connect.config import ConfigDeclaration
+    from headrace.connect.config import Config, ConfigDeclaration
     from headrace.connect.converters import Converter
     from headrace.connect.predicates import Predicate
 
@@ -70,9 +70,10 @@ def source_chain(
     >>> chain.encode([record]).rows.column("value").to_pylist()
     [b'{"line":"hello"}']
     """
-    found = catalog or Catalog.installed()
-    handling = _handling(connector, task, texts, "source", wait, secrets or {}, logger)
-    return SourceChain(_links(texts, found), _converters(texts, found), handling)
+    parts = _Parts(texts, catalog or Catalog.installed(), secrets or {})
+    policy = ErrorPolicy.of(texts, "source")
+    handling = Handling(connector, task, policy, masking=parts.masking(), wait=wait, logger=logger)
+    return SourceChain(parts.links, parts.converters, handling)
 
 
 def sink_chain(
@@ -86,63 +87,71 @@ def sink_chain(
     logger: logging.Logger | None = None,
 ) -> SinkChain:
     """Make the chain of a sink task; the parameters are those of :func:`source_chain`."""
-    found = catalog or Catalog.installed()
-    handling = _handling(connector, task, texts, "sink", wait, secrets or {}, logger)
-    return SinkChain(_links(texts, found), _converters(texts, found), handling)
+    parts = _Parts(texts, catalog or Catalog.installed(), secrets or {})
+    policy = ErrorPolicy.of(texts, "sink")
+    handling = Handling(connector, task, policy, masking=parts.masking(), wait=wait, logger=logger)
+    return SinkChain(parts.links, parts.converters, handling)
 
 
-def _handling(
-    connector: str,
-    task: int,
-    texts: Mapping[str, str],
-    role: Literal["source", "sink"],
-    wait: Callable[[float], bool],
-    secrets: Mapping[str, Any],
-    logger: logging.Logger | None,
-) -> Handling:
-    policy, masking = ErrorPolicy.of(texts, role), Masking.of(secrets)
-    return Handling(connector, task, policy, masking=masking, wait=wait, logger=logger)
+class _Parts:
+    """Makes transforms, predicates and converters, and remembers their secrets."""
 
+    def __init__(
+        self, texts: Mapping[str, str], catalog: Catalog, secrets: Mapping[str, Any]
+    ) -> None:
+        self._catalog = catalog
+        self._secrets: dict[str, Any] = dict(secrets)
+        self.links = self._links(texts)
+        self.converters = self._converters(texts)
 
-def _links(texts: Mapping[str, str], catalog: Catalog) -> list[TransformLink]:
-    found, problems = read_links(texts)
-    if problems:
-        raise ConnectorConfigError.of((one.key, one.message) for one in problems)
-    predicates: dict[str, Predicate] = {
-        one.alias: _configured(one, catalog) for one in found if one.kind == "predicates"
-    }
-    return [
-        TransformLink(
-            _configured(one, catalog),
-            None if one.predicate is None else predicates[one.predicate],
-            one.negate,
-        )
-        for one in found
-        if one.kind == "transforms"
-    ]
+    def masking(self) -> Masking:
+        """Hide the secrets of the connector and of all its parts."""
+        return Masking.of(self._secrets)
 
+    def _links(self, texts: Mapping[str, str]) -> list[TransformLink]:
+        found, problems = read_links(texts)
+        if problems:
+            raise ConnectorConfigError.of((one.key, one.message) for one in problems)
+        predicates: dict[str, Predicate] = {
+            one.alias: self._made(one) for one in found if one.kind == "predicates"
+        }
+        return [
+            TransformLink(
+                self._made(one),
+                None if one.predicate is None else predicates[one.predicate],
+                one.negate,
+            )
+            for one in found
+            if one.kind == "transforms"
+        ]
 
-def _configured(link: Link, catalog: Catalog) -> Any:
-    """Make a transform or a predicate."""
-    kind = catalog.load(link.plugin, link.kind)
-    declaration: ConfigDeclaration = kind.config
-    problems = [(link.prefix + one.key, one.message) for one in declaration.problems(link.texts)]
-    if problems:
-        raise ConnectorConfigError.of(problems)
-    made = kind()
-    try:
-        made.configure(declaration.parse(link.texts))
-    except HeadraceError:
-        raise
-    except ValueError as error:
-        raise ConnectorConfigError.of([(link.prefix.rstrip("."), str(error))]) from error
-    return made
+    def _made(self, link: Link) -> Any:
+        """Make a transform or a predicate."""
+        kind = self._catalog.load(link.plugin, link.kind)
+        made = kind()
+        config = self._read(link, kind.config)
+        try:
+            made.configure(config)
+        except HeadraceError:
+            raise
+        except ValueError as error:
+            raise ConnectorConfigError.of([(link.prefix.rstrip("."), str(error))]) from error
+        return made
 
+    def _read(self, link: Link, declaration: ConfigDeclaration) -> Config:
+        problems = declaration.problems(link.texts)
+        if problems:
+            wrong = ((link.prefix + one.key, one.message) for one in problems)
+            raise ConnectorConfigError.of(wrong)
+        config = declaration.parse(link.texts)
+        self._secrets |= {link.prefix + name: value for name, value in config.items()}
+        return config
 
-def _converters(texts: Mapping[str, str], catalog: Catalog) -> Converters:
-    made: dict[str, Any] = {}
-    for link in converter_links(texts):
-        kind: type[Converter] = catalog.load(link.plugin, link.kind)
-        name = link.alias.partition(".")[0]
-        made[name] = kind.of(link.texts, is_key=name == "key")
-    return Converters(**made)
+    def _converters(self, texts: Mapping[str, str]) -> Converters:
+        made: dict[str, Any] = {}
+        for link in converter_links(texts):
+            kind: type[Converter] = self._catalog.load(link.plugin, link.kind)
+            self._read(link, kind.config)
+            name = link.alias.partition(".")[0]
+            made[name] = kind.of(link.texts, is_key=name == "key")
+        return Converters(**made)

@@ -92,7 +92,7 @@ class Handling:
         self._logger = logger or logging.getLogger(__name__)
         self._letters: list[DeadLetter] = []
         self.retrying = Retrying(policy.patience, self.counters, wait=wait, clock=clock)
-        self.put_retrying = Retrying(policy.put_patience, self.counters, wait=wait, clock=clock)
+        self.task_retrying = Retrying(policy.task_patience, self.counters, wait=wait, clock=clock)
 
     def step(
         self,

@@ -56,10 +56,10 @@ class ErrorPolicy:
     (True, None)
     """
 
-    #: How long converters, transforms and polls are tried again.
+    #: How long converters and transforms are tried again.
     patience: Patience = _ONCE
-    #: How long ``put`` is tried again after a RetriableError.
-    put_patience: Patience = _FOR_EVER
+    #: How long ``poll`` and ``put`` are tried again after a RetriableError.
+    task_patience: Patience = _FOR_EVER
     #: Whether records that converters and transforms refuse are left out.
     tolerates: bool = False
     #: Whether records that the sink itself refuses are found and left out.
@@ -91,8 +91,10 @@ class ErrorPolicy:
         patience = Patience(None if timeout < 0 else timeout, longest)
         return cls(
             patience=patience,
-            # A sink that asks for the same records again gets them, unless somebody set a limit.
-            put_patience=(patience if "errors.retry.timeout" in texts else Patience(None, longest)),
+            # A task that asks for another try gets it, unless somebody set a limit.
+            task_patience=(
+                patience if "errors.retry.timeout" in texts else Patience(None, longest)
+            ),
             tolerates=values["errors.tolerance"].lower() == "all",
             tolerates_put=values.get("errors.put.tolerance", "none").lower() == "all",
             logs=values["errors.log.enable"],

@@ -63,7 +63,7 @@ class Putter:
     ) -> None:
         given = part.batch if isinstance(part, _Columns) else part
         try:
-            self._handling.put_retrying.call(partial(put, given))
+            self._handling.task_retrying.call(partial(put, given))
         except Exception as error:
             if is_retriable(error) or not self._handling.policy.tolerates_put:
                 error.add_note(

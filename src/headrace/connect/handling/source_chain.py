@@ -61,7 +61,7 @@ class SourceChain:
 
     def poll(self, task: SourceTask) -> Sequence[SourceRecord] | SourceBatch | None:
         """Poll a task, again and again where it raises errors that pass by themselves."""
-        return self.handling.retrying.call(task.poll)
+        return self.handling.task_retrying.call(task.poll)
 
     def encode(self, polled: Sequence[SourceRecord] | SourceBatch) -> Encoded:
         """Give the rows, and the positions between them.

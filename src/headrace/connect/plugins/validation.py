@@ -145,7 +145,22 @@ def _sections(
             problems.append(ConfigProblem(name, str(error)))
             continue
         sections.append(_section_of(link, getattr(loaded, "config", declare()), shown))
+        problems += _refusals(link, loaded)
     return sections, problems
+
+
+def _refusals(link: Link, loaded: type[Any]) -> list[ConfigProblem]:
+    """Configure a transform or a predicate on trial: it may refuse what each key allows."""
+    if link.kind not in {"transforms", "predicates"}:
+        return []
+    values, problems = getattr(loaded, "config", declare()).read(link.texts)
+    if problems or not hasattr(loaded, "configure"):
+        return []
+    try:
+        loaded().configure(Config(values, link.texts))
+    except Exception as error:  # noqa: BLE001 - plugins may raise anything
+        return [ConfigProblem(f"{link.prefix}type", str(error))]
+    return []
 
 
 def _belongs(name: str, prefixes: tuple[str, ...]) -> bool:

@@ -18,7 +18,9 @@ __all__ = [
     "rebuilt",
 ]
 
+K = TypeVar("K")
 T = TypeVar("T")
+V = TypeVar("V")
 
 REPLACE_NULLS: Final = key(
     "replace.null.with.default",
@@ -31,24 +33,34 @@ REPLACE_NULLS: Final = key(
 class SchemaCache(Generic[T]):
     """Keeps what was made of the schemas that came last.
 
-    Converters give the same schema object again and again: looking it up by identity costs nothing,
-    while comparing schemas walks through them.
+    Converters mostly give the same schema object again and again: looking it up by identity costs
+    nothing, while comparing schemas walks through them.  Equal schemas give the same result.
     """
 
-    def __init__(self, make: Callable[[Schema], T], size: int = 16) -> None:
+    def __init__(self, make: Callable[[Schema], T], size: int = 64) -> None:
         self._make = make
         self._size = size
         # The schema is kept beside its result: its identity is not given to another.
-        self._made: dict[int, tuple[Schema, T]] = {}
+        self._same: dict[int, tuple[Schema, T]] = {}
+        self._equal: dict[Schema, T] = {}
 
     def __getitem__(self, schema: Schema) -> T:
-        found = self._made.get(id(schema))
-        if found is None:
-            found = (schema, self._make(schema))
-            if len(self._made) >= self._size:
-                del self._made[next(iter(self._made))]
-            self._made[id(schema)] = found
-        return found[1]
+        found = self._same.get(id(schema))
+        if found is not None:
+            return found[1]
+        made = self._equal.get(schema)
+        if made is None:
+            made = _keep(self._equal, schema, self._make(schema), self._size)
+        _keep(self._same, id(schema), (schema, made), self._size)
+        return made
+
+
+def _keep(known: dict[K, V], name: K, value: V, most: int) -> V:
+    """Put a value where the oldest one goes."""
+    if len(known) >= most:
+        del known[next(iter(known))]
+    known[name] = value
+    return value
 
 
 def need_struct(schema: Schema, value: Any, purpose: str) -> dict[str, Any]:
