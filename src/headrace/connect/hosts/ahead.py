@@ -155,12 +155,17 @@ class Ahead:
     def await_topics(self, patience: float) -> list[str] | None:
         """Wait until something is not committed; give the topics of that, or None."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._given or self._closed, patience)
+            self._changed.wait_for(self._has_any, patience)
             parts = [*self._waiting, *(one for g in self._given.values() for one in g.parts)]
             topics = {
                 topic for part in parts for topic in pc.unique(part.rows["topic"]).to_pylist()
             }
             return sorted(topics) if parts else None
+
+    def _has_any(self) -> bool:
+        # A batch that was given empty is nothing to wake up for.
+        given = any(one.parts for one in self._given.values())
+        return bool(self._waiting) or given or self._closed
 
     def give(self, batch: int, most_records: int, most_bytes: int) -> Given:
         """Give records for a batch: the same ones when it is asked for again.

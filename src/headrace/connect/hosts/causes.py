@@ -15,7 +15,7 @@ _LONGEST = 500
 def first_line(text: str) -> str:
     r"""Give the first line of a text, cut where it is very long.
 
-    >>> first_line("no\\nyes")
+    >>> first_line("no\nyes")
     'no'
     """
     line = text.strip().partition("\n")[0]

@@ -35,7 +35,7 @@ class Control:
     >>> with worker, host:
     ...     Control(host).tell("stopped")
     ...     worker.recv(100)
-    b'{"say":"stopped"}\\n'
+    b'{"say":"stopped"}\n'
     """
 
     def __init__(self, connected: socket.socket) -> None:

@@ -273,7 +273,7 @@ class ProcessLauncher:
 
     def statistics(self) -> LauncherStatistics:
         """Tell what is going on."""
-        return LauncherStatistics(hosts=len(self._hosts))
+        return LauncherStatistics(hosts=sum(host.alive() for host in self._hosts))
 
     async def close(self) -> None:
         """Kill what still runs, prove that it is gone, and end."""
