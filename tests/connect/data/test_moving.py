@@ -65,14 +65,14 @@ def sink(folder: Path, topic: str, generation: int) -> HostSpec:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while not condition():
             await asyncio.sleep(0.05)
 
 
 async def handed_over(plane: DataPlane, connector: str, messages: int) -> None:
     """Wait until so many messages of all queues are committed as handed over."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             ends = [entry.offset for entry in await plane.read(connector, {})]
             if sum(end["rocketmq_queue_offset"] for end in ends if end) == messages:
@@ -86,11 +86,11 @@ def written(folder: Path) -> list[str]:
 
 
 @on_loop
-async def test_lines_move_once_over_the_death_of_a_host(
+async def test_lines_move_once_over_the_death_of_a_host_and_of_the_engine(
     cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = make_topic()
-    lines = [f"line {number}" for number in range(2 * LINES)]
+    lines = [f"line {number}" for number in range(3 * LINES)]
     file = tmp_path / "in.txt"
     file.write_text("".join(f"{line}\n" for line in lines[:LINES]))
     async with plane_of(cluster, tmp_path) as plane:
@@ -104,17 +104,23 @@ async def test_lines_move_once_over_the_death_of_a_host(
         os.kill(first.pid, signal.SIGKILL)
         await reading.end()
         with file.open("a") as more:
-            more.writelines(f"{line}\n" for line in lines[LINES:])
+            more.writelines(f"{line}\n" for line in lines[LINES : 2 * LINES])
         again = Heard()
         await plane.launch(source(tmp_path, topic, 2), again)
         await again.first(Started)
         await until(lambda: len(written(tmp_path)) >= 2 * LINES)
-        assert sorted(written(tmp_path)) == sorted(lines)
+        assert sorted(written(tmp_path)) == sorted(lines[: 2 * LINES])
         (entry,) = await plane.read(f"in-{topic}", {})
         assert entry.offset is not None
-        assert entry.offset["position"] == len("".join(f"{line}\n" for line in lines))
+        assert entry.offset["position"] == len("".join(f"{line}\n" for line in lines[: 2 * LINES]))
 
-        await handed_over(plane, f"out-{topic}", 2 * LINES)
+        assert plane.engine.pid is not None
+        os.kill(plane.engine.pid, signal.SIGKILL)
+        with file.open("a") as more:
+            more.writelines(f"{line}\n" for line in lines[2 * LINES :])
+        await until(lambda: len(written(tmp_path)) >= 3 * LINES)
+        assert sorted(written(tmp_path)) == sorted(lines)
+        await handed_over(plane, f"out-{topic}", 3 * LINES)
 
 
 @on_loop

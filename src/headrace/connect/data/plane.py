@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 _STARTING = timedelta(seconds=120)
 #: A task's query has so long to end in order before its host is asked to stop all the same, s.
 _DRAINING = 2.0
+#: And so long to end after its host, s; the commit protocol refuses what it tries after that.
+_ENDING = 10.0
 
 
 class EngineProcess:
@@ -160,6 +162,8 @@ class EngineProcess:
             if not one.done():
                 one.set_exception(error)
         self._ready = None
+        if self._writer is not None:
+            self._writer.close()
         if not self._closing:
             self._lost()
 
@@ -219,8 +223,14 @@ class _Task:
                 return
             case Exited():
                 self._plane.forget(self)
-                if self._address:
-                    self._plane.spawn(self.end_query())
+                self._plane.spawn(self._end(event))
+                return
+        self._listener(event)
+
+    async def _end(self, event: Exited) -> None:
+        """Tell of the host's end once its query is over: a successor's would meet it."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.end_query(), _ENDING)
         self._listener(event)
 
     async def _begin(self, address: str) -> None:
