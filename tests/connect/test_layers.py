@@ -15,7 +15,7 @@ import headrace.connect
 ROOT = Path(headrace.connect.__file__).parent
 
 #: Parts of the side that runs plugins; none of them knows of the control plane.
-PLUGIN_SIDE = {"config", "schema", "values", "records", "plugins"}
+PLUGIN_SIDE = {"columns", "config", "schema", "values", "records", "plugins"}
 
 #: What each part may import of the others.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rest": {"naming", "lifecycle", "log", "assignment", "worker"},
     "running": {"naming", "lifecycle", "log", "assignment", "worker", "rest", "hosts"}
     | {"coordination"},
+    "columns": set(),
     "schema": PLUGIN_SIDE,
     "values": PLUGIN_SIDE,
     "records": PLUGIN_SIDE,

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.connectors.file import FileSinkConnector, FileSourceConnector
 from headrace.connect.hosts import ProcessLauncher, TaskChannel
-from headrace.connect.hosts.columns import SINK_SCHEMA
 from headrace.connect.records import Queue
 from headrace.connect.worker import Exited, Started
 from tests.connect.connectors.test_kill_points import SINKS, SOURCES, Sink, Source

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.converters import schema_to_avro
 from headrace.connect.handling import sink_chain, source_chain
-from headrace.connect.handling.rows import SINK_SCHEMA
 from headrace.connect.plugins import SinkTask
 from headrace.connect.records import Header, SinkBatch, SinkRecord, SourceRecord
 from headrace.connect.schema import INT32, INT64, STRING, TIMESTAMP, Schema, decimal, struct

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.handling import SinkChain, SourceChain, sink_chain, source_chain
-from headrace.connect.handling.rows import SINK_SCHEMA
 from headrace.connect.plugins import SinkTask
 from headrace.connect.records import SinkBatch, SinkRecord, SourceRecord
 from headrace.errors import RetriableError

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.hosts.ahead import Ahead, Polled
-from headrace.connect.hosts.columns import SOURCE_SCHEMA
 
 LARGE = 1 << 40
 

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.hosts import TaskChannel
 from headrace.connect.hosts.channel import PolledBatch
-from headrace.connect.hosts.columns import SINK_SCHEMA
 from headrace.connect.hosts.frames import send
 from headrace.connect.hosts.launcher import ProcessLauncher
 from headrace.connect.hosts.sockets import connect

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client import MessageQueue
+from headrace.connect.columns import PROPERTIES, SINK_SCHEMA
 from headrace.connect.hosts.channel import TaskChannel
-from headrace.connect.hosts.columns import PROPERTIES, SINK_SCHEMA
 from headrace.connect.records import Queue, position_key
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
 from headrace.protocol.properties import encode_properties

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from headrace.connect.handling.rows import SOURCE_SCHEMA
+from headrace.connect.columns import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
     from headrace.connect.handling.failures import Failure

@@ -5,43 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.records import Queue
 
-__all__ = ["PROPERTIES", "SINK_SCHEMA", "SOURCE_SCHEMA", "Message", "RowRef", "queue_runs"]
-
-PROPERTIES: Final = pa.map_(pa.string(), pa.string())
-"""The type of a message's properties."""
-
-SOURCE_SCHEMA: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queue", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("properties", PROPERTIES),
-        ("timestamp", pa.int64()),
-    ]
-)
-"""What goes into topics."""
-
-SINK_SCHEMA: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("broker", pa.string()),
-        ("queue", pa.int32()),
-        ("offset", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("properties", PROPERTIES),
-        ("timestamp", pa.int64()),
-    ]
-)
-"""What comes out of topics."""
+__all__ = ["Message", "RowRef", "queue_runs"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class SinkChain:
     Examples
     --------
     >>> from headrace.connect.handling import Converters, ErrorPolicy, Masking
-    >>> from headrace.connect.handling.rows import SINK_SCHEMA
+    >>> from headrace.connect.columns import SINK_SCHEMA
     >>> class Shown(SinkTask):
     ...     def put(self, records):
     ...         print([record.value for record in records])

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from headrace.connect.columns import PROPERTIES, SOURCE_SCHEMA
 from headrace.connect.handling.failures import Handling, Skipped
 from headrace.connect.handling.links import TransformLink, transformed
-from headrace.connect.handling.rows import PROPERTIES, SOURCE_SCHEMA
 from headrace.connect.handling.stages import Stage
 from headrace.connect.records import Position, SourceBatch, SourceRecord
 from headrace.errors import ProcessingError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.connect.hosts.columns import SOURCE_SCHEMA
+from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.records import Position, position_key
 
 __all__ = ["Ahead", "Given", "Polled"]

@@ -145,7 +145,7 @@ class TaskChannel:
         ranges
             First offset and the one after the last of each queue.
         rows
-            Columns as in :data:`~headrace.connect.hosts.columns.SINK_SCHEMA`.
+            Columns as in :data:`~headrace.connect.columns.SINK_SCHEMA`.
         """
         listed = [[*queue, first, end] for queue, first, end in ranges]
         header, _ = self._ask({"op": "put", "batch": batch, "ranges": listed}, rows)

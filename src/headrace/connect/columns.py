@@ -1,4 +1,4 @@
-"""The columns in which records travel between a host and the engine."""
+"""The columns in which records travel between a task and its topics."""
 
 from __future__ import annotations
 
