@@ -62,6 +62,7 @@ class FileOutlet:
     """Writes a file per batch; a batch that comes again replaces what was there."""
 
     folder: Path
+    letters: str = ""
 
     def put(self, epoch: int, batch: int, messages: pa.RecordBatch) -> None:
         """Keep messages until the batch is flushed."""
@@ -82,3 +83,21 @@ class FileOutlet:
         }
         part.rename(self.folder / f"{batch}.done")
         return ends
+
+    def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
+        """Give back, to a topic for them, the messages that say that they are bad."""
+        del epoch
+        done = (self.folder / f"{batch}.done").read_text().splitlines()
+        bad = [row for row in map(json.loads, done) if row["body"].startswith("bad")]
+        if not bad:
+            return None
+        return pa.RecordBatch.from_pydict(
+            {
+                "topic": [self.letters] * len(bad),
+                "queue": pa.array([None] * len(bad), pa.int32()),
+                "key": pa.array([None] * len(bad), pa.binary()),
+                "value": pa.array([row["body"].encode() for row in bad], pa.binary()),
+                "properties": pa.array([b"why\1bad\2"] * len(bad), pa.binary()),
+                "timestamp": pa.array([row["timestamp"] for row in bad], pa.int64()),
+            }
+        )

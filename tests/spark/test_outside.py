@@ -96,3 +96,19 @@ def test_tasks_share_the_queues_of_a_topic_out(rig: Rig, tmp_path: Path) -> None
         assert ends == record.offsets == dict.fromkeys({row["queue"] for row in rows}, 100)
         seen.append([int(row["body"]) for row in rows])
     assert sorted(seen[0] + seen[1]) == list(range(400))
+
+
+def test_what_the_outside_refuses_is_committed_with_the_rest(rig: Rig, tmp_path: Path) -> None:
+    topic, letters = rig.topic(), rig.topic()
+    rig.send(topic, ["good 1", "bad 2", "good 3", "bad 4"])
+    topology = Topology(
+        f"out-{topic}",
+        (
+            MessageSource(name="messages", parents=(), topic=topic),
+            Delivery(name="out", parents=("messages",), outlet=FileOutlet(tmp_path, letters)),
+            FeedSink(name="letters", parents=("out",), topic=letters),
+        ),
+    )
+    with StreamJob(topology, rig.settings(), ticks=Ticks()).start() as job:
+        job.await_caught_up(LIMIT)
+    assert sorted(body for _, body in rig.read(letters)) == [b"bad 2", b"bad 4"]

@@ -94,6 +94,12 @@ class HostOutlet:
             f"{queue.topic}@{queue.broker}@{queue.queue_id}": end for queue, end in done.items()
         }
 
+    def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
+        """Give the dead letters of the batch."""
+        del epoch
+        letters = _channel(self.address, self.timeout).letters(batch)
+        return None if letters is None else _wire_columns(letters, round(time.time() * 1000))
+
 
 #: What a task of Spark has put and not flushed: it does both, in one process.
 _unflushed: dict[tuple[str, int], dict[Queue, int]] = {}
@@ -126,12 +132,15 @@ class HostImpulse:
 
 def records_in(polled: PolledBatch, now: int) -> Taken:
     """Put what a host gave into the columns of an intake; records without a time have this one."""
-    rows = polled.rows
+    positions = [(position_key(partition).decode(), dict(at)) for partition, at in polled.positions]
+    return Taken(_wire_columns(polled.rows, now), positions)
+
+
+def _wire_columns(rows: pa.RecordBatch, now: int) -> pa.RecordBatch:
     columns = {name: rows.column(name) for name in ("topic", "queue", "key", "value")}
     columns["properties"] = _encoded(rows.column("properties"))
     columns["timestamp"] = pc.fill_null(rows.column("timestamp"), now)
-    positions = [(position_key(partition).decode(), dict(at)) for partition, at in polled.positions]
-    return Taken(pa.RecordBatch.from_pydict(columns), positions)
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _encoded(properties: pa.MapArray) -> pa.BinaryArray:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.client.queues import MessageQueue
     from headrace.connect.data.orders import Start
+    from headrace.topology import Operator
 
 __all__ = ["EngineSettings", "TaskJob"]
 
@@ -113,7 +114,7 @@ class TaskJob:
         feed = Feed(name="poll", parents=(), intake=HostIntake(order.address), generation=stamp)
         return feed, FeedSink(name="topics", parents=("poll",))
 
-    def _delivery(self) -> tuple[MessageSource, Delivery]:
+    def _delivery(self) -> tuple[Operator, ...]:
         order = self._order
         pattern = re.compile(order.pattern) if order.pattern else None
         source = MessageSource(
@@ -131,7 +132,10 @@ class TaskJob:
             outlet=HostOutlet(order.address),
             generation=stamp_of(order.unit.generation),
         )
-        return source, outlet
+        if not order.letters:
+            return source, outlet
+        self._provide([order.letters])
+        return source, outlet, FeedSink(name="letters", parents=("put",), topic=order.letters)
 
     def _open(self) -> dict[str | int, int]:
         """Give the task its queues; tell where it goes on, by itself or by the last commits."""

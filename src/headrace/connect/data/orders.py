@@ -41,9 +41,11 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     #: Of a sink: topics, or a pattern of their names.
     topics: list[str] = []
     pattern: str = ""
+    #: Where dead letters of a sink go; empty: nowhere.
+    letters: str = ""
     #: How many tasks the connector has.
     tasks: int = 1
-    #: Queues of topics that a source makes.
+    #: Queues of topics that the task makes.
     queues: int = 4
     exact: bool = True
     paused: bool = False

@@ -49,6 +49,8 @@ _STARTING = timedelta(seconds=120)
 _DRAINING = 2.0
 #: And so long to end after its host, s; the commit protocol refuses what it tries after that.
 _ENDING = 10.0
+#: Queues of a topic that a task makes, and the key of its config that says another number.
+_QUEUES, _QUEUES_KEY = 4, "topic.creation.default.partitions"
 
 
 class EngineProcess:
@@ -255,15 +257,18 @@ class _Task:
         config = self.spec.config
         given = config.get("topics") or config.get("connect.topicnames") or ""
         topics = [topic.strip() for topic in given.split(",") if topic.strip()]
+        sink = self.spec.role == "sink"
+        queues = "errors.deadletterqueue.topic.queues" if sink else _QUEUES_KEY
         return Start(
             request=number,
             unit=self.unit,
             role=self.spec.role,
             address=self._address,
-            topics=topics if self.spec.role == "sink" else [],
+            topics=topics if sink else [],
             pattern=config.get("topics.regex", ""),
+            letters=config.get("errors.deadletterqueue.topic.name", "") if sink else "",
             tasks=self.spec.tasks,
-            queues=int(config.get("topic.creation.default.partitions", "4")),
+            queues=int(config.get(queues) or _QUEUES),
             paused=self.spec.paused,
         )
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from headrace.columns import ColumnValues
 from headrace.protocol.transactions import Position
 from headrace.runtime.chunk import Chunk
+from headrace.runtime.outside.feed import chunk_of
 from headrace.runtime.processors import Processor
 from headrace.topology.operators.outside import Delivery
 
@@ -42,9 +43,10 @@ class DeliveryProcessor(Processor[Delivery]):
 
     def finish(self) -> Chunk:
         """Have the batch made sure of, and keep how far each queue has been handed over."""
-        if self._handed:
-            ends = self.operator.outlet.flush(*self.context.epoch_and_batch)
-            generation = self.operator.generation
-            for queue, offset in ends.items():
-                self.context.positions[queue] = Position(offset=offset, generation=generation)
-        return Chunk.empty()
+        if not self._handed:
+            return Chunk.empty()
+        outlet, generation = self.operator.outlet, self.operator.generation
+        for queue, offset in outlet.flush(*self.context.epoch_and_batch).items():
+            self.context.positions[queue] = Position(offset=offset, generation=generation)
+        refused = outlet.refused(*self.context.epoch_and_batch)
+        return Chunk.empty() if refused is None else chunk_of(refused, self.context.partition)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.runtime.sinks import SinkContext
     from headrace.topology.operators.outside import FeedSink
 
-__all__ = ["FeedProcessor", "FeedWriter"]
+__all__ = ["FeedProcessor", "FeedWriter", "chunk_of"]
 
 
 class FeedProcessor(Processor[Feed]):
@@ -46,10 +46,15 @@ class FeedProcessor(Processor[Feed]):
             )
         count = taken.records.num_rows
         context.counters["records_in"] = context.counters.get("records_in", 0) + count
-        values: Any = ColumnValues(taken.records)
-        times = taken.records.column("timestamp").to_numpy()
-        first = spout_mark(context.partition)
-        return Chunk(None, values, times, np.arange(first, first + count))
+        return chunk_of(taken.records, context.partition)
+
+
+def chunk_of(records: pa.RecordBatch, partition: int) -> Chunk:
+    """Make a chunk of records in the columns of an intake; no message of ours caused them."""
+    values: Any = ColumnValues(records)
+    first = spout_mark(partition)
+    marks = np.arange(first, first + records.num_rows)
+    return Chunk(None, values, records.column("timestamp").to_numpy(), marks)
 
 
 class FeedWriter:

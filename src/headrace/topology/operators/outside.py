@@ -57,6 +57,9 @@ class Outlet(Protocol):
     def flush(self, epoch: int, batch: int) -> Mapping[str, int]:
         """Make sure that all of the batch is there; give the next offset of each queue."""
 
+    def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
+        """Give what the outside did not take, after the flush, in the columns of an intake."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed(Operator):
@@ -72,22 +75,22 @@ class Feed(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedSink(Sink):
-    """Writes the records of a :class:`Feed`, each to the topic that it names."""
+    """Writes what comes in the columns of an intake, each record to the topic that it names."""
 
     label: ClassVar[str] = "feed_sink"
 
-    #: Each record names its own.
+    #: The only topic that records name; empty where they may name any.
     topic: str = ""
     serializer: None = None  # type: ignore[assignment]
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """No topic is known before its first record comes."""
-        return ()
+        """The one that is known before a record comes, if one is."""
+        return (self.topic,) if self.topic else ()
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        return ["writes the topics that records name"]
+        return [f"writes {self.topic or 'the topics that records name'}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ class MessageSource(Source):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery(Operator):
-    """Hands messages over to the outside."""
+    """Hands messages over to the outside, and passes on what was not taken there."""
 
     label: ClassVar[str] = "delivery"
 
