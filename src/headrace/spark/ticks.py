@@ -58,6 +58,8 @@ class Ticks:
     impulse: Impulse | None = None
     #: While it is set, no batch begins.
     hold: threading.Event = field(default_factory=threading.Event)
+    #: Set while no batch begins, and none is under way.
+    rests: threading.Event = field(default_factory=threading.Event)
     #: Gives the writable queues of topics that the job is about to write, and makes those topics
     #: where they are missing.
     provide: Callable[[Sequence[str]], Mapping[str, list[str]]] = lambda _: {}
@@ -110,8 +112,10 @@ def run_ticking(
 
 def _plan(reader: JobReader, at: dict[str, Any], ticks: Ticks) -> dict[str, Any]:
     if ticks.hold.is_set():
+        ticks.rests.set()
         time.sleep(_HELD_SECONDS)
         return at
+    ticks.rests.clear()
     if ticks.impulse is None:
         return reader.plan(at)
     topics = ticks.impulse.wait(_PATIENCE)

@@ -123,6 +123,26 @@ async def test_lines_move_once_over_the_death_of_a_host_and_of_the_engine(
         await handed_over(plane, f"out-{topic}", 3 * LINES)
 
 
+@pytest.mark.defect(13)
+@on_loop
+async def test_a_sink_that_was_stopped_is_not_given_anything_again(
+    cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic()
+    (tmp_path / "in.txt").write_text("".join(f"{number}\n" for number in range(LINES)))
+    async with plane_of(cluster, tmp_path) as plane:
+        reading, writing = Heard(), Heard()
+        await plane.launch(source(tmp_path, topic, 1), reading)
+        host = await plane.launch(sink(tmp_path, topic, 1), writing)
+        await reading.first(Started)
+        await writing.first(Started)
+        await until(lambda: len(written(tmp_path)) >= LINES)
+        host.ask_stop()
+        await writing.end()
+        ends = [entry.offset for entry in await plane.read(f"out-{topic}", {})]
+        assert sum(end["rocketmq_queue_offset"] for end in ends if end) == LINES
+
+
 @on_loop
 async def test_positions_of_a_connector_that_does_not_run_can_be_changed(
     cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path

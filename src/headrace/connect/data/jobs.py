@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["EngineSettings", "TaskJob"]
 
 _STARTING = timedelta(seconds=30)
+#: A batch that is under way has so long to be committed when its job is stopped, s.
+_DRAINING = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +86,8 @@ class TaskJob:
         source = order.role == "source"
         topology = Topology(self.name, self._feed() if source else self._delivery())
         impulse = HostImpulse(order.address, lambda: self.batch) if source else None
-        ticks = Ticks(impulse, hold=self._hold, provide=self._provide)
-        self._job = StreamJob(topology, settings.job_settings(exact=order.exact), ticks=ticks)
+        self._ticks = Ticks(impulse, hold=self._hold, provide=self._provide)
+        self._job = StreamJob(topology, settings.job_settings(exact=order.exact), ticks=self._ticks)
 
     @property
     def batch(self) -> int:
@@ -105,7 +107,9 @@ class TaskJob:
         self._job.await_termination()
 
     def stop(self) -> None:
-        """End the query; a batch that is not committed is dropped."""
+        """End the query, behind the batch that is under way; one that takes long is dropped."""
+        self._hold.set()
+        self._ticks.rests.wait(_DRAINING)
         self._job.stop()
 
     def _feed(self) -> tuple[Feed, FeedSink]:

@@ -52,7 +52,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """End a task's query; a batch that is not committed is dropped."""
+    """End a task's query, behind the batch that is under way."""
 
     request: int
     unit: Unit
