@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,16 +72,11 @@ class FileOutlet:
                 row |= {"body": body.decode(), "properties": properties.decode()}
                 part.write(json.dumps(row) + "\n")
 
-    def flush(self, epoch: int, batch: int) -> Mapping[str, int]:
-        """Publish the file, and say where each queue is."""
+    def flush(self, epoch: int, batch: int) -> None:
+        """Publish the file."""
         del epoch
         part = self.folder / f"{batch}.part"
-        ends = {
-            row["queue"]: row["offset"] + 1
-            for row in map(json.loads, part.read_text().splitlines())
-        }
         part.rename(self.folder / f"{batch}.done")
-        return ends
 
     def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
         """Give back, to a topic for them, the messages that say that they are bad."""

@@ -173,6 +173,12 @@ class Processor(Generic[OperatorT]):
         """End the batch: give results that are due once per batch."""
         return Chunk.empty()
 
+    def reached(self, ends: Mapping[QueueName, int]) -> None:
+        """Learn, behind :meth:`finish`, where the batch ends in each queue that the job reads.
+
+        One task of the first stage does.
+        """
+
     @classmethod
     def edge(cls, operator: OperatorT, port: int, context: ProcessorContext) -> Edge:
         """Make the way to the operator from parent number ``port`` over a shuffle.

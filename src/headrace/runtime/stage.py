@@ -155,6 +155,11 @@ class StageRunner:
                     self.tuples_sent[f"{name}:{port}"] += len(rows)
                 yield Block(partition, stage, kind, name, port, rows.pack(self._partition))
 
+    def reached(self, ends: Mapping[QueueName, int]) -> None:
+        """Tell the operators where the batch ends in each queue that the job reads."""
+        for processor in self._processors.values():
+            processor.reached(ends)
+
     @property
     def progress(self) -> dict[str, int]:
         """How far event time has come for each timed operator that it has reached."""

@@ -281,6 +281,8 @@ class Task:
     ) -> Iterator[Block]:
         """End the batch: give blocks for later stages, and the summary for the driver."""
         yield from self._runner.finish(self._context.partitions)
+        if ends is not None:
+            self._runner.reached(ends)
         yield from self._watermark_blocks()
         announced = {} if ends is None else self._announce()
         for messages in self._context.locator.dead_letters():

@@ -85,14 +85,11 @@ class HostOutlet:
         channel.put(batch, [(place, 0, end) for place, end in _ends(messages).items()], rows)
         _unflushed.setdefault((self.address, batch), {}).update(_ends(messages))
 
-    def flush(self, epoch: int, batch: int) -> Mapping[str, int]:
+    def flush(self, epoch: int, batch: int) -> None:
         """Have the task make sure of the batch."""
         del epoch
         ends = _unflushed.pop((self.address, batch), {})
-        done = _channel(self.address, self.timeout).flush(batch, ends)
-        return {
-            f"{queue.topic}@{queue.broker}@{queue.queue_id}": end for queue, end in done.items()
-        }
+        _channel(self.address, self.timeout).flush(batch, ends)
 
     def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
         """Give the dead letters of the batch."""

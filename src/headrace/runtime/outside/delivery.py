@@ -14,6 +14,9 @@ from headrace.runtime.processors import Processor
 from headrace.topology.operators.outside import Delivery
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.protocol.transactions import QueueName
     from headrace.runtime.processors import ProcessorContext
 
 __all__ = ["DeliveryProcessor"]
@@ -42,11 +45,17 @@ class DeliveryProcessor(Processor[Delivery]):
         return Chunk.empty()
 
     def finish(self) -> Chunk:
-        """Have the batch made sure of, and keep how far each queue has been handed over."""
+        """Have the batch made sure of, and pass on what was refused."""
         if not self._handed:
             return Chunk.empty()
-        outlet, generation = self.operator.outlet, self.operator.generation
-        for queue, offset in outlet.flush(*self.context.epoch_and_batch).items():
-            self.context.positions[queue] = Position(offset=offset, generation=generation)
+        outlet = self.operator.outlet
+        outlet.flush(*self.context.epoch_and_batch)
         refused = outlet.refused(*self.context.epoch_and_batch)
         return Chunk.empty() if refused is None else chunk_of(refused, self.context.partition)
+
+    def reached(self, ends: Mapping[QueueName, int]) -> None:
+        """Keep how far each queue has been handed over: here, or as the outside says by itself."""
+        generation = self.operator.generation
+        for queue, offset in ends.items():
+            if offset:
+                self.context.positions[queue] = Position(offset=offset, generation=generation)

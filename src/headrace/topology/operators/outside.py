@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from headrace.topology.operators.core import Operator, Sink, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
@@ -54,8 +54,8 @@ class Outlet(Protocol):
         and ``properties`` (binary) and ``timestamp`` (int64, ms since 1970).
         """
 
-    def flush(self, epoch: int, batch: int) -> Mapping[str, int]:
-        """Make sure that all of the batch is there; give the next offset of each queue."""
+    def flush(self, epoch: int, batch: int) -> None:
+        """Make sure that all of the batch is there."""
 
     def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
         """Give what the outside did not take, after the flush, in the columns of an intake."""
