@@ -27,6 +27,7 @@ from headrace.cli import (
     _store,
     _tables,
     _topics,
+    connect,
 )
 from headrace.cli._security import connecting
 from headrace.cli._terminal import debug_wanted, report, status_of
@@ -63,6 +64,7 @@ app.add_typer(_groups.app, name="group")
 app.add_typer(_jobs.app, name="job")
 app.add_typer(_state.app, name="state")
 app.add_typer(_store.app, name="store")
+app.add_typer(connect.app, name="connect")
 
 
 def _show_version(wanted: bool) -> None:

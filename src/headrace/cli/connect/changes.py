@@ -1,0 +1,124 @@
+"""``headrace connect create``, ``restart``, ``pause``, ``resume``, ``stop`` and ``delete``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli._terminal import say
+from headrace.cli.connect.configs import ConfigOption, Pairs, read_config
+from headrace.cli.connect.rest import WorkerApi, asking
+from headrace.errors import ConfigurationError, ConnectConflictError, ConnectRequestError
+
+__all__ = ["ConnectorName", "create", "delete", "pause", "restart", "resume", "stop"]
+
+ConnectorName = Annotated[str, typer.Argument(help="The connector's name.")]
+Force = Annotated[bool, typer.Option("--force", help="Kill its processes, without asking first.")]
+
+
+@asking
+def create(
+    worker: WorkerApi,
+    name: ConnectorName,
+    pairs: Pairs = None,
+    config: ConfigOption = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Replace the config, if there is such a connector.")
+    ] = False,
+) -> None:
+    """Make a connector, or replace its config."""
+    wanted = read_config([*(config or ()), *(pairs or ())], name)
+    there = update and name in worker.get("connectors")
+    try:
+        if update:
+            info = worker.ask("PUT", "connectors", name, "config", body=wanted)
+        else:
+            info = worker.ask("POST", "connectors", body={"name": name, "config": wanted})
+    except ConnectConflictError as error:
+        error.hint = error.hint or "--update replaces its config"
+        raise
+    except ConnectRequestError as error:
+        error.hint = error.hint or _describing(wanted)
+        raise
+    done = "has a new config" if there else "is made"
+    say(f"Connector {name} ({info['type']}) {done}: its tasks start.")
+
+
+def _describing(config: dict[str, Any]) -> str | None:
+    plugin = config.get("connector.class")
+    return plugin and f"`headrace connect plugins {plugin}` describes the keys"
+
+
+@asking
+def restart(
+    worker: WorkerApi,
+    name: ConnectorName,
+    task: Annotated[int | None, typer.Option(min=0, help="This task only.")] = None,
+    include_tasks: Annotated[
+        bool, typer.Option("--include-tasks", help="The connector and all of its tasks.")
+    ] = False,
+    only_failed: Annotated[
+        bool, typer.Option("--only-failed", help="Only what has failed.")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Start a connector anew, with its tasks or a task alone."""
+    if task is not None:
+        if include_tasks or only_failed:
+            raise ConfigurationError(
+                "--task restarts one task, whatever its state",
+                hint="leave out --include-tasks and --only-failed",
+            )
+        place = ("connectors", name, "tasks", str(task), "restart")
+        worker.ask("POST", *place, query={"force": force})
+        say(f"Task {task} of connector {name} restarts.")
+        return
+    query: dict[str, bool | list[str]] = {
+        "includeTasks": include_tasks,
+        "onlyFailed": only_failed,
+        "force": force,
+    }
+    plan = worker.ask("POST", "connectors", name, "restart", query=query)
+    say(_restarting(name, plan))
+
+
+def _restarting(name: str, plan: Any) -> str:
+    """Say what restarts; without a plan it is the connector alone."""
+    if plan is None:
+        return f"Connector {name} restarts."
+    tasks = [str(task["id"]) for task in plan["tasks"] if task["state"] == "RESTARTING"]
+    which = "task" if len(tasks) == 1 else "tasks"
+    parts = [f"connector {name}"] if plan["connector"]["state"] == "RESTARTING" else []
+    parts += [f"{which} {', '.join(tasks)}"] if tasks else []
+    if not parts:
+        return f"Nothing of connector {name} has failed: nothing restarts."
+    return f"These restart: {', '.join(parts)}."
+
+
+@asking
+def pause(worker: WorkerApi, name: ConnectorName) -> None:
+    """Let a connector rest; its processes stay."""
+    worker.ask("PUT", "connectors", name, "pause")
+    say(f"Connector {name} pauses.")
+
+
+@asking
+def resume(worker: WorkerApi, name: ConnectorName) -> None:
+    """Let a connector go on that is paused or stopped."""
+    worker.ask("PUT", "connectors", name, "resume")
+    say(f"Connector {name} goes on.")
+
+
+@asking
+def stop(worker: WorkerApi, name: ConnectorName, force: Force = False) -> None:
+    """End a connector's processes; its config and offsets stay."""
+    worker.ask("PUT", "connectors", name, "stop", query={"force": force})
+    say(f"Connector {name} stops.")
+
+
+@asking
+def delete(worker: WorkerApi, name: ConnectorName, force: Force = False) -> None:
+    """Delete a connector; its tasks stop."""
+    worker.ask("DELETE", "connectors", name, query={"force": force})
+    say(f"Connector {name} is deleted.")
