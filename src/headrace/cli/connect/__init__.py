@@ -1,18 +1,19 @@
-"""``headrace connect``: looks after the connectors of a worker over REST."""
+"""``headrace connect``: runs a worker, and looks after its connectors over REST."""
 
 from __future__ import annotations
 
 import typer
 
-from headrace.cli.connect import changes, offsets, plugins, status
+from headrace.cli.connect import changes, offsets, plugins, status, worker
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Move data in and out: make connectors and look after them.",
+    help="Move data in and out: run a worker, make connectors and look after them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("worker")(worker.worker)
 app.command("create")(changes.create)
 app.command("list")(status.list_connectors)
 app.command("status")(status.status)
