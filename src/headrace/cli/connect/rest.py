@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -31,12 +32,10 @@ from headrace.errors import (
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["WorkerApi", "asking", "connect_packages"]
+__all__ = ["WorkerApi", "asking", "require_packages"]
 
 #: A plugin has 10 s to answer a question about its config, and may be listed before.
 _PATIENCE = 60.0
-#: The packages of the extra, by the names that they are imported by.
-_PACKAGES = {"httpx", "prometheus_client", "starlette", "uvicorn"}
 _PANEL = "The worker"
 
 Url = Annotated[
@@ -236,9 +235,9 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_worker(*args: Any, **given: Any) -> None:
-        with connect_packages():
-            api = WorkerApi(**{name: given.pop(name) for name in _OPTIONS})
-            command(api, *args, **given)
+        require_packages("httpx")
+        api = WorkerApi(**{name: given.pop(name) for name in _OPTIONS})
+        command(api, *args, **given)
 
     parameters = [*own, *more]
     with_worker.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -246,19 +245,20 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     return with_worker
 
 
-@contextlib.contextmanager
-def connect_packages() -> Iterator[None]:
-    """Say which extra to install, where a package of it is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _PACKAGES:
-            raise
+def require_packages(*packages: str) -> None:
+    """Say which extra to install, where a package of it is missing.
+
+    Raises
+    ------
+    ConfigurationError
+        One of the packages is not installed.
+    """
+    missing = [one for one in packages if importlib.util.find_spec(one) is None]
+    if missing:
         raise ConfigurationError(
-            f"headrace connect needs the package {package}, which is not installed",
+            f"headrace connect needs {', '.join(missing)}, which is not installed",
             hint='pip install "headrace[connect]"',
-        ) from error
+        )
 
 
 def _way_in(reason: str) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster_address, settings_from
 from headrace.cli._terminal import say
-from headrace.cli.connect.rest import connect_packages
+from headrace.cli.connect.rest import require_packages
 from headrace.errors import JobFailedError
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def worker(
     data_dir: DataDir = None,
 ) -> None:
     """Run a worker with its connectors, until Ctrl-C or SIGTERM; a second one hurries it."""
+    from headrace.java import find_java
+
     given = {
         "host": host,
         "port": port,
@@ -133,36 +135,29 @@ def worker(
         "start_timeout": start_timeout,
         "call_timeout": call_timeout,
     }
-    with connect_packages():
-        _run(given, plugin_path or [], master, namesrv, data_dir)
-
-
-def _run(
-    given: dict[str, Any],
-    plugin_path: list[Path],
-    master: str,
-    namesrv: str | None,
-    data_dir: Path | None,
-) -> None:
-    """Find or start what a worker needs, then run it."""
-    from headrace.connect.worker import WorkerSettings
-    from headrace.java import find_java
-
-    settings = WorkerSettings(**{name: one for name, one in given.items() if one is not None})
+    # What is missing is said before anything is started.
+    require_packages("prometheus_client", "starlette", "uvicorn")
+    settings = _settings(given)
     jobs = settings_from(namesrv, data_dir)
-    # Without a Java nothing can run: better said before anything is started.
     find_java()
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(format=form, level="WARNING")
     logging.getLogger("headrace.connect").setLevel(logging.INFO)
-    folders = tuple(str(folder.absolute()) for folder in plugin_path)
+    folders = tuple(str(folder.absolute()) for folder in plugin_path or ())
     with cluster_address(jobs) as address:
-        asyncio.run(_serve(settings, address, folders, master))
+        asyncio.run(_work(settings, address, folders, master))
 
 
-async def _serve(
+def _settings(given: dict[str, Any]) -> WorkerSettings:
+    from headrace.connect.worker import WorkerSettings
+
+    return WorkerSettings(**{name: one for name, one in given.items() if one is not None})
+
+
+async def _work(
     settings: WorkerSettings, address: str, folders: tuple[str, ...], master: str
 ) -> None:
+    """Run a worker on a cluster of brokers until it is asked to stop."""
     from headrace.connect.running import serve
 
     def tell(running: RunningWorker) -> None:
