@@ -159,6 +159,8 @@ class EngineProcess:
         error = JobFailedError("the engine's process ended", hint=f"{log} tells more")
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
+            # Whoever waited may have been cancelled: then nobody needs to hear of it.
+            self._ready.exception()
         waiting, self._waiting = self._waiting, {}
         for one in waiting.values():
             if not one.done():
