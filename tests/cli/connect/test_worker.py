@@ -98,10 +98,10 @@ def test_lines_move_from_a_file_to_a_file_by_commands_alone(
 
     source.write_text("one\ntwo\n")
     commands("create", "in", "connector.class=file-source", f"file={source}", "topic=lines")
-    commands("create", "out", "connector.class=file-sink", f"file={sink}", "topics=lines")
-    until(lambda: written() == ["one", "two"])
-    assert states(commands, "in") == states(commands, "out") == ["RUNNING", "RUNNING"]
     until(lambda: bool(commands.data("offsets", "in")["offsets"]))
+    commands("create", "out", "connector.class=file-sink", f"file={sink}", "topics=lines")
+    until(lambda: sorted(written()) == ["one", "two"])
+    assert states(commands, "in") == states(commands, "out") == ["RUNNING", "RUNNING"]
 
     commands("pause", "in")
     until(lambda: states(commands, "in") == ["PAUSED", "PAUSED"])

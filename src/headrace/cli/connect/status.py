@@ -23,7 +23,7 @@ __all__ = ["AsJson", "list_connectors", "status"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
-_LONGEST = 80
+_LONGEST = 120
 _COLOURS = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "UNASSIGNED": "dim"}
 
 
@@ -148,12 +148,17 @@ def _state(state: str) -> Text:
 
 
 def _short(trace: str) -> str:
-    r"""Give the first line of a trace, which says what failed.
+    r"""Give what failed and what to do about it, without the frames in between.
 
-    >>> _short("task 0 failed: no such file\nTraceback ...")
-    'task 0 failed: no such file'
+    >>> _short("task 0 failed: no such file\nTraceback ...\n  → make it")
+    'task 0 failed: no such file\n→ make it'
     """
-    line = trace.strip().partition("\n")[0]
+    first, *others = trace.strip().splitlines() or [""]
+    hints = [line.strip() for line in others if line.lstrip().startswith("→")]
+    return "\n".join(_cut(line) for line in (first, *hints[:1]))
+
+
+def _cut(line: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
