@@ -432,4 +432,6 @@ def test_whoever_is_asked_to_stop_is_killed_in_bounded_time(
         now = max(now, unit.due)
         unit, actions = transition(unit, Tick(at=now), LIMITS)
         killed = any(isinstance(one, Kill) for one in actions)
-    assert now - asked <= (0 if force else LIMITS.ask + LIMITS.cancel)
+    bound = 0 if force else LIMITS.ask + LIMITS.cancel
+    # Sums of floats are a little off.
+    assert now - asked <= bound + 1e-6
