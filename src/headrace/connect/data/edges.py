@@ -81,9 +81,10 @@ class HostOutlet:
         """Hand messages over."""
         del epoch
         rows = messages_out(messages)
+        ends = _ends(messages)
         channel = _channel(self.address, self.timeout)
-        channel.put(batch, [(place, 0, end) for place, end in _ends(messages).items()], rows)
-        _unflushed.setdefault((self.address, batch), {}).update(_ends(messages))
+        channel.put(batch, [(place, 0, end) for place, end in ends.items()], rows)
+        _unflushed.setdefault((self.address, batch), {}).update(ends)
 
     def flush(self, epoch: int, batch: int) -> None:
         """Have the task make sure of the batch."""

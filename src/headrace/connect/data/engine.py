@@ -142,14 +142,6 @@ class Engine:
         if job is not None:
             job.stop()
 
-    def close(self) -> None:
-        """End all queries."""
-        with self._lock:
-            jobs, self._jobs = list(self._jobs.values()), {}
-        for job in jobs:
-            with contextlib.suppress(HeadraceError):
-                job.stop()
-
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the engine until the supervisor is gone."""

@@ -13,7 +13,6 @@ __all__ = [
     "Ended",
     "EngineEvent",
     "Hold",
-    "Moved",
     "Ready",
     "Reply",
     "Start",
@@ -108,13 +107,5 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     problem: str
 
 
-class Moved(msgspec.Struct, frozen=True, tag="moved"):
-    """A task has committed batches; told at most once a second."""
-
-    unit: Unit
-    batch: int
-    records: int
-
-
-EngineEvent = Ready | Reply | Ended | Moved
+EngineEvent = Ready | Reply | Ended
 """What the engine tells."""

@@ -21,7 +21,6 @@ from headrace.connect.data.orders import (
     Ended,
     EngineEvent,
     Hold,
-    Moved,
     Ready,
     Reply,
     Start,
@@ -151,8 +150,6 @@ class EngineProcess:
                     waiting.set_result(value)
             case Ended(unit=unit, problem=problem):
                 self._ended(unit, problem)
-            case Moved() | Ready():
-                pass
 
     def _gone(self) -> None:
         log = self._folder / "engine.log"
