@@ -106,7 +106,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     --------
     >>> halves = [Share(number=0, of=2), Share(number=1, of=2)]
     >>> [[half.owns(f"orders@broker-a@{queue}") for half in halves] for queue in range(2)]
-    [[False, True], [True, False]]
+    [[True, False], [False, True]]
     """
 
     number: int = 0

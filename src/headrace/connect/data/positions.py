@@ -33,7 +33,7 @@ def task_job(connector: str, task: int) -> str:
     Examples
     --------
     >>> task_job("orders", 0), task_job("naïve name", 1)
-    ('connect-orders-0', 'connect-na-ve-name-a22e1d3a-1')
+    ('connect-orders-0', 'connect-na-ve-name-cc005cd7-1')
     """
     if not _PLAIN.fullmatch(connector):
         safe = re.sub(r"[^A-Za-z0-9_-]", "-", connector)[:40]

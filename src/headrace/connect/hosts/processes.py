@@ -124,8 +124,12 @@ def _stat(pid: int) -> list[str]:
 def descendants(pid: int) -> list[int]:
     """Find children, their children and so on; the nearest come first.
 
-    >>> descendants(os.getpid()) == sorted(descendants(os.getpid()))
+    >>> import subprocess
+    >>> child = subprocess.Popen(["sleep", "10"])
+    >>> child.pid in descendants(os.getpid())
     True
+    >>> child.kill(), child.wait()
+    (None, -9)
     """
     found: list[int] = []
     level = children(pid)

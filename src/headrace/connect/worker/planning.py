@@ -57,7 +57,7 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
 
     Examples
     --------
-    >>> from headrace.connect.log import ConnectorPut, fold
+    >>> from headrace.connect.log import ClusterView, ConnectorPut, fold
     >>> put = ConnectorPut(request="a", name="orders", config={})
     >>> view, _ = fold(ClusterView(), put, 0)
     >>> plan(view, "me", [], lambda unit: True).starts

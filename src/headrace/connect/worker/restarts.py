@@ -33,6 +33,7 @@ class RestartPlan:
 
     Examples
     --------
+    >>> from headrace.connect.log import ConnectorEntry
     >>> entry = ConnectorEntry(name="a", config={}, version=1, created=0, changed=0, generation=0)
     >>> RestartPlan.of(entry, include_tasks=True, only_failed=True)
     RestartPlan(connector=False, tasks=frozenset())
