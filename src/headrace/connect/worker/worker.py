@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING
 
 from headrace.connect.lifecycle import Cause, Phase, Target
@@ -34,6 +33,7 @@ from headrace.connect.worker.periodic import Periodic
 from headrace.connect.worker.planning import Plan, plan
 from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.restarts import AutoRestarts
+from headrace.connect.worker.roster import Roster
 from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of
 from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.connect.worker.tidying import Tidying
@@ -46,7 +46,6 @@ __all__ = ["Worker"]
 
 logger = logging.getLogger(__name__)
 
-_ENDED = 500
 #: A pass that is so many intervals late means that the event loop stands still.
 _STUCK = 3
 
@@ -89,17 +88,13 @@ class Worker:
             interval = min(interval, self.settings.fence_after.total_seconds() / 3)
         self._passes = Periodic(self._pass, interval, name="connect-pass")
         self.restarts = AutoRestarts(self._restart_by_itself)
-        self._copies: dict[UnitId, Copy] = {}
-        self._runs: dict[UnitId, None] = {}
-        self._running: tuple[UnitId, ...] = ()
-        self._ended: OrderedDict[tuple[str, int | None], Copy] = OrderedDict()
+        self._roster = Roster()
         self._questions = TaskQuestions(self, self.catalog)
         self._tidying = Tidying(log, self)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._empty = asyncio.Event()
         self._state = "starting"
         self._failed_before: set[UnitId] = set()
-        self._launched = self._forced = self._failed = self._restarted = 0
+        self._restarted = 0
 
     @property
     def view(self) -> ClusterView:
@@ -114,24 +109,20 @@ class Worker:
     @property
     def running(self) -> tuple[UnitId, ...]:
         """Tasks that run on this worker, as an immutable snapshot; from any thread."""
-        return self._running
+        return self._roster.running
 
     def copies(self) -> list[Copy]:
         """Give all copies that are not proven gone, and the last ended one of each unit."""
-        return [*self._copies.values(), *self._ended.values()]
+        return self._roster.told()
 
     def statistics(self) -> WorkerStatistics:
         """Count what there is."""
-        counts: dict[tuple[str, Phase], int] = {}
-        for unit, copy in self._copies.items():
-            key = "connector" if unit.task is None else "task", copy.unit.phase
-            counts[key] = counts.get(key, 0) + 1
         return WorkerStatistics(
             state=self._state,
-            copies=counts,
-            launched=self._launched,
-            forced=self._forced,
-            failed=self._failed,
+            copies=self._roster.counts(),
+            launched=self._roster.launched,
+            forced=self._roster.forced,
+            failed=self._roster.failed,
             restarted=self._restarted,
             passes=self._passes.runs,
             log_position=self.view.position,
@@ -172,14 +163,12 @@ class Worker:
         """
         if self._state in {"starting", "running"}:
             self._state = "stopping"
-            self._failed_before = {
-                unit for unit, copy in self._copies.items() if copy.unit.phase is Phase.ERROR
-            }
+            self._failed_before = self._roster.failures()
             await self._passes.stop()
             self.restarts.keep_only(set())
-        for copy in list(self._copies.values()):
+        for copy in self._roster:
             copy.stop(force=force)
-        await self._until_empty()
+        await self._roster.until_empty(self._patience())
         if self._state == "stopping":
             self._state = "stopped"
             await self._outbox.stop()
@@ -221,7 +210,7 @@ class Worker:
 
     def fail(self, unit: UnitId, cause: Cause) -> None:
         """Have a copy end in Error, if it is here."""
-        copy = self._copies.get(unit)
+        copy = self._roster.get(unit)
         if copy is not None:
             copy.fail(cause)
 
@@ -232,9 +221,9 @@ class Worker:
 
         Caller: Copy.
         """
-        if copy.id.task is not None and record.phase is not Phase.PENDING:
-            self._publish(copy)
-        self._count(copy, record)
+        self._roster.note(copy, record)
+        if record.gone:
+            self.restarts.ran(copy.id, copy.ran_for, self._config(copy.id.connector))
         self._outbox.put(copy, record, self._target(copy.id.connector))
         # A connector that has failed takes its tasks along, whatever the log takes.
         self._passes.wakeup()
@@ -265,18 +254,10 @@ class Worker:
 
         Caller: Outbox.
         """
-        unit = copy.id
-        self._copies.pop(unit, None)
-        key = unit.connector, unit.task
-        self._ended.pop(key, None)
-        self._ended[key] = copy
-        while len(self._ended) > _ENDED:
-            self._ended.popitem(last=False)
         self._passes.wakeup()
-        if self._state == "stopping" and unit not in self._failed_before:
-            self._outbox.unassign(copy, self._target(unit.connector))
-        if not self._copies:
-            self._empty.set()
+        if self._state == "stopping" and copy.id not in self._failed_before:
+            self._outbox.unassign(copy, self._target(copy.id.connector))
+        self._roster.drop(copy)
 
     def _changed(self) -> None:
         # The listener of configs: what is put or deleted is acted upon at once.
@@ -287,10 +268,10 @@ class Worker:
         if lost > self.settings.fence_after.total_seconds():
             # Others may think that this worker is dead, and may be right soon.
             logger.error("the log is lost: everything stops until it is back")
-            for copy in list(self._copies.values()):
+            for copy in self._roster:
                 copy.stop()
             return
-        found = plan(self.view, self.name, self._copies.keys(), self._mine)
+        found = plan(self.view, self.name, self._roster.units(), self._mine)
         self._apply(found)
         self._questions.ask(found.asks)
         if self._alone:  # else the coordinator does it
@@ -298,11 +279,12 @@ class Worker:
 
     def _apply(self, found: Plan) -> None:
         for stop in found.stops:
-            self._copies[stop.unit].stop(force=stop.force)
+            if (copy := self._roster.get(stop.unit)) is not None:
+                copy.stop(force=stop.force)
         for unit in found.starts:
             self._start(unit)
-        for unit, copy in self._copies.items():
-            copy.pause(paused=self._target(unit.connector) is Target.PAUSED)
+        for copy in self._roster:
+            copy.pause(paused=self._target(copy.id.connector) is Target.PAUSED)
         self.restarts.keep_only(set(found.failed))
         for unit in found.failed:
             entry = self.view.connector(unit.connector)
@@ -325,10 +307,7 @@ class Worker:
 
         limits = limits_of(entry.config, self.settings)
         copy = Copy(unit, prepare, limits, self._launcher, self)
-        self._ended.pop((unit.connector, unit.task), None)
-        self._copies[unit] = copy
-        self._empty.clear()
-        self._launched += 1
+        self._roster.add(copy)
         copy.start()
 
     async def _spec(self, unit: UnitId, entry: ConnectorEntry) -> HostSpec:
@@ -371,32 +350,14 @@ class Worker:
         entry = self.view.entries.get(connector)
         return Target.RUNNING if entry is None else entry.target
 
-    def _count(self, copy: Copy, record: NewState) -> None:
-        if not record.gone:
-            return
-        self._forced += record.forced
-        self._failed += record.phase is Phase.ERROR
-        entry = self.view.connector(copy.id.connector)
-        self.restarts.ran(copy.id, copy.ran_for, {} if entry is None else entry.config)
+    def _config(self, connector: str) -> Mapping[str, str]:
+        entry = self.view.connector(connector)
+        return {} if entry is None else entry.config
 
-    def _publish(self, copy: Copy) -> None:
-        if copy.unit.phase is Phase.RUNNING:
-            self._runs[copy.id] = None
-        else:
-            self._runs.pop(copy.id, None)
-        # One assignment: whoever reads it in another thread sees the old one or the new one.
-        self._running = tuple(self._runs)
-
-    async def _until_empty(self) -> None:
-        if not self._copies:
-            return
-        limits = [limits_of({}, self.settings), *(copy.limits for copy in self._copies.values())]
-        patience = max(one.ask + one.cancel + one.kill for one in limits) + 2.0
-        try:
-            await asyncio.wait_for(self._empty.wait(), patience)
-        except TimeoutError:
-            left = ", ".join(f"{copy.id.what} ({copy.pid})" for copy in self._copies.values())
-            logger.warning("the worker ends though these are not proven gone: %s", left)
+    def _patience(self) -> float:
+        """How long the last copy may take to be gone."""
+        limits = [limits_of({}, self.settings), *(copy.limits for copy in self._roster)]
+        return max(one.ask + one.cancel + one.kill for one in limits) + 2.0
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
