@@ -10,6 +10,7 @@ from headrace.connect.log import (
     ClusterView,
     ConnectorDeleted,
     ConnectorPut,
+    LevelSet,
     Outcome,
     Purged,
     Record,
@@ -71,6 +72,7 @@ def records() -> st.SearchStrategy[Record]:
         ),
         st.builds(TopicUsed, name=_names, topic=st.sampled_from(["t1", "t2"])),
         st.builds(TopicsReset, request=_requests, name=_names),
+        st.builds(LevelSet, request=_requests, logger=_names, level=st.just("DEBUG")),
         st.builds(
             AssignmentMade,
             generation=st.integers(1, 3),

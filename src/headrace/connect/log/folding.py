@@ -19,6 +19,7 @@ from headrace.connect.log.records import (
     AssignmentMade,
     ConnectorDeleted,
     ConnectorPut,
+    LevelSet,
     Purged,
     Record,
     RestartAsked,
@@ -233,6 +234,12 @@ def _reset_topics(view: ClusterView, record: TopicsReset, position: int) -> _Ste
     return _with(view, msgspec.structs.replace(entry, topics=()), position)
 
 
+def _hear(view: ClusterView, record: LevelSet, position: int) -> _Step:
+    """Leave all as it is: the record is for those who read it as it comes."""
+    del record
+    return view, Applied(position)
+
+
 def _assign(view: ClusterView, record: AssignmentMade, position: int) -> _Step:
     now = 0 if view.assignment is None else view.assignment.generation
     if record.generation != now + 1:
@@ -327,6 +334,7 @@ _RULES: dict[type[Any], Callable[[ClusterView, Any, int], _Step]] = {
     StatusSet: _set_status,
     TopicUsed: _use_topic,
     TopicsReset: _reset_topics,
+    LevelSet: _hear,
     AssignmentMade: _assign,
     Purged: _purge,
     Kept: _keep,

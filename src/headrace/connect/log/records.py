@@ -17,6 +17,7 @@ __all__ = [
     "AssignmentMade",
     "ConnectorDeleted",
     "ConnectorPut",
+    "LevelSet",
     "Purged",
     "Record",
     "RestartAsked",
@@ -182,6 +183,24 @@ class TopicsReset(
     name: str
 
 
+class LevelSet(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="level-set",
+):
+    """Somebody wants a logger's level set on every worker.
+
+    Whoever reads it as it comes does so; it is no part of the view, so later workers do not.
+    """
+
+    request: str
+    logger: str
+    level: str
+
+
 class AssignmentMade(
     msgspec.Struct,
     frozen=True,
@@ -234,6 +253,7 @@ Record = (
     | StatusSet
     | TopicUsed
     | TopicsReset
+    | LevelSet
     | AssignmentMade
     | Purged
 )

@@ -50,7 +50,10 @@ async def get_logger(call: Call) -> Answer:
 
 
 async def set_logger(call: Call) -> Answer:
-    """Set the level of a logger and of all below it."""
+    """Set the level of a logger and of all below it, here or on every worker."""
     scope = call.choices("scope", "worker", "cluster")
-    changed = call.connect.loggers.set(call.path("logger"), level_of(await call.object()))
-    return Answer(status=204) if "cluster" in scope else Answer(value=changed)
+    name, level = call.path("logger"), level_of(await call.object())
+    if "cluster" not in scope:
+        return Answer(value=call.connect.loggers.set(name, level))
+    await call.connect.set_level(name, level)
+    return Answer(status=204)

@@ -313,6 +313,6 @@ OPERATIONS: tuple[Operation, ...] = (
         value=list[str],
         body=_LEVEL,
         query=(_SCOPE,),
-        others=(204, 400, 404, 413, 415),
+        others=(204, 400, 404, 413, 415, 503),
     ),
 )

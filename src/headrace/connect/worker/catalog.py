@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -83,17 +83,24 @@ class Catalog:
         ConnectNotFoundError
             There is none; the message names the one that was perhaps meant.
         """
-        await self.plugins()
-        found = self.known(name)
-        if found is None:
-            # It may have been installed since.
-            async with self._loading:
-                await self._load()
-            found = self.known(name)
+        found = await self._found(self.known, name)
         if found is None:
             raise ConnectNotFoundError(
                 f"there is no connector plugin '{name}'", hint=self._meant(name)
             )
+        return found
+
+    async def plugin(self, name: str) -> Plugin:
+        """Give a plugin of any type by any of its names, connectors before others.
+
+        Raises
+        ------
+        ConnectNotFoundError
+            There is none.
+        """
+        found = await self._found(self._known_of_any_type, name)
+        if found is None:
+            raise ConnectNotFoundError(f"there is no plugin '{name}'", hint=self._meant(name))
         return found
 
     async def of(self, config: Mapping[str, str]) -> Plugin:
@@ -146,6 +153,20 @@ class Catalog:
         """List the plugins before anybody asks; if that fails, whoever asks hears of it."""
         with contextlib.suppress(PluginFailedError):
             await self.plugins()
+
+    async def _found(self, find: Callable[[str], Plugin | None], name: str) -> Plugin | None:
+        await self.plugins()
+        found = find(name)
+        if found is None:
+            # It may have been installed since.
+            async with self._loading:
+                await self._load()
+            found = find(name)
+        return found
+
+    def _known_of_any_type(self, name: str) -> Plugin | None:
+        others = (one for one in self._plugins or () if name in one.names())
+        return self.known(name) or next(others, None)
 
     async def _load(self) -> None:
         self._plugins = await self._ask("plugins", "", {}, {}, tuple[Plugin, ...])

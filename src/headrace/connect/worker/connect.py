@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from headrace.connect.lifecycle import Target
 from headrace.connect.log import (
     ConnectorDeleted,
     ConnectorEntry,
     ConnectorPut,
-    Outcome,
+    LevelSet,
     Record,
-    Rejected,
     RestartAsked,
     TargetSet,
     TopicsReset,
@@ -34,20 +31,21 @@ from headrace.connect.worker.answers import (
     TaskStatus,
     UnitReport,
 )
-from headrace.connect.worker.loggers import Loggers
+from headrace.connect.worker.checking import check_config, named
+from headrace.connect.worker.loggers import check_level
+from headrace.connect.worker.offsets import Offsets
 from headrace.connect.worker.reporting import Reporter
-from headrace.connect.worker.requests import new_request
+from headrace.connect.worker.requests import decide, new_request
 from headrace.connect.worker.restarts import RestartPlan
 from headrace.errors import (
     ConnectConflictError,
     ConnectorExistsError,
     ConnectorNotFoundError,
     ConnectRequestError,
-    MessageTooLargeError,
-    WorkerStoppingError,
 )
 
 if TYPE_CHECKING:
+    from headrace.connect.worker.loggers import Loggers
     from headrace.connect.worker.positions import PositionStore
     from headrace.connect.worker.settings import WorkerSettings
     from headrace.connect.worker.worker import Worker
@@ -56,11 +54,6 @@ __all__ = ["API_LEVEL", "Connect"]
 
 API_LEVEL = "3.9.0"
 """The level of Kafka Connect's REST API that is spoken: clients unlock features by it."""
-
-_NOT_STOPPED = (
-    "connectors must be in the STOPPED state, with all their tasks gone, before their offsets can"
-    " be changed"
-)
 
 
 class Connect:
@@ -80,10 +73,8 @@ class Connect:
     def __init__(self, worker: Worker, positions: PositionStore | None = None) -> None:
         self._worker = worker
         self._catalog = worker.catalog
-        self._given_positions = positions
+        self._offsets = Offsets(worker, self._entry, positions)
         self._reporter = Reporter(worker)
-        #: Levels of this process's loggers.
-        self.loggers = Loggers()
 
     @property
     def settings(self) -> WorkerSettings:
@@ -94,6 +85,11 @@ class Connect:
     def worker(self) -> Worker:
         """The worker itself."""
         return self._worker
+
+    @property
+    def loggers(self) -> Loggers:
+        """Levels of this process's loggers."""
+        return self._worker.loggers
 
     # About the worker.
 
@@ -169,7 +165,7 @@ class Connect:
         ConnectConflictError
             The name is taken.
         """
-        config = _named(check_name(name), config)
+        config = named(check_name(name), config)
         self._worker.require_running()
         if name in self._worker.view.connectors():
             raise ConnectorExistsError(f"there is a connector '{name}' already")
@@ -177,16 +173,15 @@ class Connect:
         record = ConnectorPut(
             request=new_request(), name=name, config=config, expected_version=0, target=target
         )
-        await self._put(record)
+        await self._append(record)
         return self.info(name)
 
     async def put_config(self, name: str, config: Mapping[str, str]) -> tuple[ConnectorInfo, bool]:
         """Replace a connector's config, or make one; say whether it is new."""
-        config = _named(check_name(name), config)
-        self._worker.require_running()
+        config = named(check_name(name), config)
         await self._check(config)
         created = name not in self._worker.view.connectors()
-        await self._put(ConnectorPut(request=new_request(), name=name, config=config))
+        await self._append(ConnectorPut(request=new_request(), name=name, config=config))
         return self.info(name), created
 
     async def patch_config(self, name: str, patch: Mapping[str, str | None]) -> ConnectorInfo:
@@ -199,13 +194,12 @@ class Connect:
         """
         entry = self._entry(name)
         merged = {**entry.config, **patch}
-        config = _named(name, {key: one for key, one in merged.items() if one is not None})
-        self._worker.require_running()
+        config = named(name, {key: one for key, one in merged.items() if one is not None})
         await self._check(config)
         record = ConnectorPut(
             request=new_request(), name=name, config=config, expected_version=entry.version
         )
-        await self._put(record)
+        await self._append(record)
         return self.info(name)
 
     async def delete(self, name: str, *, force: bool = False) -> None:
@@ -256,11 +250,24 @@ class Connect:
         self._entry(name)
         await self._append(TopicsReset(request=new_request(), name=name))
 
+    async def set_level(self, logger: str, level: str) -> None:
+        """Set the level of a logger, and of those below it, on every worker that runs.
+
+        A worker that starts later has the levels of its settings.
+
+        Raises
+        ------
+        ConnectNotFoundError
+            There is no such level.
+        """
+        check_level(level)
+        await self._append(LevelSet(request=new_request(), logger=logger, level=level))
+
     # Offsets.
 
     async def offsets(self, name: str) -> Sequence[OffsetEntry]:
         """Say where a connector is in what it reads."""
-        return await self._positions.read(name, self._entry(name).config)
+        return await self._offsets.read(name)
 
     async def alter_offsets(self, name: str, entries: Sequence[OffsetEntry]) -> str:
         """Set where a stopped connector goes on; its own code may say no.
@@ -268,10 +275,9 @@ class Connect:
         Raises
         ------
         ConnectRequestError
-            It is not stopped, or it says no.
+            It is not stopped, the entries are none of a sink's, or it says no.
         """
-        entry = await self._ask_about_offsets(name, entries)
-        await self._positions.alter(name, entry.config, entries)
+        await self._offsets.alter(name, entries)
         return f"the offsets of connector '{name}' have been altered"
 
     async def reset_offsets(self, name: str) -> str:
@@ -282,10 +288,7 @@ class Connect:
         ConnectRequestError
             It is not stopped, or it says no.
         """
-        entry = self._stopped(name)
-        known = await self._positions.read(name, entry.config)
-        await self._ask_about_offsets(name, [OffsetEntry(one.partition, None) for one in known])
-        await self._positions.reset(name, entry.config)
+        await self._offsets.reset(name)
         return f"the offsets of connector '{name}' have been reset"
 
     # Plugins.
@@ -300,8 +303,8 @@ class Connect:
         ]
 
     async def describe(self, plugin: str) -> list[dict[str, Any]]:
-        """Give the config keys of a plugin."""
-        return await self._catalog.describe(await self._catalog.connector(plugin))
+        """Give the config keys of a plugin of any type."""
+        return await self._catalog.describe(await self._catalog.plugin(plugin))
 
     async def validate(self, plugin: str, config: Mapping[str, str]) -> dict[str, Any]:
         """Check a config for a plugin, without making anything.
@@ -321,12 +324,6 @@ class Connect:
 
     # Inside.
 
-    @property
-    def _positions(self) -> PositionStore:
-        if self._given_positions is None:
-            raise WorkerStoppingError("this worker has no data plane, and so no offsets")
-        return self._given_positions
-
     def _entry(self, name: str) -> ConnectorEntry:
         self._worker.require_read()
         entry = self._worker.view.connector(name)
@@ -341,42 +338,12 @@ class Connect:
                 hint="resume it instead",
             )
 
-    def _stopped(self, name: str) -> ConnectorEntry:
-        entry = self._entry(name)
-        if entry.target is not Target.STOPPED or any(entry.alive()):
-            raise ConnectRequestError(_NOT_STOPPED, hint=f"PUT /connectors/{name}/stop, then wait")
-        self._worker.require_running()
-        return entry
-
-    async def _ask_about_offsets(self, name: str, entries: Sequence[OffsetEntry]) -> ConnectorEntry:
-        entry = self._stopped(name)
-        plugin = await self._catalog.of(entry.config)
-        asked = [msgspec.to_builtins(one) for one in entries]
-        answer = await self._catalog.may_alter(plugin, entry.config, asked)
-        if answer.failure is not None:
-            raise ConnectRequestError(
-                f"connector '{name}' does not take these offsets: {answer.failure.summary}"
-            )
-        # It may have been resumed while its code was asked.
-        return self._stopped(name)
-
     async def _check(self, config: Mapping[str, str]) -> None:
-        """Have the plugin check a config, in a process of its own."""
-        plugin = await self._catalog.of(config)
-        if plugin.error:
-            raise ConnectRequestError(f"the plugin {plugin.class_name} is broken: {plugin.error}")
-        answer = await self._catalog.validate(plugin, config)
-        if answer.get("error_count"):
-            raise ConnectRequestError(_problems(answer))
-
-    async def _put(self, record: ConnectorPut) -> None:
-        try:
-            await self._append(record)
-        except MessageTooLargeError as error:
-            raise ConnectRequestError(error.message, hint=error.hint) from None
+        self._worker.require_running()
+        await check_config(self._catalog, config)
 
     async def _append(self, record: Record) -> None:
-        _settle(await self._worker.append(record))
+        await decide(self._worker, record)
 
 
 def _version() -> str:
@@ -384,30 +351,3 @@ def _version() -> str:
         return metadata.version("headrace")
     except metadata.PackageNotFoundError:
         return "0"  # run from its sources
-
-
-def _settle(outcome: Outcome) -> None:
-    if not isinstance(outcome, Rejected) or outcome.reason == "duplicate":
-        return
-    if outcome.reason == "missing":
-        raise ConnectorNotFoundError(outcome.message)
-    if outcome.reason == "exists":
-        raise ConnectorExistsError(outcome.message)
-    raise ConnectConflictError(outcome.message)
-
-
-def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
-    given = config.get("name", name)
-    if given != name:
-        raise ConnectRequestError(f"the name '{given}' in the config does not match '{name}'")
-    return {**config, "name": name}
-
-
-def _problems(answer: Mapping[str, Any]) -> str:
-    lines = [f"the config has {answer['error_count']} error(s):"]
-    for one in answer.get("configs", ()):
-        value = one.get("value", {})
-        for problem in value.get("errors", ()):
-            key = value.get("name", "")
-            lines.append(f"  {problem}" if key in problem else f"  {key}: {problem}")
-    return "\n".join(lines)

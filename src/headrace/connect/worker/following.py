@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Self
 
-from headrace.connect.log import ClusterView, Log, Outcome, Record, Rejected, fold
+from headrace.connect.log import Applied, ClusterView, Kept, Log, Outcome, Record, Rejected, fold
 from headrace.errors import WorkerStoppingError
 
 __all__ = ["Follower"]
@@ -25,13 +25,14 @@ class Follower:
     ----------
     log
         The log.
-    changed
-        Called after each record, with the view already new.
+    heard
+        Called with each record that comes and holds, before whoever appended it goes on; the view
+        is new already.
     """
 
-    def __init__(self, log: Log, changed: Callable[[], None]) -> None:
+    def __init__(self, log: Log, heard: Callable[[Record | Kept], None]) -> None:
         self._log = log
-        self._changed = changed
+        self._heard = heard
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
         self._folded = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -81,8 +82,9 @@ class Follower:
         try:
             async for position, record in self._log.follow(self.view.position + 1):
                 self.view, outcome = fold(self.view, record, position)
+                if isinstance(outcome, Applied):
+                    self._heard(record)
                 await self._announce(position, outcome)
-                self._changed()
         except Exception as error:
             logger.exception("the log of Connect cannot be read any more")
             self.lost = error

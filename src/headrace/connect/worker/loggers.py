@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import ConnectNotFoundError
 
-__all__ = ["Loggers"]
+__all__ = ["Loggers", "check_level"]
 
 #: Kafka Connect's words for levels, and Python's.
 _LEVELS = {
@@ -77,11 +77,7 @@ class Loggers:
         ConnectNotFoundError
             There is no such level.
         """
-        number = _LEVELS.get(level.upper())
-        if number is None:
-            raise ConnectNotFoundError(
-                f"there is no level '{level}'", hint=f"use {', '.join(_LEVELS)}"
-            )
+        number = check_level(level)
         below = [one for one in _existing() if one.startswith(f"{name}.")]
         names = sorted({name, *below}) if name != _ROOT else [_ROOT]
         for one in names:
@@ -93,6 +89,25 @@ class Loggers:
         number = logger.getEffectiveLevel()
         word = _WORDS.get(number, logging.getLevelName(number))
         return {"level": word, "last_modified": self._changed_ms.get(name)}
+
+
+def check_level(word: str) -> int:
+    """Give Python's number for a level.
+
+    Raises
+    ------
+    ConnectNotFoundError
+        There is no such level.
+
+    Examples
+    --------
+    >>> check_level("warn")
+    30
+    """
+    number = _LEVELS.get(word.upper())
+    if number is None:
+        raise ConnectNotFoundError(f"there is no level '{word}'", hint=f"use {', '.join(_LEVELS)}")
+    return number
 
 
 def _existing() -> dict[str, logging.Logger]:

@@ -12,6 +12,8 @@ from headrace.connect.lifecycle import Record as NewState
 from headrace.connect.log import (
     ClusterView,
     ConnectorEntry,
+    Kept,
+    LevelSet,
     Log,
     Outcome,
     Record,
@@ -28,6 +30,7 @@ from headrace.connect.worker.launching import (
     ReconfigureAsked,
 )
 from headrace.connect.worker.launching import TopicUsed as TopicHeard
+from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.periodic import Periodic
 from headrace.connect.worker.planning import Plan, plan
@@ -78,10 +81,12 @@ class Worker:
         self.settings = WorkerSettings() if settings is None else settings
         self.name = self.settings.name
         self.catalog = Catalog(launcher)
+        #: Levels of this process's loggers.
+        self.loggers = Loggers()
         self._log = log
         self._launcher = launcher
         self._alone = alone
-        self._follower = Follower(log, self._changed)
+        self._follower = Follower(log, self._heard)
         self._outbox = Outbox(self._follower, self.name, self._dropped)
         interval = self.settings.pass_interval.total_seconds()
         if not alone:  # the loss of the log is noticed in time
@@ -259,9 +264,11 @@ class Worker:
             self._outbox.unassign(copy, self._target(copy.id.connector))
         self._roster.drop(copy)
 
-    def _changed(self) -> None:
+    def _heard(self, record: Record | Kept) -> None:
         # The listener of configs: what is put or deleted is acted upon at once.
         self._passes.wakeup()
+        if isinstance(record, LevelSet):
+            self.loggers.set(record.logger, record.level)
 
     async def _pass(self) -> None:
         lost = max(self._outbox.failing_for or 0.0, self._log.silent_for())
