@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 from headrace.broker.network.certificates import make_certificate
 from headrace.connect.rest import OPERATIONS
 from tests.connect.fakes.launcher import FakeLauncher
-from tests.connect.fakes.plugins import CHAOS, config_of
+from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
 from tests.connect.rest.test_cases import positions_of_fakes
 from tests.connect.running import Running, quick_settings, running
 from tests.connect.waiting import eventually, until_running
+
+_QUEUE = {"rocketmq_topic": "t", "rocketmq_broker": "b", "rocketmq_queue_id": 0}
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +126,35 @@ def test_every_connector_and_task_has_a_state_and_a_worker(worker: Running) -> N
         (1, "RUNNING", True),
     ]
     worker.ask("DELETE", "/connectors/seen")
+
+
+def test_other_plugins_describe_their_keys_too(worker: Running) -> None:
+    for plugin in (CHAOS_TRANSFORM, "fakes.TextConverter", "ChaosTransform"):
+        keys = worker.ask("GET", f"/connector-plugins/{plugin}/config").json()
+        assert "name" in keys[0]
+    assert worker.ask("GET", "/connector-plugins/connector.class/config").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"partition": {"kafka_topic": "t"}, "offset": None}, "no rocketmq_topic"),
+        ({"partition": _QUEUE | {"rocketmq_queue_id": "0"}, "offset": None}, "queue_id .* '0'"),
+        ({"partition": _QUEUE | {"x": 0}, "offset": None}, "unknown key x"),
+        ({"partition": _QUEUE, "offset": {"kafka_offset": 1}}, "no rocketmq_queue_offset"),
+        ({"partition": _QUEUE, "offset": {"rocketmq_queue_offset": -1}}, "offset is -1"),
+        ({"partition": _QUEUE, "offset": {"rocketmq_queue_offset": True}}, "offset .* True"),
+    ],
+)
+def test_an_offset_of_a_sink_that_names_no_place_in_a_queue_is_refused(
+    worker: Running, entry: dict[str, Any], says: str
+) -> None:
+    body = {"name": "sink", "config": config_of(FILE_SINK, file="out.txt", topics="t")}
+    worker.ask("POST", "/connectors", json=body | {"initial_state": "stopped"})
+    answer = worker.ask("PATCH", "/connectors/sink/offsets", json={"offsets": [entry]})
+    assert answer.status_code == 400
+    assert re.search(says, answer.json()["message"])
+    worker.ask("DELETE", "/connectors/sink")
 
 
 def test_metrics_count_connectors_tasks_and_requests(worker: Running) -> None:
