@@ -58,6 +58,7 @@ class Running:
 
     url: str
     connect: Connect
+    launcher: Launcher
     loop: asyncio.AbstractEventLoop
     http: httpx.Client
     #: Time of each answer, with what was asked.
@@ -89,14 +90,14 @@ def running(
     thread.start()
     ended = asyncio.Event()
 
-    async def live(ready: asyncio.Future[tuple[str, Connect]]) -> None:
+    async def live(ready: asyncio.Future[tuple[str, Connect, Launcher]]) -> None:
         launcher = make_launcher()
         worker = Worker(make_log(), launcher, settings or quick_settings())
         connect = Connect(worker, positions_of(launcher))
         try:
             async with RestServer(connect) as server:
                 await worker.start()
-                ready.set_result((server.url, connect))
+                ready.set_result((server.url, connect, launcher))
                 await ended.wait()
         finally:
             if not ready.done():
@@ -104,8 +105,8 @@ def running(
             await worker.stop(force=True)
             await launcher.close()
 
-    async def begin() -> tuple[str, Connect, asyncio.Task[None]]:
-        ready: asyncio.Future[tuple[str, Connect]] = loop.create_future()
+    async def begin() -> tuple[str, Connect, Launcher, asyncio.Task[None]]:
+        ready: asyncio.Future[tuple[str, Connect, Launcher]] = loop.create_future()
         life = loop.create_task(live(ready))
         waited: list[asyncio.Future[Any]] = [ready, life]
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -114,11 +115,11 @@ def running(
         return *(await ready), life
 
     try:
-        url, connect, life = asyncio.run_coroutine_threadsafe(begin(), loop).result(20)
+        url, connect, launcher, life = asyncio.run_coroutine_threadsafe(begin(), loop).result(20)
         verify: Any = str(certificate) if certificate is not None else True
         try:
             with httpx.Client(base_url=url, timeout=10, verify=verify) as http:
-                yield Running(url, connect, loop, http)
+                yield Running(url, connect, launcher, loop, http)
         finally:
             loop.call_soon_threadsafe(ended.set)
             asyncio.run_coroutine_threadsafe(_ended(life), loop).result(30)

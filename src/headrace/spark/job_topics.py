@@ -42,7 +42,9 @@ class JobTopics:
             self._sent |= summary.sent
 
     def lag(self, record: CommitRecord) -> dict[QueueName, QueueLag]:
-        """Tell what a commit leaves unread of each queue."""
+        """Tell what a commit leaves unread of each queue; a job that reads no topic asks nobody."""
+        if not self._connection.source_topics():
+            return {}
         return self._lag.read(record, self._ask().latest)
 
     def goals(self) -> Iterator[Callable[[CommitRecord], bool]]:

@@ -64,6 +64,8 @@ class JobStatistics:
     failed: int = 0
     #: What it waits for that is about to run: another driver's lease.
     waiting: LeaseWait | None = None
+    #: Bytes of keys and values that came from outside systems, and of messages that went there.
+    outside_bytes: int = 0
 
 
 def total(found: Sequence[JobStatistics]) -> JobStatistics:
@@ -95,6 +97,7 @@ def total(found: Sequence[JobStatistics]) -> JobStatistics:
         batches={name: each for one in found for name, each in one.batches.items()},
         groups=len(found),
         failed=sum(one.failed for one in found),
+        outside_bytes=sum(one.outside_bytes for one in found),
         waiting=next((one.waiting for one in found if one.waiting is not None), None),
     )
 
@@ -150,4 +153,5 @@ class Meter:
             batches=batches,
             failed=int(not running),
             waiting=waiting,
+            outside_bytes=counters.get("outside_bytes", 0),
         )

@@ -14,6 +14,7 @@ import pytest
 
 from headrace.broker.network.certificates import make_certificate
 from headrace.connect.rest import OPERATIONS
+from headrace.connect.worker import Figures, Moved
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
 from tests.connect.rest.test_cases import positions_of_fakes
@@ -167,6 +168,33 @@ def test_metrics_count_connectors_tasks_and_requests(worker: Running) -> None:
     assert "headrace_connect_up 1.0" in text
     assert 'path="/connectors/{connector}/config"' in text
     worker.ask("DELETE", "/connectors/counted")
+
+
+def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
+    worker.ask("PUT", "/connectors/moved/config", json=config_of(CHAOS))
+    worker.do(until_running(worker.connect, "moved"))
+    launcher: Any = worker.launcher
+    (host,) = launcher.alive("moved", 0)
+
+    async def tell() -> None:
+        host.tell(Moved(Figures(records=70, bytes=900, written=3, commits=7, rollbacks=1, lag=5)))
+
+    worker.do(tell())
+    text = worker.ask("GET", "/metrics").text
+    labels = '{connector="moved",task="0"}'
+    for name, figure in {
+        "records_total": 70,
+        "bytes_total": 900,
+        "written_total": 3,
+        "commits_total": 7,
+        "rollbacks_total": 1,
+        "lag": 5,
+    }.items():
+        assert f"headrace_connect_task_{name}{labels} {figure}.0" in text
+    units = worker.ask("GET", "/admin/tasks").json()
+    (task,) = [one for one in units if (one["connector"], one["task"]) == ("moved", 0)]
+    assert task["figures"]["records"] == 70
+    worker.ask("DELETE", "/connectors/moved")
 
 
 def test_the_description_names_every_operation(worker: Running) -> None:

@@ -22,6 +22,7 @@ import msgspec
 
 from headrace.client import Client
 from headrace.connect.data.jobs import EngineSettings, TaskJob
+from headrace.connect.data.measuring import Measuring
 from headrace.connect.data.orders import (
     Ask,
     Command,
@@ -68,10 +69,12 @@ class Engine:
         self._jobs: dict[Unit, TaskJob] = {}
         self._lock = threading.Lock()
         self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="engine")
+        self._measuring = Measuring(self._running, tell)
 
     def open(self) -> None:
         """Start Spark."""
         get_session(self._settings.job_settings(exact=True))
+        self._measuring.start()
         self._tell(Ready())
 
     def take(self, command: Command) -> None:
@@ -107,6 +110,10 @@ class Engine:
                     self._client, command.connector, command.positions, reset=command.reset
                 )
         return None
+
+    def _running(self) -> dict[Unit, TaskJob]:
+        with self._lock:
+            return dict(self._jobs)
 
     def _start(self, order: Start) -> None:
         job = TaskJob(order, self._client, self._settings)

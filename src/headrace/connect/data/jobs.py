@@ -13,6 +13,7 @@ from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
 from headrace.connect.data.positions import read_positions, stamp_of, task_job
 from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.records import Queue
+from headrace.connect.worker.launching import Figures
 from headrace.errors import TopicNotFoundError
 from headrace.protocol.transactions import Share
 from headrace.settings import JobSettings
@@ -93,6 +94,18 @@ class TaskJob:
     def batch(self) -> int:
         """The last committed batch."""
         return self._job.batch
+
+    def figures(self) -> Figures:
+        """Tell what the task has moved."""
+        now = self._job.statistics()
+        return Figures(
+            records=now.records_in,
+            bytes=now.outside_bytes,
+            written=now.records_out,
+            commits=now.batch,
+            rollbacks=now.restarts,
+            lag=None if self._order.role == "source" else now.lag,
+        )
 
     def hold(self, *, held: bool) -> None:
         """Begin no more batches, or go on."""

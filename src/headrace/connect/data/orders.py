@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.connect.worker.launching import Figures
+
 __all__ = [
     "Ask",
     "Command",
@@ -13,6 +15,7 @@ __all__ = [
     "Ended",
     "EngineEvent",
     "Hold",
+    "Measured",
     "Ready",
     "Reply",
     "Start",
@@ -107,5 +110,12 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     problem: str
 
 
-EngineEvent = Ready | Reply | Ended
+class Measured(msgspec.Struct, frozen=True, tag="measured"):
+    """What a task has moved so far; told when it has changed."""
+
+    unit: Unit
+    figures: Figures
+
+
+EngineEvent = Ready | Reply | Ended | Measured
 """What the engine tells."""

@@ -21,6 +21,7 @@ from headrace.connect.data.orders import (
     Ended,
     EngineEvent,
     Hold,
+    Measured,
     Ready,
     Reply,
     Start,
@@ -28,7 +29,16 @@ from headrace.connect.data.orders import (
     Unit,
 )
 from headrace.connect.worker.answers import OffsetEntry
-from headrace.connect.worker.launching import Cause, Exited, Failed, HostEvent, HostSpec, Started
+from headrace.connect.worker.launching import (
+    Cause,
+    Exited,
+    Failed,
+    Figures,
+    HostEvent,
+    HostSpec,
+    Moved,
+    Started,
+)
 from headrace.errors import JobFailedError
 
 if TYPE_CHECKING:
@@ -65,6 +75,8 @@ class EngineProcess:
         Where Spark runs.
     ended
         Hears of queries that ended by themselves.
+    measured
+        Hears what tasks have moved.
     lost
         Hears that the process died, and all queries with it.
     """
@@ -74,6 +86,7 @@ class EngineProcess:
         namesrv: str,
         folder: Path,
         ended: Callable[[Unit, str], None],
+        measured: Callable[[Unit, Figures], None],
         lost: Callable[[], None],
         *,
         master: str = "local[2,4]",
@@ -84,6 +97,7 @@ class EngineProcess:
         self._master = master
         self._spark_config = dict(spark_config or {})
         self._ended = ended
+        self._measured = measured
         self._lost = lost
         self._closing = False
         self._numbers = itertools.count(1)
@@ -150,6 +164,8 @@ class EngineProcess:
                     waiting.set_result(value)
             case Ended(unit=unit, problem=problem):
                 self._ended(unit, problem)
+            case Measured(unit=unit, figures=figures):
+                self._measured(unit, figures)
 
     def _gone(self) -> None:
         log = self._folder / "engine.log"
@@ -362,6 +378,7 @@ class DataPlane:
             namesrv,
             folder,
             self._query_ended,
+            self._query_measured,
             self._engine_lost,
             master=master,
             spark_config=spark_config,
@@ -415,6 +432,11 @@ class DataPlane:
         task = self._running.get(unit)
         if task is not None:
             task.fail(problem)
+
+    def _query_measured(self, unit: Unit, figures: Figures) -> None:
+        task = self._running.get(unit)
+        if task is not None:
+            task.hear(Moved(figures))
 
     def _engine_lost(self) -> None:
         logger.warning("the engine died; queries of %d tasks begin anew", len(self._running))

@@ -15,11 +15,21 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.connect.rest.operations import Operation
-    from headrace.connect.worker import Connect
+    from headrace.connect.worker import Connect, UnitReport
 
 __all__ = ["Metrics"]
 
 _PREFIX = "headrace_connect"
+
+#: Figures of tasks that only rise, by their names.
+_MOVED = {
+    "records": "Rows that a task has read and committed.",
+    "bytes": "Bytes of these rows.",
+    "written": "Messages that a task has written to topics.",
+    "commits": "Batches that a task has committed.",
+    "rollbacks": "Batches of a task that failed and were begun anew.",
+}
+_LAG = "Messages in the queues of a sink's task that are not committed yet."
 
 
 class Metrics:
@@ -67,6 +77,7 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._of_the_cluster()
         yield from self._of_the_worker()
+        yield from self._of_the_tasks()
 
     def _of_the_cluster(self) -> Iterator[Metric]:
         connectors: Tally[tuple[str, str]] = Tally()
@@ -103,6 +114,27 @@ class _Figures(Collector):
         }
         for name, (says, figure) in figures.items():
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", says, value=figure)
+
+    def _of_the_tasks(self) -> Iterator[Metric]:
+        """What the tasks on this worker have moved, as the data plane tells."""
+        labels = ("connector", "task")
+        # What has ended is told of by the worker that runs its successor.
+        units = [unit for unit in self._connect.units() if unit.pid_alive]
+        found = [(_labels(unit), unit.figures) for unit in units if unit.figures is not None]
+        for name, says in _MOVED.items():
+            family = CounterMetricFamily(f"{_PREFIX}_task_{name}", says, labels=labels)
+            for of, figures in found:
+                family.add_metric(of, getattr(figures, name))
+            yield family
+        lags = GaugeMetricFamily(f"{_PREFIX}_task_lag", _LAG, labels=labels)
+        for of, figures in found:
+            if figures.lag is not None:
+                lags.add_metric(of, figures.lag)
+        yield lags
+
+
+def _labels(unit: UnitReport) -> tuple[str, str]:
+    return unit.connector, str(unit.task)
 
 
 def _gauge(

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.connect.worker.launching import Figures
+
 __all__ = [
     "ClusterInfo",
     "ConnectorInfo",
@@ -133,6 +135,8 @@ class UnitReport(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     #: Seconds until the next one.
     restarts_in: float | None
+    #: What the task has moved; None until the data plane tells.
+    figures: Figures | None = None
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,6 +92,8 @@ class Copy:
         self._prepare = prepare
         self.limits = limits
         self._running_since: float | None = None
+        #: What it has moved, as far as the data plane has told.
+        self.figures: launching.Figures | None = None
         #: Seconds for which it has run, once it does so no more.
         self.ran_for = 0.0
         self._launcher = launcher
@@ -187,6 +189,8 @@ class Copy:
                 self.handle(ProbeFailed(event.reason, at=at))
             case launching.Healthy():
                 self.handle(ProbePassed(at=at))
+            case launching.Moved():
+                self.figures = event.figures
             case launching.ReconfigureAsked() | launching.TopicUsed():
                 self._owner.heard(self, event)
 

@@ -18,6 +18,7 @@ __all__ = [
     "Cause",
     "Exited",
     "Failed",
+    "Figures",
     "Healthy",
     "Host",
     "HostEvent",
@@ -25,6 +26,7 @@ __all__ = [
     "HostSpec",
     "Launcher",
     "Listener",
+    "Moved",
     "PluginAnswer",
     "PluginCall",
     "Question",
@@ -127,6 +129,32 @@ class TopicUsed:
     topic: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a task has moved since it first ran, in whatever copies."""
+
+    #: Rows that were read and committed: from outside, or from topics.
+    records: int = 0
+    #: Bytes of their values; of a source, of their keys too.
+    bytes: int = 0
+    #: Messages that were written: of a source what it has read, of a sink its dead letters.
+    written: int = 0
+    #: Batches that were committed; each is one commit.
+    commits: int = 0
+    #: Batches of this copy that failed, and were begun anew.
+    rollbacks: int = 0
+    #: Messages in its queues that are not committed yet; None of a source, whose outside has no
+    #: end that is known.
+    lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The data plane tells what a task has moved so far."""
+
+    figures: Figures
+
+
 HostEvent = (
     Started
     | Failed
@@ -137,6 +165,7 @@ HostEvent = (
     | Unhealthy
     | Healthy
     | TopicUsed
+    | Moved
 )
 """What happens to a host."""
 

@@ -131,6 +131,7 @@ class Reporter:
             rungs=_rungs(unit),
             restarts=restarts.attempts(copy.id),
             restarts_in=restarts.due_in(copy.id),
+            figures=copy.figures,
         )
 
 

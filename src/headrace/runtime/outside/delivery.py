@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace.columns import ColumnValues
 from headrace.protocol.transactions import Position
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.outside.feed import chunk_of
+from headrace.runtime.outside.feed import byte_count, chunk_of
 from headrace.runtime.processors import Processor
 from headrace.topology.operators.outside import Delivery
 
@@ -42,6 +42,8 @@ class DeliveryProcessor(Processor[Delivery]):
         )
         self.operator.outlet.put(*self.context.epoch_and_batch, messages)
         self._handed = True
+        counters, size = self.context.counters, byte_count(batch.column("body"))
+        counters["outside_bytes"] = counters.get("outside_bytes", 0) + size
         return Chunk.empty()
 
     def finish(self) -> Chunk:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.runtime.sinks import SinkContext
     from headrace.topology.operators.outside import FeedSink
 
-__all__ = ["FeedProcessor", "FeedWriter", "chunk_of"]
+__all__ = ["FeedProcessor", "FeedWriter", "byte_count", "chunk_of"]
 
 
 class FeedProcessor(Processor[Feed]):
@@ -45,7 +45,9 @@ class FeedProcessor(Processor[Feed]):
                 offset=offset, generation=self.operator.generation
             )
         count = taken.records.num_rows
-        context.counters["records_in"] = context.counters.get("records_in", 0) + count
+        size = byte_count(taken.records.column("key"), taken.records.column("value"))
+        for name, number in (("records_in", count), ("outside_bytes", size)):
+            context.counters[name] = context.counters.get(name, 0) + number
         return chunk_of(taken.records, context.partition)
 
 
@@ -55,6 +57,17 @@ def chunk_of(records: pa.RecordBatch, partition: int) -> Chunk:
     first = spout_mark(partition)
     marks = np.arange(first, first + records.num_rows)
     return Chunk(None, values, records.column("timestamp").to_numpy(), marks)
+
+
+def byte_count(*columns: pa.BinaryArray) -> int:
+    """Count the bytes of values.
+
+    Examples
+    --------
+    >>> byte_count(pa.array([b"ab", None]), pa.array([None, None], pa.binary()))
+    2
+    """
+    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
 
 
 class FeedWriter:
