@@ -114,6 +114,8 @@ FAKES = (
     ),
     FakePlugin(FILE_SINK, "sink", (Key("file", required=True), Key("topics", required=True))),
     FakePlugin(CHAOS, "source", aliases=("chaos",)),
+    # The one that the examples in the API's description name.
+    FakePlugin("fakes.Datagen", "source", (Key("topic", required=True),), ("datagen-source",)),
     FakePlugin("fakes.BrokenConnector", "source", error="ImportError: no module named 'gone'"),
     FakePlugin(CHAOS_TRANSFORM, "transformation"),
     FakePlugin("fakes.TextConverter", "converter"),

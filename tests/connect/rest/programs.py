@@ -23,6 +23,7 @@ def call(
     variables: Mapping[str, str] | None = None,
     given: str = "",
     patience: float = 60.0,
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Call a program, with text on its standard input; give how it ended and what it wrote."""
     found = [folder / name for folder in (_APART, _HERE) if (folder / name).exists()]
@@ -38,4 +39,5 @@ def call(
         text=True,
         check=False,
         timeout=patience,
+        cwd=folder,
     )

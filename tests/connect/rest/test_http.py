@@ -221,7 +221,7 @@ def test_an_operation_answers_only_with_statuses_that_it_names(
     for part in ("connector", "task", "plugin", "logger"):
         path = path.replace(f"{{{part}}}", word)
     bodies: list[Any] = [None] if operation.body is None else [None, {}, [], {"a": 1}, {"a": {}}]
-    named = {operation.status, *operation.others}
+    named = {operation.status, *operation.also, *operation.errors}
     for body in bodies:
         for query in ({}, {one.name: "maybe" for one in operation.query}):
             answer = worker.ask(operation.method, path, json=body, params=query)

@@ -42,7 +42,8 @@ def make_app(connect: Connect) -> Starlette:
         return Response(metrics.text(), media_type=metrics.media_type)
 
     async def show_description(_: Request) -> Response:
-        return Answer(value=description(OPERATIONS)).response()
+        secured = connect.settings.token is not None
+        return Answer(value=description(OPERATIONS, secured=secured)).response()
 
     routes = [
         Route(path, _Endpoint(methods, connect, metrics)) for path, methods in _by_path().items()

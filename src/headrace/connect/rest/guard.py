@@ -14,10 +14,10 @@ from headrace.connect.rest.calls import Answer
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["TokenGuard"]
+__all__ = ["OPEN_PATHS", "TokenGuard"]
 
-#: Probes of an orchestrator have no token, and learn nothing but that the worker is there.
-_OPEN = {"/health"}
+OPEN_PATHS = frozenset({"/health"})
+"""Probes of an orchestrator have no token, and learn nothing but that the worker is there."""
 
 
 class TokenGuard:
@@ -37,7 +37,11 @@ class TokenGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401."""
-        if scope["type"] != "http" or scope["path"] in _OPEN or self._knows(Headers(scope=scope)):
+        if (
+            scope["type"] != "http"
+            or scope["path"] in OPEN_PATHS
+            or self._knows(Headers(scope=scope))
+        ):
             await self._app(scope, receive, send)
             return
         value = {"error_code": 401, "message": "the request brings no token that is known here"}

@@ -51,8 +51,10 @@ class Operation:
     #: Shape of the body that it wants, as a JSON schema.
     body: dict[str, Any] | None = None
     query: tuple[Parameter, ...] = ()
-    #: Statuses of other answers.
-    others: tuple[int, ...] = ()
+    #: Statuses of other answers that bring the value, where they bring anything.
+    also: tuple[int, ...] = ()
+    #: Statuses of errors.
+    errors: tuple[int, ...] = ()
 
     @property
     def says(self) -> str:
@@ -68,20 +70,33 @@ _CONNECTORS = Parameter("connectorsOnly", "List connectors only, which is the de
 _SCOPE = Parameter("scope", "Where to set the level.", ("worker", "cluster"))
 _KEY = Parameter("key", "The one key to tell of, such as connector-orders.", ("",))
 
+_NAME = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 200,
+    "pattern": r"""^[^/\\%?#;"<>|{}\x00-\x1f]+$""",
+}
+_EXAMPLE = {"connector.class": "datagen-source", "topic": "orders", "tasks.max": "2"}
 _CONFIG = {
     "type": "object",
+    "examples": [_EXAMPLE],
+    "required": ["connector.class"],
+    "properties": {"connector.class": {"type": "string", "minLength": 1}},
     "additionalProperties": {"type": ["string", "number", "boolean"]},
 }
+_CHECKED = {key: value for key, value in _CONFIG.items() if key != "required"}
 _PATCH = {
     "type": "object",
+    "examples": [{"tasks.max": "4", "transforms": None}],
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
 _CREATE = {
     "type": "object",
+    "examples": [{"name": "orders", "config": _EXAMPLE, "initial_state": "RUNNING"}],
     "required": ["name", "config"],
     "additionalProperties": False,
     "properties": {
-        "name": {"type": "string"},
+        "name": _NAME,
         "config": _CONFIG,
         "initial_state": {"type": "string", "enum": ["RUNNING", "PAUSED", "STOPPED"]},
     },
@@ -107,6 +122,7 @@ _OFFSETS = {
 }
 _LEVEL = {
     "type": "object",
+    "examples": [{"level": "DEBUG"}],
     "required": ["level"],
     "additionalProperties": False,
     "properties": {"level": {"type": "string"}},
@@ -119,14 +135,14 @@ _PLUGIN = "/connector-plugins/{plugin}"
 #: The API, in the order of its description.
 OPERATIONS: tuple[Operation, ...] = (
     Operation(method="GET", path="/", handle=admin.root, value=ClusterInfo),
-    Operation(method="GET", path="/health", handle=admin.health, value=Health, others=(500, 503)),
+    Operation(method="GET", path="/health", handle=admin.health, value=Health, also=(500, 503)),
     Operation(
         method="GET",
         path="/connectors",
         handle=connectors.list_all,
         value=list[str] | dict[str, dict[str, Any]],
         query=(_EXPAND,),
-        others=(400, 503),
+        errors=(400, 503),
     ),
     Operation(
         method="POST",
@@ -135,10 +151,10 @@ OPERATIONS: tuple[Operation, ...] = (
         status=201,
         value=ConnectorInfo,
         body=_CREATE,
-        others=(400, 409, 413, 415, 500, 503),
+        errors=(400, 409, 413, 415, 500, 503),
     ),
     Operation(
-        method="GET", path=_ONE, handle=connectors.get, value=ConnectorInfo, others=(404, 503)
+        method="GET", path=_ONE, handle=connectors.get, value=ConnectorInfo, errors=(404, 503)
     ),
     Operation(
         method="DELETE",
@@ -146,14 +162,14 @@ OPERATIONS: tuple[Operation, ...] = (
         handle=connectors.delete,
         status=204,
         query=(_FORCE,),
-        others=(400, 404, 503),
+        errors=(400, 404, 503),
     ),
     Operation(
         method="GET",
         path=f"{_ONE}/config",
         handle=connectors.get_config,
         value=dict[str, str],
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="PUT",
@@ -161,7 +177,8 @@ OPERATIONS: tuple[Operation, ...] = (
         handle=connectors.put_config,
         value=ConnectorInfo,
         body=_CONFIG,
-        others=(201, 400, 409, 413, 415, 500, 503),
+        also=(201,),
+        errors=(400, 409, 413, 415, 500, 503),
     ),
     Operation(
         method="PATCH",
@@ -169,14 +186,14 @@ OPERATIONS: tuple[Operation, ...] = (
         handle=connectors.patch_config,
         value=ConnectorInfo,
         body=_PATCH,
-        others=(400, 404, 409, 413, 415, 500, 503),
+        errors=(400, 404, 409, 413, 415, 500, 503),
     ),
     Operation(
         method="GET",
         path=f"{_ONE}/status",
         handle=connectors.get_status,
         value=ConnectorStatus,
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="POST",
@@ -185,21 +202,22 @@ OPERATIONS: tuple[Operation, ...] = (
         status=204,
         value=ConnectorStatus,
         query=(_TASKS, _FAILED, _FORCE),
-        others=(202, 400, 404, 409, 503),
+        also=(202,),
+        errors=(400, 404, 409, 503),
     ),
     Operation(
         method="PUT",
         path=f"{_ONE}/pause",
         handle=connectors.pause,
         status=202,
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="PUT",
         path=f"{_ONE}/resume",
         handle=connectors.resume,
         status=202,
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="PUT",
@@ -207,21 +225,21 @@ OPERATIONS: tuple[Operation, ...] = (
         handle=connectors.stop,
         status=204,
         query=(_FORCE,),
-        others=(400, 404, 503),
+        errors=(400, 404, 503),
     ),
     Operation(
         method="GET",
         path=f"{_ONE}/tasks",
         handle=connectors.get_tasks,
         value=list[TaskInfo],
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="GET",
         path=f"{_TASK}/status",
         handle=connectors.get_task_status,
         value=TaskStatus,
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="POST",
@@ -229,14 +247,14 @@ OPERATIONS: tuple[Operation, ...] = (
         handle=connectors.restart_task,
         status=204,
         query=(_FORCE,),
-        others=(400, 404, 409, 503),
+        errors=(400, 404, 409, 503),
     ),
     Operation(
         method="GET",
         path=f"{_ONE}/offsets",
         handle=connectors.get_offsets,
         value=dict[str, Any],
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="PATCH",
@@ -244,28 +262,28 @@ OPERATIONS: tuple[Operation, ...] = (
         handle=connectors.alter_offsets,
         value=dict[str, str],
         body=_OFFSETS,
-        others=(400, 404, 409, 413, 415, 500, 503),
+        errors=(400, 404, 409, 413, 415, 500, 503),
     ),
     Operation(
         method="DELETE",
         path=f"{_ONE}/offsets",
         handle=connectors.reset_offsets,
         value=dict[str, str],
-        others=(400, 404, 409, 500, 503),
+        errors=(400, 404, 409, 500, 503),
     ),
     Operation(
         method="GET",
         path=f"{_ONE}/topics",
         handle=connectors.get_topics,
         value=dict[str, Any],
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="PUT",
         path=f"{_ONE}/topics/reset",
         handle=connectors.reset_topics,
         status=202,
-        others=(404, 503),
+        errors=(404, 503),
     ),
     Operation(
         method="GET",
@@ -273,22 +291,22 @@ OPERATIONS: tuple[Operation, ...] = (
         handle=plugins.list_all,
         value=list[PluginInfo],
         query=(_CONNECTORS,),
-        others=(400, 500),
+        errors=(400, 500),
     ),
     Operation(
         method="GET",
         path=f"{_PLUGIN}/config",
         handle=plugins.describe,
         value=list[dict[str, Any]],
-        others=(404, 500),
+        errors=(404, 500),
     ),
     Operation(
         method="PUT",
         path=f"{_PLUGIN}/config/validate",
         handle=plugins.validate,
         value=dict[str, Any],
-        body=_CONFIG,
-        others=(400, 404, 413, 415, 500),
+        body=_CHECKED,
+        errors=(400, 404, 413, 415, 500),
     ),
     Operation(method="GET", path="/admin/tasks", handle=admin.tasks, value=list[UnitReport]),
     Operation(
@@ -304,7 +322,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/admin/loggers/{logger}",
         handle=admin.get_logger,
         value=dict[str, Any],
-        others=(404,),
+        errors=(404,),
     ),
     Operation(
         method="PUT",
@@ -313,6 +331,7 @@ OPERATIONS: tuple[Operation, ...] = (
         value=list[str],
         body=_LEVEL,
         query=(_SCOPE,),
-        others=(204, 400, 404, 413, 415, 503),
+        also=(204,),
+        errors=(400, 404, 413, 415, 503),
     ),
 )
