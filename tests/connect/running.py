@@ -64,9 +64,9 @@ class Running:
     #: Time of each answer, with what was asked.
     took: list[tuple[float, str]] = field(default_factory=list)
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
+    def do(self, work: Coroutine[Any, Any, T], patience: float = 20) -> T:
         """Run something in the worker's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(patience)
 
     def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
         """Send a request, and note how long the answer took."""

@@ -1,31 +1,90 @@
-"""The cases of connect.json over real HTTP."""
+"""The cases of connect.json over real HTTP: on played plugins, and on all that a worker has.
+
+The whole is a worker with its hosts, its engine, a broker and the plugins that come with Headrace:
+every row goes through Spark.
+"""
 
 from __future__ import annotations
 
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.broker import EmbeddedBroker
+from headrace.connect.data import DataPlane
+from headrace.connect.hosts import HostSettings, ProcessLauncher
+from headrace.connect.worker import Launcher
 from tests.connect.fakes import plugins
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.rest.cases import Names, run_case, sweep
-from tests.connect.running import Running, running
+from tests.connect.running import Running, quick_settings, running
 
 _FILE = json.loads((Path(__file__).parent / "connect.json").read_text())
 _CASES: list[dict[str, Any]] = _FILE["cases"]
+_CHAOS = "headrace.connect.testing.chaos"
+_FILES = "headrace.connect.connectors.file"
 
 
-def profile_of_fakes(folder: Path) -> dict[str, Any]:
-    """What cases call the plugins of the fake launcher."""
-    source = {"connector.class": plugins.FILE_SOURCE, "tasks.max": "1", "topic": "t-in-${run}"}
-    sink = {"connector.class": plugins.FILE_SINK, "tasks.max": "1", "topics": "t-in-${run}"}
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A worker, and what cases are to call what is on it."""
+
+    worker: Running
+    profile: dict[str, Any]
+
+
+def positions_of_fakes(launcher: Any) -> Any:
+    return launcher.positions
+
+
+@contextmanager
+def played(folder: Path) -> Iterator[Stage]:
+    """A worker whose hosts and plugins are played."""
+    profile = _profile(folder, plugins.FILE_SOURCE, plugins.FILE_SINK, plugins.CHAOS, start_ms=300)
+    with running(FakeLauncher, positions_of_fakes) as worker:
+        yield Stage(worker, profile | {"chaos_transform": plugins.CHAOS_TRANSFORM})
+
+
+@contextmanager
+def whole(folder: Path) -> Iterator[Stage]:
+    """A worker with hosts, engine and broker; one engine for all cases."""
+    hosts = HostSettings(call_timeout=5.0, probe_interval=0)
+    times = quick_settings(start_timeout="60 s", graceful_timeout="5 s", kill_timeout="2 s")
+
+    def make(address: str) -> DataPlane:
+        launcher = ProcessLauncher(folder / "run", hosts)
+        return DataPlane(launcher, address, folder / "engine")
+
+    def positions(launcher: Launcher) -> DataPlane:
+        assert isinstance(launcher, DataPlane)
+        return launcher
+
+    source, sink = f"{_FILES}.FileSourceConnector", f"{_FILES}.FileSinkConnector"
+    # The time that a task may take to start is also that of its query.
+    profile = _profile(folder, source, sink, f"{_CHAOS}.ChaosSource", start_ms=10_000)
+    with (
+        EmbeddedBroker(folder / "broker") as broker,
+        running(lambda: make(broker.address), positions, settings=times) as worker,
+    ):
+        worker.do(positions(worker.launcher).engine.open(), patience=180)
+        yield Stage(worker, profile | {"chaos_transform": "chaos"})
+
+
+def _profile(
+    folder: Path, source_class: str, sink_class: str, chaos_class: str, *, start_ms: int
+) -> dict[str, Any]:
+    (folder / "in.txt").write_text("".join(f"line {n}\n" for n in range(20)))
+    source = {"connector.class": source_class, "tasks.max": "1", "topic": "t-in-${run}"}
+    sink = {"connector.class": sink_class, "tasks.max": "1", "topics": "t-in-${run}"}
     ours: dict[str, Any] = _FILE["profiles"]["ours"]
     return ours | {
-        "src_class": plugins.FILE_SOURCE,
+        "src_class": source_class,
         "src_alias": "FileSource",
         "src_config": {**source, "file": str(folder / "in.txt")},
         "sink_alias": "FileSink",
@@ -36,46 +95,43 @@ def profile_of_fakes(folder: Path) -> dict[str, Any]:
             "offset": {"position": 2},
         },
         "logger": "headrace.connect.worker",
-        "chaos_class": plugins.CHAOS,
-        "chaos_alias": "Chaos",
+        "chaos_class": chaos_class,
+        "chaos_alias": chaos_class.rpartition(".")[2].removesuffix("Connector"),
         "chaos_config": {
-            "connector.class": plugins.CHAOS,
+            "connector.class": chaos_class,
             "tasks.max": "1",
-            "task.start.timeout.ms": "300",
-            "task.shutdown.graceful.timeout.ms": "300",
+            "topic": "chaos-${run}",
+            "task.start.timeout.ms": str(start_ms),
+            "task.shutdown.graceful.timeout.ms": "500",
         },
-        "chaos_transform": plugins.CHAOS_TRANSFORM,
     }
 
 
-def positions_of_fakes(launcher: Any) -> Any:
-    return launcher.positions
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Running]:
-    with running(FakeLauncher, positions_of_fakes) as one:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(played, id="played"),
+        pytest.param(whole, id="whole", marks=[pytest.mark.spark, pytest.mark.timeout(300)]),
+    ],
+)
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    with request.param(tmp_path_factory.mktemp("cases")) as one:
         yield one
 
 
-@pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("cases")
-    (folder / "in.txt").write_text("".join(f"line {n}\n" for n in range(20)))
-    return profile_of_fakes(folder)
-
-
 @pytest.fixture
-def names(worker: Running, profile: dict[str, Any]) -> Iterator[Names]:
+def names(stage: Stage) -> Iterator[Names]:
     run = uuid.uuid4().hex[:8]
-    yield profile | {"run": run}
-    sweep(worker.url, run)
+    yield stage.profile | {"run": run}
+    sweep(stage.worker.url, run)
 
 
 @pytest.mark.parametrize("case", _CASES, ids=[case["id"] for case in _CASES])
-def test_case_holds(case: dict[str, Any], worker: Running, names: Names) -> None:
+def test_case_holds(case: dict[str, Any], stage: Stage, names: Names) -> None:
     assert set(case.get("needs", [])) <= set(names["has"])
-    run_case(case, worker.url, names)
+    run_case(case, stage.worker.url, names)
 
 
 def test_there_are_as_many_cases_as_there_should_be() -> None:
