@@ -14,6 +14,7 @@ import pytest
 from headrace.connect.hosts import TaskChannel
 from headrace.connect.worker import (
     Failed,
+    OutsideChanged,
     PluginCall,
     ReconfigureAsked,
     Started,
@@ -379,6 +380,28 @@ async def test_reconfiguration_may_be_asked_for_by_a_task(tmp_path: Path) -> Non
     async with launcher_in(tmp_path) as launcher:
         _, heard = await launched(launcher, chaos_start="reconfigure")
         await heard.first(ReconfigureAsked)
+
+
+@on_loop
+async def test_a_value_from_outside_that_changes_is_told_unless_nobody_wants_it(
+    tmp_path: Path,
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("swordfish")
+    async with launcher_in(tmp_path, outside_interval=0.02) as launcher:
+        outside = {"door.secret": f"${{file:{secret}}}"}
+        _, told = await launched(launcher, task=None, **outside)
+        _, deaf = await launched(
+            launcher, task=None, name="deaf", **outside, config_action_reload="none"
+        )
+        await told.first(Started)
+        await deaf.first(Started)
+        secret.unlink()  # as it is being replaced: that is no change
+        await asyncio.sleep(0.1)
+        secret.write_text("kingfisher")
+        await told.first(OutsideChanged)
+        assert told.kinds() == ["Started", "OutsideChanged"]
+        assert deaf.kinds() == ["Started"]
 
 
 @units

@@ -17,6 +17,7 @@ from headrace.connect.worker import (
     Healthy,
     HostSpec,
     OffsetEntry,
+    OutsideChanged,
     Unhealthy,
     UnitReport,
 )
@@ -434,6 +435,25 @@ def test_a_failed_task_is_started_again_by_itself_with_growing_pauses_up_to_a_ca
             await asyncio.sleep(0.3)
             assert len(launcher.of("a", 0)) == 4
             assert connect.worker.statistics().restarted == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_connector_whose_value_from_outside_changed_is_started_again_with_its_tasks() -> None:
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        async with started(launcher) as connect:
+            await connect.create("a", config_of(CHAOS, tasks_max="2"))
+            await connect.create("b", config_of(CHAOS))
+            await until_running(connect, "a", tasks=2)
+            await until_running(connect, "b")
+            (host,) = launcher.alive("a", None)
+            host.tell(OutsideChanged())
+            units = [("a", None), ("a", 0), ("a", 1)]
+            await eventually(lambda: [len(launcher.of(*one)) for one in units] == [2, 2, 2])
+            await until_running(connect, "a", tasks=2)
+            assert launcher.most_alive == 1
+            assert [len(launcher.of("b", task)) for task in (None, 0)] == [1, 1]
 
     asyncio.run(scenario())
 

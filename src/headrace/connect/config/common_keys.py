@@ -85,8 +85,9 @@ COMMON = declare(
     key(
         "config.action.reload",
         str,
-        "What becomes of the connector when a value from outside changes: `restart` reads such "
-        "values again whenever the connector or a task starts, which is all that `none` does too.",
+        "What becomes of the connector when a value from outside, such as `${file:...}`, changes: "
+        "`restart` starts it and its tasks again within some 10 s; `none` leaves them with the old "
+        "value until they are started anew.",
         default="restart",
         valid=one_of("none", "restart", ignore_case=True),
         group="Common",

@@ -8,6 +8,7 @@ from headrace.connect.handling import Masking
 from headrace.connect.hosts.contexts import Committed, HostedConnector
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.plugins.validation import read_config
 
 if TYPE_CHECKING:
@@ -32,9 +33,12 @@ class ConnectorUnit(Unit):
         told = self._told
         with self.in_call("import"):
             kind = connector_class(told.config, told.modules)
+        outside = OutsideValues(told.config)
         with self.in_call("reading its config"):
             config = read_config(kind, told.config)
         self._life.mask = Masking.of(config)
+        if config["config.action.reload"].lower() == "restart":
+            outside.watch(lambda: self._control.tell("outside"), self._life.stopping, told.outside)
         self._connector = kind()
         self._connector.context = HostedConnector(
             told.connector, config, self._control, self._life, Committed(told.positions)

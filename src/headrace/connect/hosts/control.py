@@ -3,7 +3,8 @@
 ======================  ==========================================================
 the worker says         ``stop``, ``pause``, ``resume``, ``where``; first of all what is to run
 the host says           ``born``, ``started``, ``failed``, ``stopped``, ``stop_failed``,
-                        ``reconfigure``, ``unhealthy``, ``healthy``, ``topic``, ``answer``
+                        ``reconfigure``, ``outside``, ``unhealthy``, ``healthy``, ``topic``,
+                        ``answer``
 ======================  ==========================================================
 """
 

@@ -51,6 +51,8 @@ class HostSettings:
     calls_at_once: int = 16
     #: Seconds between two health probes; 0: none.
     probe_interval: float = 10.0
+    #: Seconds between two looks at values that configs take from outside; 0: none.
+    outside_interval: float = 10.0
     #: Most records and bytes that a source task is polled ahead.
     ahead_records: int = 50_000
     ahead_bytes: int = 16 << 20
@@ -179,6 +181,7 @@ class ProcessLauncher:
             address=str(self._folder / "data" / name) if spec.kind == "task" else "",
             positions=list(positions),
             probe=self._settings.probe_interval,
+            outside=self._settings.outside_interval,
             ahead_records=self._settings.ahead_records,
             ahead_bytes=self._settings.ahead_bytes,
             folders=list(self._settings.folders),

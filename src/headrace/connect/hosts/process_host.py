@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from headrace.connect.worker.launching import (
     Failed,
     Healthy,
     HostEvent,
+    OutsideChanged,
     ReconfigureAsked,
     Started,
     StopFailed,
@@ -38,6 +39,14 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that a keeper has to end a host before it is killed itself.
 _KEEPERS_PATIENCE = 1.0
+
+#: Words that say all by themselves.
+_PLAIN: Mapping[str, Callable[[], HostEvent]] = {
+    "stopped": Stopped,
+    "reconfigure": ReconfigureAsked,
+    "outside": OutsideChanged,
+    "healthy": Healthy,
+}
 
 Canceller = Callable[[], Awaitable[None]]
 """Ends a task's query in the data plane."""
@@ -172,22 +181,18 @@ class ProcessHost(asyncio.Protocol):
             case "failed":
                 self._told_end = True
                 self._emit(Failed(_cause(message)))
-            case "stopped":
-                self._emit(Stopped())
             case "stop_failed":
                 self._emit(StopFailed(_cause(message)))
-            case "reconfigure":
-                self._emit(ReconfigureAsked())
             case "unhealthy":
                 self._emit(Unhealthy(message["reason"]))
-            case "healthy":
-                self._emit(Healthy())
             case "topic":
                 self._emit(TopicUsed(message["topic"]))
             case "answer":
                 self._told_end = True
                 if not self.answer.done():
                     self.answer.set_result(message)
+            case word if word in _PLAIN:
+                self._emit(_PLAIN[word]())
             case other:
                 logger.error("%s said %r, which means nothing here", self._who, other)
 

@@ -26,6 +26,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     positions: list[tuple[dict[str, Any], dict[str, Any]]] = []
     #: Seconds between two health probes; 0: none.
     probe: float = 0.0
+    #: Seconds between two looks at values from outside; 0: none.
+    outside: float = 0.0
     #: Most records and bytes that a source polls ahead.
     ahead_records: int = 50_000
     ahead_bytes: int = 16 << 20

@@ -40,12 +40,16 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace.connect.naming import UnitId
 
-__all__ = ["Copy", "Owner", "Prepare"]
+__all__ = ["Copy", "Owner", "Prepare", "Remark"]
 
 logger = logging.getLogger(__name__)
 
 Prepare = Callable[[], Awaitable[HostSpec]]
 """Says what a host is to run."""
+
+
+Remark = launching.ReconfigureAsked | launching.OutsideChanged | launching.TopicUsed
+"""What a copy says that does not concern its own state."""
 
 
 class Owner(Protocol):
@@ -57,7 +61,7 @@ class Owner(Protocol):
     def released(self, copy: Copy) -> None:
         """A copy is proven gone."""
 
-    def heard(self, copy: Copy, event: launching.ReconfigureAsked | launching.TopicUsed) -> None:
+    def heard(self, copy: Copy, event: Remark) -> None:
         """A copy has said something that does not concern its own state."""
 
 
@@ -191,7 +195,7 @@ class Copy:
                 self.handle(ProbePassed(at=at))
             case launching.Moved():
                 self.figures = event.figures
-            case launching.ReconfigureAsked() | launching.TopicUsed():
+            case launching.ReconfigureAsked() | launching.OutsideChanged() | launching.TopicUsed():
                 self._owner.heard(self, event)
 
     def _ask_stop(self) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "Launcher",
     "Listener",
     "Moved",
+    "OutsideChanged",
     "PluginAnswer",
     "PluginCall",
     "Question",
@@ -111,6 +112,11 @@ class ReconfigureAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideChanged:
+    """A value that the config takes from outside is another one, and a restart is wanted then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unhealthy:
     """The health probe said no, or raised."""
 
@@ -162,6 +168,7 @@ HostEvent = (
     | StopFailed
     | Exited
     | ReconfigureAsked
+    | OutsideChanged
     | Unhealthy
     | Healthy
     | TopicUsed

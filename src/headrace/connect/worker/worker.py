@@ -22,14 +22,14 @@ from headrace.connect.log import (
 )
 from headrace.connect.worker.asking import TaskQuestions
 from headrace.connect.worker.catalog import Catalog
-from headrace.connect.worker.copies import Copy
+from headrace.connect.worker.copies import Copy, Remark
 from headrace.connect.worker.following import Follower
 from headrace.connect.worker.launching import (
     HostSpec,
     Launcher,
+    OutsideChanged,
     ReconfigureAsked,
 )
-from headrace.connect.worker.launching import TopicUsed as TopicHeard
 from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.periodic import Periodic
@@ -240,7 +240,7 @@ class Worker:
         """
         self._outbox.drop(copy)
 
-    def heard(self, copy: Copy, event: ReconfigureAsked | TopicHeard) -> None:
+    def heard(self, copy: Copy, event: Remark) -> None:
         """Note what a copy says beside its state.
 
         Caller: Copy.
@@ -249,9 +249,11 @@ class Worker:
         if isinstance(event, ReconfigureAsked):
             self._questions.want(name)
             self._passes.wakeup()
-            return
-        entry = self.view.connector(name)
-        if entry is not None and event.topic not in entry.topics:
+        elif isinstance(event, OutsideChanged):
+            logger.info("%s is started again: a value from outside has changed", name)
+            again = RestartAsked(request=new_request(), name=name, tasks="all")
+            self._spawn(self._try_append(again))
+        elif (entry := self.view.connector(name)) and event.topic not in entry.topics:
             self._spawn(self._try_append(TopicUsed(name=name, topic=event.topic)))
 
     def _dropped(self, copy: Copy) -> None:
