@@ -18,6 +18,7 @@ __all__ = ["description"]
 
 _REF = "#/components/schemas/{name}"
 _ERROR_REF = {"$ref": _REF.format(name="Error")}
+_PART = re.compile(r"{(\w+)}")
 _EMPTY = {HTTPStatus.NO_CONTENT}
 _ERROR = {
     "type": "object",
@@ -54,6 +55,8 @@ def description(operations: Iterable[Operation], *, secured: bool = False) -> di
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:
         described = _operation(one, by_value.get(id(one)))
+        if made := described["responses"].get("201"):
+            made["links"] = _links(operations)
         if secured:
             _secure(one, described)
         paths.setdefault(one.path, {})[one.method.lower()] = described
@@ -85,7 +88,7 @@ def _operation(one: Operation, schema: dict[str, Any] | None) -> dict[str, Any]:
     responses |= {str(status): _response(status, _ERROR_REF) for status in one.errors}
     described: dict[str, Any] = {
         "summary": one.says,
-        "operationId": f"{one.method.lower()}{re.sub('[^a-z]+', '-', one.path)}".rstrip("-"),
+        "operationId": _id(one),
         "parameters": [*_of_path(one.path), *map(_of_query, one.query)],
         "responses": responses,
     }
@@ -97,10 +100,26 @@ def _operation(one: Operation, schema: dict[str, Any] | None) -> dict[str, Any]:
     return described
 
 
+def _id(one: Operation) -> str:
+    return f"{one.method.lower()}{re.sub('[^a-z]+', '-', one.path)}".rstrip("-")
+
+
+def _links(operations: Iterable[Operation]) -> dict[str, Any]:
+    """Say what can be asked of a connector that was made."""
+    return {
+        _id(one): {
+            "operationId": _id(one),
+            "parameters": {"connector": "$response.body#/name"},
+        }
+        for one in operations
+        if _PART.findall(one.path) == ["connector"]
+    }
+
+
 def _of_path(path: str) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{(\w+)}", path)
+        for name in _PART.findall(path)
     ]
 
 
