@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.connect.worker import HostSpec, TopicUsed
+from headrace.connect.worker import Figures, HostSpec, Moved, TopicUsed
 from tests.connect.fakes import plugins
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class _FileSource(_Idle):
     def start(self, host: FakeHost, positions: FakePositions) -> None:
         self._file = Path(self.config["file"])
         self._told = False
+        self._lines = 0
 
     def step(self, host: FakeHost, positions: FakePositions) -> None:
         partition = {"filename": str(self._file)}
@@ -75,6 +76,8 @@ class _FileSource(_Idle):
         positions.topics[topic] += data[at:end].decode().splitlines()
         if end > at or (committed is None and end):
             positions.set(host.spec.connector, partition, {"position": end})
+            self._lines += data[at:end].count(b"\n")
+            host.tell(Moved(Figures(records=self._lines, bytes=end - self._lines)))
         if end and not self._told:
             self._told = True
             host.tell(TopicUsed(topic))

@@ -6,9 +6,10 @@ every row goes through Spark.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from headrace.connect.hosts import HostSettings, ProcessLauncher
 from headrace.connect.worker import Launcher
 from tests.connect.fakes import plugins
 from tests.connect.fakes.launcher import FakeLauncher
-from tests.connect.rest.cases import Names, run_case, sweep
+from tests.connect.rest.cases import Names, fill, run_case, sweep
 from tests.connect.running import Running, quick_settings, running
 
 _FILE = json.loads((Path(__file__).parent / "connect.json").read_text())
@@ -132,6 +133,24 @@ def names(stage: Stage) -> Iterator[Names]:
 def test_case_holds(case: dict[str, Any], stage: Stage, names: Names) -> None:
     assert set(case.get("needs", [])) <= set(names["has"])
     run_case(case, stage.worker.url, names)
+
+
+def test_metrics_tell_what_a_task_has_moved(stage: Stage, names: Names) -> None:
+    name = f"m-{names['run']}"
+    config = fill(names["src_config"], names)
+    assert stage.worker.ask("PUT", f"/connectors/{name}/config", json=config).is_success
+    moved = f'headrace_connect_task_records_total{{connector="{name}",task="0"}} 20.0'
+
+    def told() -> bool:
+        return moved in stage.worker.ask("GET", "/metrics").text
+
+    stage.worker.do(until(told), patience=60)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that is asked over HTTP, so by another thread."""
+    while not await asyncio.to_thread(holds):
+        await asyncio.sleep(0.1)
 
 
 def test_there_are_as_many_cases_as_there_should_be() -> None:
