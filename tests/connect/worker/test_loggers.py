@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.connect.log import MemoryLog
+from headrace.connect.log import LevelSet, MemoryLog
 from headrace.connect.worker import Connect, Worker
 from headrace.connect.worker.loggers import Loggers
 from headrace.errors import ConnectNotFoundError
@@ -45,6 +45,17 @@ def test_a_level_for_all_is_set_on_every_worker_that_runs_and_on_none_that_comes
         assert third == []
         for worker in workers:
             await worker.stop(force=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_level_that_only_another_release_knows_is_passed_over() -> None:
+    async def scenario() -> None:
+        worker = Worker(MemoryLog(), FakeLauncher(), quick_settings())
+        await worker.start()
+        await worker.append(LevelSet(request="r", logger="some.logger", level="BANANA"))
+        assert worker.trouble() is None
+        await worker.stop(force=True)
 
     asyncio.run(scenario())
 

@@ -40,7 +40,7 @@ from headrace.connect.worker.roster import Roster
 from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of
 from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.connect.worker.tidying import Tidying
-from headrace.errors import WorkerStoppingError
+from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 
 if TYPE_CHECKING:
     from headrace.connect.naming import UnitId
@@ -270,7 +270,10 @@ class Worker:
         # The listener of configs: what is put or deleted is acted upon at once.
         self._passes.wakeup()
         if isinstance(record, LevelSet):
-            self.loggers.set(record.logger, record.level)
+            try:
+                self.loggers.set(record.logger, record.level)
+            except ConnectNotFoundError as error:  # another release knows more levels
+                logger.warning("a level is not set here: %s", error)
 
     async def _pass(self) -> None:
         lost = max(self._outbox.failing_for or 0.0, self._log.silent_for())
