@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.connect.commands import Commands
-from tests.connect.fakes.launcher import FakeLauncher
-from tests.connect.rest.test_cases import positions_of_fakes
+from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.running import Running, running
 
 

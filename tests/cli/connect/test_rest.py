@@ -13,8 +13,7 @@ import pytest
 from headrace.broker.network.certificates import make_certificate
 from tests.cli.connect.commands import Commands
 from tests.cli.ports import free_port
-from tests.connect.fakes.launcher import FakeLauncher
-from tests.connect.rest.test_cases import positions_of_fakes
+from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.running import quick_settings, running
 
 

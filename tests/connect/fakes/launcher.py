@@ -32,7 +32,7 @@ from headrace.errors import HeadraceError
 from tests.connect.fakes import plugins
 from tests.connect.fakes.behaviours import Behaviour, ChaosError, behaviour_of
 
-__all__ = ["FakeHost", "FakeLauncher", "FakePositions"]
+__all__ = ["FakeHost", "FakeLauncher", "FakePositions", "positions_of_fakes"]
 
 _pids = itertools.count(900_001)
 
@@ -272,6 +272,11 @@ class FakeLauncher:
         most = call.arguments["max_tasks"]
         count = self.tasks_of.get(call.config["name"], 1 if plugin.single else most)
         return PluginAnswer(value=[{"task.share": f"{n}/{count}"} for n in range(count)])
+
+
+def positions_of_fakes(launcher: Any) -> Any:
+    """Give the positions that a fake launcher keeps."""
+    return launcher.positions
 
 
 def _cause(spec: HostSpec, error: ChaosError) -> Cause:

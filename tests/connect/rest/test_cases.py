@@ -22,7 +22,7 @@ from headrace.connect.data import DataPlane
 from headrace.connect.hosts import HostSettings, ProcessLauncher
 from headrace.connect.worker import Launcher
 from tests.connect.fakes import plugins
-from tests.connect.fakes.launcher import FakeLauncher
+from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.rest.cases import Names, fill, run_case, sweep
 from tests.connect.running import Running, quick_settings, running
 
@@ -38,10 +38,6 @@ class Stage:
 
     worker: Running
     profile: dict[str, Any]
-
-
-def positions_of_fakes(launcher: Any) -> Any:
-    return launcher.positions
 
 
 @contextmanager

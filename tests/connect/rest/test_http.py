@@ -15,9 +15,8 @@ import pytest
 from headrace.broker.network.certificates import make_certificate
 from headrace.connect.rest import OPERATIONS
 from headrace.connect.worker import Figures, Moved
-from tests.connect.fakes.launcher import FakeLauncher
+from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
-from tests.connect.rest.test_cases import positions_of_fakes
 from tests.connect.running import Running, quick_settings, running
 from tests.connect.waiting import eventually, until_running
 

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of
 from tests.connect.rest.programs import call
-from tests.connect.rest.test_cases import positions_of_fakes
-from tests.connect.running import Running, quick_settings, running
+from tests.connect.running import Running
 from tests.connect.waiting import eventually, until_running
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Running]:
-    settings = quick_settings(token="s3cret")
-    with running(FakeLauncher, positions_of_fakes, settings=settings) as one:
-        one.http.headers["Authorization"] = "Bearer s3cret"
-        yield one
 
 
 class Cli:
@@ -42,8 +31,8 @@ class Cli:
 
 
 @pytest.fixture
-def cli(worker: Running) -> Cli:
-    return Cli(worker.url)
+def cli(guarded: Running) -> Cli:
+    return Cli(guarded.url)
 
 
 def _is(name: str, state: str, failed: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -51,14 +40,14 @@ def _is(name: str, state: str, failed: tuple[int, ...] = ()) -> dict[str, Any]:
 
 
 def test_a_connector_is_made_changed_looked_after_and_deleted(
-    cli: Cli, worker: Running, tmp_path: Path
+    cli: Cli, guarded: Running, tmp_path: Path
 ) -> None:
     (tmp_path / "in.txt").write_text("one\n")
     config = config_of(FILE_SOURCE, topic="lines", file=str(tmp_path / "in.txt"))
     named = ("--name", "a")
     made = cli.do("connector", "create", *named, "--configuration", json.dumps(config))
     assert (made["name"], made["config"]["topic"]) == ("a", "lines")
-    worker.do(until_running(worker.connect, "a"))
+    guarded.do(until_running(guarded.connect, "a"))
     assert cli.do("connector", "list") == [_is("a", "RUNNING")]
     assert cli.do("connector", "get", *named) == _is("a", "RUNNING")
     assert cli.do("connector", "configuration", *named) == config | {"name": "a"}
@@ -67,28 +56,28 @@ def test_a_connector_is_made_changed_looked_after_and_deleted(
     file.write_text(json.dumps(config | {"topic": "rows"}))
     changed = cli.do("connector", "update", *named, "--configuration-file", str(file))
     assert changed["config"]["topic"] == "rows"
-    worker.do(until_running(worker.connect, "a"))
+    guarded.do(until_running(guarded.connect, "a"))
 
     cli.do("connector", "pause", *named)
     assert cli.do("connector", "get", *named) == _is("a", "PAUSED")
     cli.do("connector", "resume", *named)
     cli.do("connector", "restart", *named)
-    worker.do(until_running(worker.connect, "a"))
+    guarded.do(until_running(guarded.connect, "a"))
     running_task = [{"taskId": 0, "state": "RUNNING", "trace": ""}]
     assert cli.do("task", "list", "--connector", "a") == running_task
     cli.do("task", "restart", "--connector", "a", "--task", "0")
-    worker.do(until_running(worker.connect, "a"))
+    guarded.do(until_running(guarded.connect, "a"))
     cli.do("connector", "delete", *named)
     assert cli.do("connector", "list") == []
 
 
 def test_all_connectors_or_those_of_a_pattern_are_paused_resumed_and_deleted(
-    cli: Cli, worker: Running
+    cli: Cli, guarded: Running
 ) -> None:
     for name in ("b-1", "b-2", "c"):
         text = json.dumps(config_of(CHAOS))
         cli.do("connector", "create", "--name", name, "--configuration-file", "-", given=text)
-        worker.do(until_running(worker.connect, name))
+        guarded.do(until_running(guarded.connect, name))
     cli.do("connector", "pause-all", "--name", "b-.*")
     states = {one["connector"]: one["state"] for one in cli.do("connector", "list")}
     assert states == {"b-1": "PAUSED", "b-2": "PAUSED", "c": "RUNNING"}
@@ -101,7 +90,7 @@ def test_all_connectors_or_those_of_a_pattern_are_paused_resumed_and_deleted(
     assert cli.do("connector", "list") == []
 
 
-def test_a_name_that_is_taken_is_made_once(cli: Cli, worker: Running) -> None:
+def test_a_name_that_is_taken_is_made_once(cli: Cli, guarded: Running) -> None:
     create = ("connector", "create", "--name", "d", "--configuration", json.dumps(config_of(CHAOS)))
     cli.do(*create)
     assert cli.do(*create, "--if-not-exists") is None
@@ -122,16 +111,16 @@ def test_what_goes_wrong_is_told_with_our_words(cli: Cli) -> None:
 
 
 def test_the_health_check_is_0_while_all_is_well_and_1_while_a_task_has_failed(
-    cli: Cli, worker: Running
+    cli: Cli, guarded: Running
 ) -> None:
     assert cli.status("health-check") == (0, "")
     config = config_of(CHAOS, chaos_start="raise")
     cli.do("connector", "create", "--name", "f", "--configuration", json.dumps(config))
 
     async def until_failed() -> None:
-        await eventually(lambda: worker.connect.status("f").tasks[0].state == "FAILED")
+        await eventually(lambda: guarded.connect.status("f").tasks[0].state == "FAILED")
 
-    worker.do(until_failed())
+    guarded.do(until_failed())
     assert cli.do("connector", "get", "--name", "f") == _is("f", "FAILED", failed=(0,))
     assert cli.status("health-check", "--verbose") == (
         1,

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.connect.fakes.launcher import FakeLauncher
+from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of
 from tests.connect.rest.programs import call
-from tests.connect.rest.test_cases import positions_of_fakes
 from tests.connect.running import Running, quick_settings, running
 from tests.connect.waiting import until_running
 
