@@ -43,7 +43,8 @@ class Stage:
 @contextmanager
 def played(folder: Path) -> Iterator[Stage]:
     """A worker whose hosts and plugins are played."""
-    profile = _profile(folder, plugins.FILE_SOURCE, plugins.FILE_SINK, plugins.CHAOS, start_ms=300)
+    names = plugins.FILE_SOURCE, plugins.FILE_SINK, plugins.CHAOS
+    profile = _profile(folder, *names, start_ms=300, stop_ms=300)
     with running(FakeLauncher, positions_of_fakes) as worker:
         yield Stage(worker, profile | {"chaos_transform": plugins.CHAOS_TRANSFORM})
 
@@ -62,9 +63,9 @@ def whole(folder: Path) -> Iterator[Stage]:
         assert isinstance(launcher, DataPlane)
         return launcher
 
-    source, sink = f"{_FILES}.FileSourceConnector", f"{_FILES}.FileSinkConnector"
-    # The time that a task may take to start is also that of its query.
-    profile = _profile(folder, source, sink, f"{_CHAOS}.ChaosSource", start_ms=10_000)
+    names = f"{_FILES}.FileSourceConnector", f"{_FILES}.FileSinkConnector", f"{_CHAOS}.ChaosSource"
+    # The time that a task has to start and to stop is also that of its query.
+    profile = _profile(folder, *names, start_ms=10_000, stop_ms=4_000)
     with (
         EmbeddedBroker(folder / "broker") as broker,
         running(lambda: make(broker.address), positions, settings=times) as worker,
@@ -74,7 +75,13 @@ def whole(folder: Path) -> Iterator[Stage]:
 
 
 def _profile(
-    folder: Path, source_class: str, sink_class: str, chaos_class: str, *, start_ms: int
+    folder: Path,
+    source_class: str,
+    sink_class: str,
+    chaos_class: str,
+    *,
+    start_ms: int,
+    stop_ms: int,
 ) -> dict[str, Any]:
     (folder / "in.txt").write_text("".join(f"line {n}\n" for n in range(20)))
     source = {"connector.class": source_class, "tasks.max": "1", "topic": "t-in-${run}"}
@@ -99,7 +106,7 @@ def _profile(
             "tasks.max": "1",
             "topic": "chaos-${run}",
             "task.start.timeout.ms": str(start_ms),
-            "task.shutdown.graceful.timeout.ms": "500",
+            "task.shutdown.graceful.timeout.ms": str(stop_ms),
         },
     }
 
