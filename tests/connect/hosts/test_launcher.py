@@ -389,7 +389,7 @@ async def test_a_value_from_outside_that_changes_is_told_unless_nobody_wants_it(
     secret = tmp_path / "secret"
     secret.write_text("swordfish")
     async with launcher_in(tmp_path, outside_interval=0.02) as launcher:
-        outside = {"door.secret": f"${{file:{secret}}}"}
+        outside: dict[str, Any] = {"door.secret": f"${{file:{secret}}}"}
         _, told = await launched(launcher, task=None, **outside)
         _, deaf = await launched(
             launcher, task=None, name="deaf", **outside, config_action_reload="none"

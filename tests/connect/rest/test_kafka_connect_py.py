@@ -75,7 +75,7 @@ def test_all_connectors_of_a_pattern_or_a_state_are_handled_at_once(guarded: Run
 
 
 def test_its_library_can_what_its_commands_cannot(guarded: Running) -> None:
-    from kafka_connect import KafkaConnect
+    from kafka_connect import KafkaConnect  # type: ignore[import-untyped]
 
     library = KafkaConnect(guarded.url, auth="me:s3cret")
     library.create_connector({"name": "c", "config": config_of(CHAOS)})

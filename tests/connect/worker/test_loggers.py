@@ -30,7 +30,8 @@ class _Noted(Loggers):
 
 def test_a_level_for_all_is_set_on_every_worker_that_runs_and_on_none_that_comes_later() -> None:
     async def scenario() -> None:
-        log, workers = MemoryLog(), []
+        log = MemoryLog()
+        workers: list[Worker] = []
         for name in ("w1", "w2", "w3"):
             if name == "w3":
                 await Connect(workers[0]).set_level("some.logger", "debug")

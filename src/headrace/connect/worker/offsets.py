@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -124,13 +124,14 @@ def check_queue_offset(entry: OffsetEntry) -> None:
         _check("offset", entry.offset, _OFFSET)
 
 
-def _check(what: str, given: dict[str, Any], wanted: dict[str, type]) -> None:
+def _check(what: str, given: Mapping[str, Any], wanted: Mapping[str, type]) -> None:
     hint = f"send {', '.join(wanted)}"
     for key, kind in wanted.items():
         if key not in given:
             raise ConnectRequestError(f"the {what} of a sink's offset has no {key}", hint=hint)
         value = given[key]
-        if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
+        right = isinstance(value, kind) and not isinstance(value, bool)
+        if not right or (isinstance(value, int) and value < 0):
             wish = "a text" if kind is str else "a whole number from 0 on"
             raise ConnectRequestError(
                 f"{key} of a sink's offset is {value!r}, and must be {wish}", hint=hint
