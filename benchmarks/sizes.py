@@ -60,6 +60,11 @@ class Sizes:
     closed_windows: int
     #: Records of one key that wait in a join.
     hot_records: int
+    #: Lines of the file that connectors move, and rows that they write to a database.
+    connect_lines: int
+    connect_orders: int
+    #: Connectors that one worker runs.
+    connectors: int
     #: Longest wait for any one step; a step that takes longer has failed.
     patience: timedelta
 
@@ -94,6 +99,9 @@ FULL = Sizes(
     restored_keys=1_000_000,
     closed_windows=1_000_000,
     hot_records=100_000,
+    connect_lines=2_000_000,
+    connect_orders=500_000,
+    connectors=100,
     patience=timedelta(minutes=15),
 )
 
@@ -127,5 +135,8 @@ SMALL = Sizes(
     restored_keys=10_000,
     closed_windows=2_000,
     hot_records=2_000,
+    connect_lines=20_000,
+    connect_orders=5_000,
+    connectors=3,
     patience=timedelta(minutes=2),
 )

@@ -50,6 +50,8 @@ _AT_LEAST_ONCE = Ratio("mode_at_least_once", "mode_at_most_once")
 _ACKER = Ratio("mode_at_least_once", "mode_acker")
 _MODES = Ratio("rocketmq_exactly_once", "rocketmq_at_most_once")
 _COPY_MODES = Ratio("rocketmq_copy_exactly_once", "rocketmq_copy_at_most_once")
+_CONNECT_SOURCE = Ratio("connect_file_source", "kafka_connect_file_source")
+_CONNECT_SINK = Ratio("connect_file_sink", "kafka_connect_file_sink")
 
 _COLUMNS = Ratio("word_count_columns", "word_count_1k")
 _WINDOW_COLUMNS = Ratio("window_columns", "window_tumbling")
@@ -72,6 +74,8 @@ RATIOS = [
     _ACKER,
     _MODES,
     _COPY_MODES,
+    _CONNECT_SOURCE,
+    _CONNECT_SINK,
 ]
 
 #: Every measure; None: it is there for a ratio, or to be known.
@@ -155,4 +159,14 @@ TARGETS: dict[str, Target | None] = {
     "growth_open_step": None,
     "growth_hot_key": Target("below", 2),
     "growth_hot_key_batch": None,
+    "connect_file_source": Target("at least", 100_000),
+    "connect_file_sink": None,
+    "kafka_connect_file_source": None,
+    "kafka_connect_file_sink": None,
+    _CONNECT_SOURCE.name: None,
+    _CONNECT_SINK.name: None,
+    "connect_postgres_sink": Target("at least", 20_000),
+    "connect_first_row": Target("below", 5),
+    "connect_100_memory": Target("below", 3_000),
+    "connect_100_list": Target("below", 0.1),
 }

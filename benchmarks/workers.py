@@ -1,4 +1,4 @@
-"""The memory of the Python workers that Spark started for this process."""
+"""Processes below a process, such as Spark's Python workers, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["worker_memory", "workers_of"]
+__all__ = ["memory_of_tree", "worker_memory", "workers_of"]
 
 
 def worker_memory() -> float:
@@ -17,6 +17,15 @@ def worker_memory() -> float:
 
 def workers_of(process: int, module: str = "pyspark.worker") -> set[int]:
     """Find the descendants of a process that run one of Spark's modules."""
+    return {one for one in _descendants(process) if module in _command(one)}
+
+
+def memory_of_tree(process: int) -> float:
+    """Give what a process and its descendants take, in MB; what they share counts once (PSS)."""
+    return sum(map(_proportional, {process, *_descendants(process)}))
+
+
+def _descendants(process: int) -> set[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -26,7 +35,7 @@ def workers_of(process: int, module: str = "pyspark.worker") -> set[int]:
     while pending:
         mine = children.get(pending.pop(), [])
         pending += mine
-        found.update(process for process in mine if module in _command(process))
+        found.update(mine)
     return found
 
 
@@ -39,5 +48,13 @@ def _command(process: int) -> str:
 def _highest(process: int) -> float:
     with contextlib.suppress(OSError):
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+        return int(found[1]) / 1000 if found else 0.0
+    return 0.0
+
+
+def _proportional(process: int) -> float:
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
+        found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
         return int(found[1]) / 1000 if found else 0.0
     return 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import signal
 import socket
@@ -66,11 +67,14 @@ class KafkaServer:
 
 
 @contextmanager
-def running_kafka() -> Iterator[KafkaServer]:
-    """Start Kafka on free ports of 127.0.0.1; stop and remove it in any case."""
+def running_kafka(java: str = "") -> Iterator[KafkaServer]:
+    """Start Kafka on free ports of 127.0.0.1; stop and remove it in any case.
+
+    ``java`` replaces the options of the Java process, which are for a quick start.
+    """
     folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
     try:
-        process, port = _start(folder)
+        process, port = _start(folder, java)
         try:
             yield KafkaServer(f"127.0.0.1:{port}")
         finally:
@@ -80,10 +84,10 @@ def running_kafka() -> Iterator[KafkaServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+def _start(folder: Path, java: str) -> tuple[subprocess.Popen[bytes], int]:
     log = folder / "log"
     for _ in range(3):
-        port, controller = _free_ports(2)
+        port, controller = free_ports(2)
         config = folder / "server.properties"
         config.write_text(_CONFIG.format(port=port, controller=controller, folder=folder))
         shutil.rmtree(folder / "data", ignore_errors=True)
@@ -91,14 +95,7 @@ def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
             subprocess.run(
                 [SCRIPT, "format", config], check=True, stdout=output, stderr=output, timeout=120
             )
-            process = subprocess.Popen(
-                [SCRIPT, "run", config],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                preexec_fn=dies_with_parent,  # noqa: PLW1509  # it makes one system call
-            )
+        process = spawn(["run", config], log, java)
         if _answers(process, port):
             return process, port
     raise AssertionError(f"Kafka did not start:\n{log.read_text()}")
@@ -122,7 +119,22 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
     return False
 
 
-def _free_ports(count: int) -> list[int]:
+def spawn(arguments: list[str | Path], log: Path, java: str = "") -> subprocess.Popen[bytes]:
+    """Start one of the script's servers; what it prints goes behind what its log has."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [SCRIPT, *arguments],
+            env=os.environ | ({"KAFKA_JAVA": java} if java else {}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=dies_with_parent,  # noqa: PLW1509  # it makes one system call
+        )
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports that nobody listens on now."""
     # All at once, so that no two are the same.
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]

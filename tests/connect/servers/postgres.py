@@ -80,8 +80,11 @@ def _drop_slots(admin: psycopg.Connection[Any], database: str) -> None:
 
 
 @contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
-    """Start PostgreSQL on a free port of 127.0.0.1; stop and remove it in any case."""
+def running_postgres(**settings: str) -> Iterator[PostgresServer]:
+    """Start PostgreSQL on a free port of 127.0.0.1; stop and remove it in any case.
+
+    ``settings`` of the server go before those of the tests.
+    """
     folder = Path(tempfile.mkdtemp(prefix="headrace-postgres-"))
     owner = _owner()
     try:
@@ -90,7 +93,7 @@ def running_postgres() -> Iterator[PostgresServer]:
         data = folder / "data"
         words = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"]
         _run([_program("initdb"), "-D", str(data), "--locale=C", *words], owner)
-        process, port = _start(folder, data, owner)
+        process, port = _start(folder, data, owner, _SETTINGS | settings)
         try:
             yield PostgresServer(port, folder, process.pid)
         finally:
@@ -100,11 +103,13 @@ def running_postgres() -> Iterator[PostgresServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, data: Path, owner: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+def _start(
+    folder: Path, data: Path, owner: dict[str, str], given: dict[str, str]
+) -> tuple[subprocess.Popen[bytes], int]:
     log = folder / "log"
     for _ in range(3):
         port = _free_port()
-        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        settings = [word for name, value in given.items() for word in ("-c", f"{name}={value}")]
         where = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder)]
         with log.open("wb") as output:
             process = subprocess.Popen(
