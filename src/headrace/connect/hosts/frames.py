@@ -15,7 +15,7 @@ import orjson
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["EndOfChannelError", "receive", "send"]
+__all__ = ["EndOfChannelError", "packed", "receive", "send", "unpacked"]
 
 _LENGTH = struct.Struct(">I")
 
@@ -32,12 +32,13 @@ def send(
     if records is None:
         channel.sendall(_LENGTH.pack(len(text)) + text + _LENGTH.pack(0))
         return
-    body = _written(records)
+    body = packed(records)
     channel.sendall(_LENGTH.pack(len(text)) + text + _LENGTH.pack(body.size))
     channel.sendall(memoryview(body))
 
 
-def _written(records: pa.RecordBatch) -> pa.Buffer:
+def packed(records: pa.RecordBatch) -> pa.Buffer:
+    """Write records as an Arrow IPC stream."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -56,7 +57,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], pa.RecordBatch | No
     """
     header: dict[str, Any] = orjson.loads(_exactly(channel, _length(channel)))
     length = _length(channel)
-    return header, _read(_exactly(channel, length)) if length else None
+    return header, unpacked(_exactly(channel, length)) if length else None
 
 
 def _length(channel: socket.socket) -> int:
@@ -75,7 +76,8 @@ def _exactly(channel: socket.socket, length: int) -> bytearray:
     return received
 
 
-def _read(body: bytearray) -> pa.RecordBatch:
+def unpacked(body: bytearray) -> pa.RecordBatch:
+    """Read what :func:`packed` has written."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:

@@ -28,12 +28,11 @@ class _Broken(Plugin):
 
 def catalog(modules: Sequence[str] = ()) -> Catalog:
     """Give all plugins: those that are installed, and the connectors of some modules."""
-    return Catalog(
-        [
-            *Catalog.installed().plugins,
-            *(plugin for module in modules for plugin in _connectors_of(module)),
-        ]
-    )
+    installed = Catalog.installed()
+    if not modules:
+        return installed
+    found = (plugin for module in modules for plugin in _connectors_of(module))
+    return Catalog([*installed.plugins, *found])
 
 
 def _connectors_of(module: str) -> Iterator[Plugin]:

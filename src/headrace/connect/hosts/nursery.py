@@ -139,12 +139,10 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     adopt_orphans()
-    import pyarrow as pa
-
     from headrace.connect.hosts.host import run
+    from headrace.connect.hosts.warming import warm_up
 
-    # Arrow's first array of Python's values imports pandas, where there is one: once for all hosts.
-    pa.array([None])
+    warm_up()
     # What is there now is never collected: a collection would write to every page of it.
     gc.collect()
     gc.freeze()

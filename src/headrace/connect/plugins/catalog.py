@@ -11,8 +11,11 @@ import importlib.metadata
 import importlib.util
 import inspect
 import logging
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from headrace.connect.plugins.builtin import BUILTIN, PluginType
@@ -124,8 +127,8 @@ class Catalog:
 
     @classmethod
     def installed(cls) -> Catalog:
-        """Make the catalog of what comes with Headrace and of all entry points; import none."""
-        return cls([*_builtin(), *_entry_points()])
+        """Give the catalog of what comes with Headrace and of all entry points; import none."""
+        return _installed(tuple(map(_packages, sys.path)))
 
     def find(self, name: str, family: Family) -> Plugin:
         """Give the plugin of a name; names are compared whole, never by their beginning.
@@ -166,6 +169,23 @@ class Catalog:
         """
         listed = {one["class"]: one for plugin in self.plugins for one in [_entry(plugin)]}
         return sorted(listed.values(), key=lambda one: (one["type"], one["class"]))
+
+
+@lru_cache(maxsize=1)
+def _installed(packages: tuple[tuple[str, ...], ...]) -> Catalog:
+    """Make the catalog; metadata are read again only when a package comes or goes."""
+    del packages
+    return Catalog([*_builtin(), *_entry_points()])
+
+
+def _packages(place: str) -> tuple[str, ...]:
+    """Name the packages of a place on the path that have metadata, in their versions."""
+    try:
+        # Names alone are wanted: a path object for each would cost more than all the rest.
+        names = os.listdir(place or ".")  # noqa: PTH208
+    except OSError:
+        return (place,)
+    return place, *sorted(one for one in names if one.endswith((".dist-info", ".egg-info")))
 
 
 def _entry(plugin: Plugin) -> dict[str, Any]:
