@@ -101,9 +101,9 @@ class JobPlan:
             share=self.share,
         )
 
-    def connect(self) -> JobConnection:
-        """Connect this process to the job's cluster."""
-        return JobConnection(self)
+    def connect(self, client: Client | None = None) -> JobConnection:
+        """Connect this process to the job's cluster, by a client of its own or by one of others."""
+        return JobConnection(self, client)
 
     @property
     def job(self) -> str:
@@ -194,11 +194,13 @@ class JobConnection:
     ----------
     plan
         The job.
+    client
+        Connection that others use too; without, the job has its own.
     """
 
-    def __init__(self, plan: JobPlan) -> None:
+    def __init__(self, plan: JobPlan, client: Client | None = None) -> None:
         self.plan = plan
-        self.client = Client(plan.namesrv, plan.client_settings)
+        self.client = client or Client(plan.namesrv, plan.client_settings)
         self.consumer = PullConsumer(self.client, plan.job)
         #: Users' components that this process keeps from batch to batch.
         self.instances = Instances()

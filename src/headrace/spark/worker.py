@@ -6,12 +6,14 @@ import gc
 import os
 import pickle
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
+from headrace.client import Client
 from headrace.errors import BrokerError
 from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode
@@ -31,7 +33,7 @@ from headrace.runtime.user_code.errors import Original
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.client import Client
+    from headrace.client import ClientSettings
     from headrace.runtime.control import Control
     from headrace.runtime.user_code.errors import Finder
 
@@ -48,7 +50,11 @@ class PlanHandle:
 
 
 _connections: dict[tuple[int, str], JobConnection] = {}
-_MOST_CONNECTIONS = 8
+_connecting = threading.Lock()
+#: A worker of Connect works for a hundred jobs in turn.
+_MOST_CONNECTIONS = 128
+#: Jobs of one cluster and account share their sockets.
+_clients: dict[tuple[int, str, ClientSettings], Client] = {}
 _modules_frozen = 0
 
 #: New objects before the collector looks for cycles.  A batch makes some for every record, and by
@@ -59,16 +65,31 @@ _COLLECT_AFTER = 500_000
 def connection(handle: PlanHandle) -> JobConnection:
     """Give this process's connection for a job; there is one for each job that it works for."""
     key = (os.getpid(), handle.digest)
-    if key not in _connections:
-        plan = pickle.loads(handle.payload)  # noqa: S301 - made by our own driver
-        assert isinstance(plan, JobPlan)
-        _forget(plan.job)
-        # Groups of a topology share workers, and take turns in them.
-        while len(_connections) >= _MOST_CONNECTIONS:
-            _connections.pop(next(iter(_connections))).instances.close()
-        _connections[key] = plan.connect()
-        gc.set_threshold(_COLLECT_AFTER, 10, 10)
-    return _connections[key]
+    found = _connections.get(key)
+    if found is not None:
+        return found
+    # An engine plans the batches of many jobs, each in a thread of its own.
+    with _connecting:
+        if key not in _connections:
+            _connections[key] = _connect(handle)
+        return _connections[key]
+
+
+def _connect(handle: PlanHandle) -> JobConnection:
+    plan = pickle.loads(handle.payload)  # noqa: S301 - made by our own driver
+    assert isinstance(plan, JobPlan)
+    _forget(plan.job)
+    while len(_connections) >= _MOST_CONNECTIONS:
+        _connections.pop(next(iter(_connections))).instances.close()
+    gc.set_threshold(_COLLECT_AFTER, 10, 10)
+    return plan.connect(_client(plan))
+
+
+def _client(plan: JobPlan) -> Client:
+    key = (os.getpid(), plan.namesrv, plan.client_settings)
+    if key not in _clients:
+        _clients[key] = Client(plan.namesrv, plan.client_settings)
+    return _clients[key]
 
 
 def _forget(job: str) -> None:
