@@ -17,7 +17,14 @@ from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
 from headrace.connect.hosts.spec import Told
 
-__all__ = ["run"]
+__all__ = ["run", "set_up_logging"]
+
+
+def set_up_logging() -> None:
+    """Let what is logged go where the process writes; once for all that are forked from this."""
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
+    )
 
 
 def run(connected: socket.socket) -> None:
@@ -25,9 +32,7 @@ def run(connected: socket.socket) -> None:
     control = Control(connected)
     control.tell("born", pid=os.getpid())
     told = msgspec.convert(control.ask(), Told)
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True
-    )
+    set_up_logging()
     sys.path[:0] = told.folders
     if told.kind == "call":
         answer_call(told, control)

@@ -139,9 +139,10 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     adopt_orphans()
-    from headrace.connect.hosts.host import run
+    from headrace.connect.hosts.host import run, set_up_logging
     from headrace.connect.hosts.warming import warm_up
 
+    set_up_logging()
     warm_up()
     # What is there now is never collected: a collection would write to every page of it.
     gc.collect()
