@@ -200,6 +200,7 @@ async def _plane_of(
         call_timeout=settings.call_timeout.total_seconds(),
         folders=folders,
         modules=settings.plugins,
+        warm=True,
     )
     engine = settings.data / "engine"
     async with contextlib.AsyncExitStack() as stack:

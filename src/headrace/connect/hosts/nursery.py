@@ -135,15 +135,21 @@ class Nursery:
 
 
 def main() -> None:
-    """Serve the control socket whose descriptor is the first argument."""
+    """Serve the control socket whose descriptor is the first argument; ``warm`` may follow it."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     adopt_orphans()
-    from headrace.connect.hosts.host import run, set_up_logging
-    from headrace.connect.hosts.warming import warm_up
+    import pyarrow as pa
 
+    from headrace.connect.hosts.host import run, set_up_logging
+
+    # Arrow's first array of Python's values imports pandas, where there is one: once for all hosts.
+    pa.array([None])
     set_up_logging()
-    warm_up()
+    if "warm" in sys.argv[2:]:
+        from headrace.connect.hosts.warming import warm_up
+
+        warm_up()
     # What is there now is never collected: a collection would write to every page of it.
     gc.collect()
     gc.freeze()

@@ -48,11 +48,14 @@ class Nursing:
         File of the nursery's output.
     marks
         Variables by which whoever cleans up recognizes everything that descends from it.
+    warm
+        Whether it imports all plugins that come with Headrace before it forks.
     """
 
-    def __init__(self, log: Path, marks: Mapping[str, str]) -> None:
+    def __init__(self, log: Path, marks: Mapping[str, str], *, warm: bool = False) -> None:
         self._log = log
         self._marks = marks
+        self._warm = ["warm"] if warm else []
         self._numbers = itertools.count(1)
         # More orders than these might not fit into the socket.
         self._side_by_side = asyncio.Semaphore(_SIDE_BY_SIDE)
@@ -62,6 +65,10 @@ class Nursing:
         self._socket: socket.socket | None = None
         self._births: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._farewells: dict[int, asyncio.Future[bool]] = {}
+
+    def begin(self) -> None:
+        """Start the nursery now: whoever needs the first host does not wait for it."""
+        self._running()
 
     async def birth(self, token: str, memory: int | None, descriptors: list[int]) -> Keeper:
         """Have a host and its keeper made, with these sockets and this log.
@@ -103,7 +110,10 @@ class Nursing:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.connect.hosts.nursery", str(theirs.fileno())],
+                [
+                    *(sys.executable, "-m", "headrace.connect.hosts.nursery"),
+                    *(str(theirs.fileno()), *self._warm),
+                ],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
