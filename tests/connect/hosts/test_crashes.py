@@ -189,9 +189,10 @@ def threads_of(pid: int) -> list[Path]:
     return list(Path(f"/proc/{pid}/task").iterdir())
 
 
+@pytest.mark.parametrize("warm", [False, True])
 @on_loop
-async def test_nursery_and_keepers_have_one_thread_each(tmp_path: Path) -> None:
-    async with launcher_in(tmp_path) as launcher:
+async def test_nursery_and_keepers_have_one_thread_each(tmp_path: Path, warm: bool) -> None:
+    async with launcher_in(tmp_path, warm=warm) as launcher:
         host, heard = await launched(launcher)
         await heard.first(Started)
         for pid in (host.keeper, nursery_of(host.keeper)):
