@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import httpx
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.connect_files import assert_all_once, write_lines, written
 from benchmarks.connect_worker import ConnectRest, rate_of
@@ -67,19 +67,17 @@ def _source_rate(
         "transaction.boundary": "interval",
         "transaction.boundary.interval.ms": "1000",
     }
-    admin = AdminClient({"bootstrap.servers": kafka.address})
     places = [TopicPartition(topic, number) for number in range(QUEUES)]
+    with _reading(kafka) as consumer:
 
-    def visible() -> int:
-        """Offsets of what is committed; the marks of a few transactions count with it."""
-        asked = {place: OffsetSpec.latest() for place in places}
-        level = IsolationLevel.READ_COMMITTED
-        found = admin.list_offsets(asked, isolation_level=level, request_timeout=30)
-        return sum(one.result().offset for one in found.values())
+        def visible() -> int:
+            """Offsets of what is committed; the marks of a few transactions count with it."""
+            return sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
 
-    with worker.connector(f"from-file-{topic}", config):
-        rate = rate_of(visible, sizes.connect_lines, worker)
-    assert_all_once(_values(kafka, places), sizes.connect_lines)
+        with worker.connector(f"from-file-{topic}", config):
+            rate = rate_of(visible, sizes.connect_lines, worker)
+        consumer.assign(places)
+        assert_all_once(_values(consumer), sizes.connect_lines)
     return rate
 
 
@@ -90,8 +88,9 @@ def _sink_rate(worker: ConnectRest, topic: str, lines: Path, sizes: Sizes) -> fl
         return written(copy, lines, worker, sizes)
 
 
-def _values(kafka: KafkaServer, places: list[TopicPartition]) -> Iterator[bytes]:
-    """Read what is committed of a topic."""
+@contextmanager
+def _reading(kafka: KafkaServer) -> Iterator[Consumer]:
+    """Give a consumer that sees what is committed, and nothing else."""
     settings = {
         "bootstrap.servers": kafka.address,
         "group.id": "benchmark",
@@ -101,11 +100,14 @@ def _values(kafka: KafkaServer, places: list[TopicPartition]) -> Iterator[bytes]
     }
     consumer = Consumer(settings)
     try:
-        consumer.assign(places)
-        while messages := consumer.consume(_READ_AT_ONCE, timeout=5):
-            for message in messages:
-                value = message.value()
-                assert value is not None, message.error()
-                yield value
+        yield consumer
     finally:
         consumer.close()
+
+
+def _values(consumer: Consumer) -> Iterator[bytes]:
+    while messages := consumer.consume(_READ_AT_ONCE, timeout=5):
+        for message in messages:
+            value = message.value()
+            assert value is not None, message.error()
+            yield value

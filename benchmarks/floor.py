@@ -23,7 +23,7 @@ from benchmarks.lines import random_lines
 from benchmarks.measures import Plan, benchmark
 from benchmarks.sizes import QUEUES, WORDS_PER_LINE, Sizes
 from benchmarks.word_count import job_settings, steady_rate, word_count
-from headrace.client import MessageQueue, PullConsumer
+from headrace.client import Client, MessageQueue, PullConsumer
 from headrace.protocol.columns import MessageColumns
 from headrace.protocol.transactions import (
     CommitAnswer,
@@ -137,7 +137,8 @@ class _FloorPlan(JobPlan):
     #: Folder for the last commit, in memory.
     scratch: Path
 
-    def connect(self) -> JobConnection:
+    def connect(self, client: Client | None = None) -> JobConnection:
+        del client
         return _NoConnection(self)
 
 

@@ -23,7 +23,10 @@ from headrace.connect.values import schema_of_arrow
 
 __all__ = ["warm_up"]
 
-_CONVERTERS = ({}, {"value.converter": "json", "value.converter.schemas.enable": "false"})
+_CONVERTERS: tuple[dict[str, str], ...] = (
+    {},
+    {"value.converter": "json", "value.converter.schemas.enable": "false"},
+)
 
 
 def warm_up() -> None:
