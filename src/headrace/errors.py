@@ -9,7 +9,8 @@ Our exception hierarchy::
     │   ├── ConnectorConfigError
     │   └── JavaNotFoundError
     ├── ConnectionFailedError (ConnectionError)
-    │   └── TlsError
+    │   ├── TlsError
+    │   └── HostGoneError
     ├── RequestTimeoutError (TimeoutError)
     ├── ProtocolError
     ├── BrokerError
@@ -63,7 +64,8 @@ Our exception hierarchy::
     │   └── WorkerIdTakenError
     └── JobFailedError
         ├── TaskFailedError
-        └── JavaEndedError
+        ├── JavaEndedError
+        └── EngineAwayError
 
 ``code`` is a stable word for programs, ``retriable`` says whether the same call may succeed
 later.  Retries read ``retriable``, never the text.
@@ -91,9 +93,11 @@ __all__ = [
     "ConnectorNotFoundError",
     "CorruptLogError",
     "DeserializationError",
+    "EngineAwayError",
     "FencedError",
     "GroupNotFoundError",
     "HeadraceError",
+    "HostGoneError",
     "InvalidParameterError",
     "JavaEndedError",
     "JavaNotFoundError",
@@ -235,6 +239,13 @@ class TlsError(ConnectionFailedError):
     """A server's certificate is not trusted, or it does not speak TLS at all."""
 
     code = "tls"
+    retriable = False
+
+
+class HostGoneError(ConnectionFailedError):
+    """The process of a connector's task is gone, and with it whoever would take or give records."""
+
+    code = "host_gone"
     retriable = False
 
 
@@ -668,4 +679,11 @@ class JavaEndedError(JobFailedError):
     """The Java process that runs Spark ended; the job goes on in a new one."""
 
     code = "java_ended"
+    retriable = True
+
+
+class EngineAwayError(JobFailedError):
+    """The engine of a Connect worker cannot do this now: it died, or its brokers are away."""
+
+    code = "engine_away"
     retriable = True

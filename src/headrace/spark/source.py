@@ -110,6 +110,8 @@ class JobReader(DataSourceStreamReader):
         self._idle_wait = idle_wait
         #: Writable queues of every topic that the job writes.
         self.queues = dict(launch.queues)
+        #: Names of all queues that the last plan has found.
+        self.known: frozenset[str] = frozenset()
         self._planned: dict[int, PlannedBatch] = {}
         #: When this start of the job was first planned, ms since 1970.
         self._began: int | None = None
@@ -147,6 +149,7 @@ class JobReader(DataSourceStreamReader):
         if answer.record is None or answer.record.batch != begin.batch:
             # The last batch was not committed: the driver is about to end this query.
             return start
+        self.known = frozenset(answer.latest)
         if self._began is None:
             self._began = answer.clock
         self._hurries = hurries(job.plan, answer, self._idle_wait)

@@ -24,7 +24,7 @@ from headrace.spark.source import JobReader, SplitPartition, run_split
 from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.spark.source import Launch
     from headrace.spark.worker import PlanHandle
 
-__all__ = ["Impulse", "TickStream", "Ticks", "run_ticking"]
+__all__ = ["Impulse", "Opening", "TickStream", "Ticks", "run_ticking"]
 
 #: Nobody is asked for news for longer than this, s: so soon a stop is noticed.
 _PATIENCE = 0.5
@@ -50,12 +50,24 @@ class Impulse(Protocol):
         """Wait for news; give the topics that they are for, or None where there are none."""
 
 
+class Opening(Protocol):
+    """Is asked before queues are read for the first time that came while the job ran."""
+
+    def learn(self, queues: Collection[str], offsets: Mapping[str, int]) -> bool:
+        """Take notice of all queues, and how far each was read; tell whether some are new."""
+
+    def begins(self) -> Mapping[str, int]:
+        """Give where new queues are begun, other than at their first message."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ticks:
     """What makes a driver's batches, besides messages in the job's topics."""
 
     #: None: batches begin with messages.
     impulse: Impulse | None = None
+    #: None: queues are read as they come.
+    opening: Opening | None = None
     #: While it is set, no batch begins.
     hold: threading.Event = field(default_factory=threading.Event)
     #: Set while no batch begins, and none is under way.
@@ -93,10 +105,14 @@ def run_ticking(
     )
     watch = _Watch(query, wait)
     reader = JobReader(launch, idle_wait=round(_PATIENCE * 1000))
-    at = reader.initialOffset()
+    at = _begun(reader.initialOffset(), ticks.opening)
     try:
         while not watch.ends():
             end = _plan(reader, at, ticks)
+            if ticks.opening is not None and ticks.opening.learn(reader.known, at["queues"]):
+                # What was planned began in queues that nobody had opened.
+                at = _begun(at, ticks.opening)
+                continue
             if end == at:
                 continue
             for part in reader.partitions(at, end):
@@ -108,6 +124,12 @@ def run_ticking(
             at = end
     finally:
         stop_query(query)
+
+
+def _begun(at: dict[str, Any], opening: Opening | None) -> dict[str, Any]:
+    if opening is None:
+        return at
+    return {**at, "queues": {**opening.begins(), **at["queues"]}}
 
 
 def _plan(reader: JobReader, at: dict[str, Any], ticks: Ticks) -> dict[str, Any]:

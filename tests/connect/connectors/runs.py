@@ -2,119 +2,63 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Event
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from headrace.connect import (
     Config,
-    ConnectorContext,
-    OffsetReader,
     Queue,
     SinkBatch,
     SinkConnector,
     SinkRecord,
     SinkTask,
-    SinkTaskContext,
     SourceBatch,
     SourceConnector,
     SourceRecord,
     SourceTask,
-    SourceTaskContext,
 )
 from headrace.connect.plugins import Connector
 from headrace.connect.records import Position, position_key
+from headrace.connect.testing.contexts import (
+    KitConnectorContext,
+    KitOffsets,
+    KitSinkContext,
+    KitSourceContext,
+    Requests,
+)
+from headrace.connect.testing.units import checked
 
 QUEUE = Queue("lines", "broker-a", 0)
-LOGGER = logging.getLogger("connect-test")
-
-
-class _Offsets(OffsetReader):
-    def __init__(self, committed: dict[bytes, tuple[Position, Position]]) -> None:
-        self._committed = committed
-
-    def get(self, partition: Position) -> Position | None:
-        found = self._committed.get(position_key(partition))
-        return found[1] if found else None
-
-    def all(self) -> list[tuple[Position, Position]]:
-        return list(self._committed.values())
-
-
-class _Base:
-    connector = "tested"
-    task = 0
-    logger = LOGGER
-
-    def __init__(self, config: Config, offsets: _Offsets | None = None) -> None:
-        self.config = config
-        self.stopping = Event()
-        # A poll that waits would only slow the tests down.
-        self.stopping.wait = lambda timeout=None: False  # type: ignore[method-assign]
-        self._offsets = offsets or _Offsets({})
-        self.failures: list[str] = []
-
-    def request_task_reconfiguration(self) -> None:
-        raise NotImplementedError
-
-    def fail(self, reason: str) -> None:
-        self.failures.append(reason)
-
-
-class _ConnectorContext(_Base, ConnectorContext):
-    @property
-    def offsets(self) -> OffsetReader:
-        return self._offsets
-
-
-class _SourceContext(_Base, SourceTaskContext):
-    @property
-    def offsets(self) -> OffsetReader:
-        return self._offsets
-
-
-class _SinkContext(_Base, SinkTaskContext):
-    def __init__(self, config: Config, run: SinkRun) -> None:
-        super().__init__(config)
-        self.run = run
-
-    @property
-    def queues(self) -> frozenset[Queue]:
-        return frozenset(self.run.queues)
-
-    def offset(self, queue: Queue, next_offset: int) -> None:
-        self.run.committed[queue] = next_offset
-
-    def pause(self, *queues: Queue) -> None:
-        raise NotImplementedError
-
-    def resume(self, *queues: Queue) -> None:
-        raise NotImplementedError
-
-    def request_commit(self) -> None:
-        raise NotImplementedError
-
-    def report(self, record: SinkRecord, error: BaseException) -> None:
-        if not self.run.tolerant:
-            raise error
-        self.run.reported.append((record, error))
 
 
 C = TypeVar("C", bound=Connector)
+T = TypeVar("T", KitSourceContext, KitSinkContext)
+
+
+def read(kind: type[Connector], texts: Mapping[str, str]) -> Config:
+    """Check and read a config, with the keys that every connector has."""
+    named = {"name": "tested", "connector.class": f"{kind.__module__}.{kind.__qualname__}"}
+    topics = {"topics": QUEUE.topic} if issubclass(kind, SinkConnector) else {}
+    return checked(kind, {**named, **topics, **texts})
 
 
 def configured(kind: type[C], texts: Mapping[str, str]) -> C:
     """Make a connector whose config has passed all checks."""
-    config = kind.config.parse(texts)
+    config = read(kind, texts)
     connector = kind()
-    assert [problem.message for problem in connector.validate(config)] == []
-    connector.context = _ConnectorContext(config)
+    connector.context = KitConnectorContext("tested", config, KitOffsets(), Requests())
     connector.start(config)
     return connector
+
+
+def _quick(context: T, number: int) -> T:
+    """Let nothing wait: a poll that does would only slow the tests down."""
+    context.task = number
+    context.stopping.wait = lambda timeout=None: False  # type: ignore[method-assign]
+    return context
 
 
 def problems(kind: type[Connector], texts: Mapping[str, str]) -> list[str]:
@@ -133,7 +77,7 @@ class SourceRun:
     ) -> None:
         self.kind = kind
         self.texts = texts
-        self.committed: dict[bytes, tuple[Position, Position]] = {}
+        self.committed = KitOffsets()
         self.records: list[SourceRecord] = []
         self.tasks: list[SourceTask] = []
         self.most = tasks
@@ -146,10 +90,10 @@ class SourceRun:
         self._positions: dict[bytes, tuple[Position, Position]] = {}
         self.tasks = []
         for number, own in enumerate(connector.task_configs(self.most)):
-            config = self.kind.config.parse({**self.texts, **own})
+            config = read(self.kind, {**self.texts, **own})
             task = self.kind.task()
-            task.context = _SourceContext(config, _Offsets(self.committed))
-            task.context.task = number
+            context = KitSourceContext("tested", config, self.committed, Requests())
+            task.context = _quick(context, number)
             task.start(config)
             self.tasks.append(task)
 
@@ -177,12 +121,17 @@ class SourceRun:
 
     def commit(self) -> None:
         """Commit what was polled."""
-        self.committed.update(self._positions)
+        self.commit_positions(self._positions)
         self.records += self._given
         self._given.clear()
         self._positions.clear()
         for task in self.tasks:
             task.commit()
+
+    def commit_positions(self, positions: Mapping[bytes, tuple[Position, Position]]) -> None:
+        """Commit positions, of which the tasks hear later."""
+        for partition, offset in positions.values():
+            self.committed.put(partition, offset)
 
     def kill(self) -> None:
         """End the tasks as a crash does, and start them again from what is committed."""
@@ -212,11 +161,9 @@ class SinkRun:
         number: int = 0,
     ) -> None:
         self.kind = kind
-        self.texts = texts
+        self.texts = {"errors.tolerance": "all" if tolerant else "none", **texts}
         self.queues = list(queues)
-        self.tolerant = tolerant
         self.number = number
-        self.reported: list[tuple[SinkRecord, BaseException]] = []
         self.committed: dict[Queue, int] = {}
         self.start()
 
@@ -224,14 +171,20 @@ class SinkRun:
         """Start the task, and go on where it says or where the runtime knows."""
         config = configured(self.kind, self.texts).context.config
         self.task: SinkTask = self.kind.task()
-        self.task.context = _SinkContext(config, self)
-        self.task.context.task = self.number
+        positions = {queue: self.committed.get(queue, 0) for queue in self.queues}
+        context = KitSinkContext("tested", config, positions, Requests())
+        self.task.context = self.context = _quick(context, self.number)
         self.task.start(config)
         self.task.open(self.queues)
         self.next = dict(self.committed)
         if (kept := self.task.offsets()) is not None:
             self.next = {**self.next, **kept}
         self._put = dict(self.next)
+
+    @property
+    def reported(self) -> list[tuple[SinkRecord, BaseException]]:
+        """Records that this life of the task reported, each with the reason."""
+        return self.context.reported
 
     def put(self, values: Sequence[Any], queue: Queue = QUEUE, **fields: Any) -> None:
         """Give one record per value, at the next offsets."""

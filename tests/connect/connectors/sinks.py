@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -14,51 +12,11 @@ from headrace.connect import (
     SinkConnector,
     SinkRecord,
     SinkTask,
-    SinkTaskContext,
 )
+from headrace.connect.testing.contexts import KitSinkContext, Requests
+from tests.connect.connectors.runs import read
 
 QUEUE = Queue("orders", "broker-a", 0)
-
-
-class HandContext(SinkTaskContext):
-    """A context that keeps what the task reports."""
-
-    def __init__(self, queues: Iterable[Queue], *, generation: int, tolerant: bool) -> None:
-        self.connector = "sink"
-        self.task = 0
-        self.generation = generation
-        self.logger = logging.getLogger("sink")
-        self.stopping = threading.Event()
-        self.errant: list[tuple[SinkRecord, BaseException]] = []
-        self._queues = frozenset(queues)
-        self._tolerant = tolerant
-
-    @property
-    def queues(self) -> frozenset[Queue]:
-        return self._queues
-
-    def offset(self, queue: Queue, next_offset: int) -> None:
-        raise NotImplementedError
-
-    def pause(self, *queues: Queue) -> None:
-        raise NotImplementedError
-
-    def resume(self, *queues: Queue) -> None:
-        raise NotImplementedError
-
-    def request_commit(self) -> None:
-        raise NotImplementedError
-
-    def request_task_reconfiguration(self) -> None:
-        raise NotImplementedError
-
-    def fail(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def report(self, record: SinkRecord, error: BaseException) -> None:
-        if not self._tolerant:
-            raise error
-        self.errant.append((record, error))
 
 
 @dataclass
@@ -71,12 +29,14 @@ class Life:
     generation: int = 1
     tolerant: bool = False
     task: SinkTask = field(init=False)
-    context: HandContext = field(init=False)
+    context: KitSinkContext = field(init=False)
 
     def __enter__(self) -> Self:
-        self.context = HandContext(self.queues, generation=self.generation, tolerant=self.tolerant)
-        config = self.connector.config.parse(self.config)
-        assert list(self.connector().validate(config)) == []
+        tolerance = {"errors.tolerance": "all" if self.tolerant else "none"}
+        config = read(self.connector, tolerance | dict(self.config))
+        positions = dict.fromkeys(self.queues, 0)
+        self.context = KitSinkContext("sink", config, positions, Requests())
+        self.context.generation = self.generation
         self.task = self.connector.task()
         self.task.context = self.context
         try:
@@ -103,7 +63,7 @@ class Life:
     @property
     def errant_offsets(self) -> list[int]:
         """The offsets of the records that the task reported."""
-        return [record.offset for record, _ in self.context.errant]
+        return [record.offset for record, _ in self.context.reported]
 
 
 def ends(records: Sequence[SinkRecord]) -> dict[Queue, int]:

@@ -1,158 +1,67 @@
-"""Run a source task by hand: poll, commit, die, go on."""
+"""Lives of a source's first task, one after the other, from the same committed positions."""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
-from headrace.connect import (
-    ConnectorContext,
-    OffsetReader,
-    SourceBatch,
-    SourceConnector,
-    SourceRecord,
-    SourceTask,
-    SourceTaskContext,
-)
-from headrace.connect.records import Position, position_key
+from headrace.connect import SourceConnector, SourceRecord
+from headrace.connect.testing import SourceTaskKit
+from headrace.connect.testing.contexts import KitOffsets, Requests
 
 
-class Committed(OffsetReader):
-    """Positions that outlive a task."""
-
-    def __init__(self) -> None:
-        self.positions: dict[bytes, tuple[Position, Position]] = {}
-
-    def get(self, partition: Position) -> Position | None:
-        found = self.positions.get(position_key(partition))
-        return None if found is None else found[1]
-
-    def all(self) -> list[tuple[Position, Position]]:
-        return list(self.positions.values())
-
-    def commit(self, records: Iterable[SourceRecord]) -> None:
-        for one in records:
-            self.positions[position_key(one.partition)] = (one.partition, one.offset)
-
-
-class HandTaskContext(SourceTaskContext):
-    def __init__(self, committed: Committed) -> None:
-        self.connector = "source"
-        self.task = 0
-        self.logger = logging.getLogger("source")
-        self.stopping = threading.Event()
-        self._committed = committed
-
-    @property
-    def offsets(self) -> OffsetReader:
-        return self._committed
-
-    def request_task_reconfiguration(self) -> None:
-        raise NotImplementedError
-
-    def fail(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-
-class HandConnectorContext(ConnectorContext):
-    def __init__(self, committed: Committed) -> None:
-        self.connector = "source"
-        self.logger = logging.getLogger("source")
-        self.stopping = threading.Event()
-        self.reconfigured = threading.Event()
-        self._committed = committed
-
-    @property
-    def offsets(self) -> OffsetReader:
-        return self._committed
-
-    def request_task_reconfiguration(self) -> None:
-        self.reconfigured.set()
-
-    def fail(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-
-@dataclass
-class SourceLife:
+class SourceLife(SourceTaskKit):
     """One life of a source's first task."""
 
-    connector: type[SourceConnector]
-    config: Mapping[str, str]
-    committed: Committed
-    task: SourceTask = field(init=False)
-    context: HandTaskContext = field(init=False)
-    #: What was given since the last commit.
-    given: list[SourceRecord] = field(default_factory=list)
-
-    def __enter__(self) -> Self:
-        shares = task_configs(self.connector, self.config, self.committed)
-        self.task = self.connector.task()
-        self.task.context = self.context = HandTaskContext(self.committed)
-        try:
-            self.task.start(self.connector.config.parse({**self.config, **shares[0]}))
-        except BaseException:
-            self.task.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.stopping.set()
-        self.task.stop()
-
-    def poll(self) -> list[SourceRecord]:
-        """Poll once."""
-        found = self.task.poll() or []
-        assert not isinstance(found, SourceBatch)
-        self.given += found
-        return list(found)
+    def __init__(
+        self,
+        connector: type[SourceConnector],
+        config: Mapping[str, str],
+        committed: KitOffsets | None = None,
+    ) -> None:
+        super().__init__(connector, config, offsets=committed or KitOffsets())
 
     def until(self, count: int, seconds: float = 20) -> list[SourceRecord]:
         """Poll until so many records have come."""
-        found: list[SourceRecord] = []
-        deadline = time.monotonic() + seconds
-        while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} records: {found}"
-            found += self.poll()
-        return found
+        return self.read(count, timeout=timedelta(seconds=seconds))
 
     def quiet(self, polls: int = 5) -> list[SourceRecord]:
         """Poll until nothing has come for some polls."""
-        found: list[SourceRecord] = []
-        idle = 0
-        while idle < polls:
-            more = self.poll()
-            found += more
-            idle = 0 if more else idle + 1
-        return found
+        return self.read_all(quiet=polls)
 
-    def commit(self) -> None:
-        """Commit what was given, as the runtime does."""
-        self.committed.commit(self.given)
-        self.given.clear()
-        self.task.commit()
+
+@contextmanager
+def watching(kind: type[SourceConnector], config: Mapping[str, str]) -> Iterator[Requests]:
+    """A connector that has started, without tasks; what it asks for."""
+    kit = SourceTaskKit(kind, config)
+    kit.connector.start(kit.config)
+    try:
+        yield kit.requests
+    finally:
+        kit.connector.stop()
 
 
 def task_configs(
-    kind: type[SourceConnector],
-    config: Mapping[str, str],
-    committed: Committed | None = None,
-    max_tasks: int = 1,
+    kind: type[SourceConnector], config: Mapping[str, str], max_tasks: int = 1
 ) -> list[Mapping[str, str]]:
     """Ask a connector of its own for task configs."""
-    connector = kind()
-    connector.context = HandConnectorContext(committed or Committed())
-    parsed = kind.config.parse(config)
-    assert list(connector.validate(parsed)) == []
-    connector.start(parsed)
+    kit = SourceTaskKit(kind, config)
+    kit.connector.start(kit.config)
     try:
-        return connector.task_configs(max_tasks)
+        return kit.connector.task_configs(max_tasks)
     finally:
-        connector.stop()
+        kit.connector.stop()
+
+
+def await_that(condition: Callable[[], object], patience: float = 20) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
 
 
 def values(records: Sequence[SourceRecord], name: str) -> list[Any]:

@@ -5,69 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headrace.connect.data import DataPlane
-from headrace.connect.hosts import ProcessLauncher
-from headrace.connect.worker import HostSpec, Started
-from headrace.connect.worker.answers import OffsetEntry
+from headrace.connect.worker import Started
 from tests.clusters import Cluster
+from tests.connect.data.planes import plane_at, sink, source, until, written
 from tests.connect.hosts.running import Heard, on_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 LINES = 1_000
-
-
-@asynccontextmanager
-async def plane_of(cluster: Cluster, folder: Path) -> AsyncIterator[DataPlane]:
-    async with (
-        ProcessLauncher(folder / "hosts") as launcher,
-        DataPlane(launcher, cluster.namesrv, folder / "engine") as plane,
-    ):
-        yield plane
-
-
-def source(folder: Path, topic: str, generation: int) -> HostSpec:
-    config = {
-        "connector.class": "file-source",
-        "file": str(folder / "in.txt"),
-        "topic": topic,
-    }
-    return HostSpec(
-        kind="task",
-        connector=f"in-{topic}",
-        task=0,
-        generation=generation,
-        config=config,
-        role="source",
-    )
-
-
-def sink(folder: Path, topic: str, generation: int) -> HostSpec:
-    config = {
-        "connector.class": "file-sink",
-        "file": str(folder / "out.txt"),
-        "topics": topic,
-    }
-    return HostSpec(
-        kind="task",
-        connector=f"out-{topic}",
-        task=0,
-        generation=generation,
-        config=config,
-        role="sink",
-    )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(240):
-        while not condition():
-            await asyncio.sleep(0.05)
 
 
 async def handed_over(plane: DataPlane, connector: str, messages: int) -> None:
@@ -80,11 +31,6 @@ async def handed_over(plane: DataPlane, connector: str, messages: int) -> None:
             await asyncio.sleep(0.1)
 
 
-def written(folder: Path) -> list[str]:
-    out = folder / "out.txt"
-    return out.read_text().splitlines() if out.exists() else []
-
-
 @on_loop
 async def test_lines_move_once_over_the_death_of_a_host_and_of_the_engine(
     cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path
@@ -93,7 +39,7 @@ async def test_lines_move_once_over_the_death_of_a_host_and_of_the_engine(
     lines = [f"line {number}" for number in range(3 * LINES)]
     file = tmp_path / "in.txt"
     file.write_text("".join(f"{line}\n" for line in lines[:LINES]))
-    async with plane_of(cluster, tmp_path) as plane:
+    async with plane_at(cluster.namesrv, tmp_path) as plane:
         reading, writing = Heard(), Heard()
         first = await plane.launch(source(tmp_path, topic, 1), reading)
         await plane.launch(sink(tmp_path, topic, 1), writing)
@@ -130,7 +76,7 @@ async def test_a_sink_that_was_stopped_is_not_given_anything_again(
 ) -> None:
     topic = make_topic()
     (tmp_path / "in.txt").write_text("".join(f"{number}\n" for number in range(LINES)))
-    async with plane_of(cluster, tmp_path) as plane:
+    async with plane_at(cluster.namesrv, tmp_path) as plane:
         reading, writing = Heard(), Heard()
         await plane.launch(source(tmp_path, topic, 1), reading)
         host = await plane.launch(sink(tmp_path, topic, 1), writing)
@@ -141,26 +87,3 @@ async def test_a_sink_that_was_stopped_is_not_given_anything_again(
         await writing.end()
         ends = [entry.offset for entry in await plane.read(f"out-{topic}", {})]
         assert sum(end["rocketmq_queue_offset"] for end in ends if end) == LINES
-
-
-@on_loop
-async def test_positions_of_a_connector_that_does_not_run_can_be_changed(
-    cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path
-) -> None:
-    topic = make_topic()
-    (tmp_path / "in.txt").write_text("a\nb\nc\n")
-    async with plane_of(cluster, tmp_path) as plane:
-        heard = Heard()
-        host = await plane.launch(source(tmp_path, topic, 1), heard)
-        await heard.first(Started)
-        async with asyncio.timeout(60):
-            while not (found := await plane.read(f"in-{topic}", {})):
-                await asyncio.sleep(0.1)
-        host.ask_stop()
-        await heard.end()
-        (entry,) = found
-        changed = OffsetEntry(entry.partition, {"position": 2})
-        await plane.alter(f"in-{topic}", {}, [changed])
-        assert await plane.read(f"in-{topic}", {}) == [changed]
-        await plane.reset(f"in-{topic}", {})
-        assert await plane.read(f"in-{topic}", {}) == []

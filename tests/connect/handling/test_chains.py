@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headrace.connect.config import Config, Secret, declare, key
+from headrace.connect.config import Config, Masking, Secret, declare, key
 from headrace.connect.handling import sink_chain, source_chain
 from headrace.connect.transforms import Record, Transform
 from headrace.errors import ConnectorConfigError, PluginError, TransformError
@@ -115,8 +115,8 @@ def test_secrets_do_not_get_into_dead_letters() -> None:
         "transforms.f.type": "PythonFunction",
         "transforms.f.function": "tests.connect.handling.functions:refuse_bad",
     }
-    secrets = {"password": Secret("swordfish")}
-    chain = sink_chain("store", 0, texts, wait=Pauses(), secrets=secrets)
+    masking = Masking(["swordfish"])
+    chain = sink_chain("store", 0, texts, wait=Pauses(), masking=masking)
     chain.deliver(rows(b"bad"), Store())
     letters = chain.take_letters()
     assert letters is not None

@@ -21,7 +21,7 @@ from headrace.connect.hosts.launcher import ProcessLauncher
 from headrace.connect.hosts.sockets import connect
 from headrace.connect.records import Queue
 from headrace.connect.worker import Failed, Started, Stopped
-from headrace.errors import ConnectionFailedError, ProcessingError
+from headrace.errors import HostGoneError, ProcessingError
 from tests.connect.hosts.running import await_that, launched, launcher_in, on_loop
 
 SECOND = timedelta(seconds=1)
@@ -187,7 +187,7 @@ async def test_channel_says_when_the_host_is_gone(tmp_path: Path) -> None:
         host, heard, channel = await source(launcher)
         host.kill()
         await heard.end()
-        with channel, pytest.raises(ConnectionFailedError, match="host of the task is gone"):
+        with channel, pytest.raises(HostGoneError, match="host of the task is gone"):
             channel.poll(1)
 
 
@@ -298,6 +298,18 @@ async def test_close_that_raises_does_not_skip_stop(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_put_gets_no_more_than_the_config_allows(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        more = {"batch_max_records": "4", "batch_max_bytes": "40"}
+        _, _, channel = await sink(launcher, tmp_path, **more)
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0], {})
+            await asyncio.to_thread(channel.put, 1, [(Q0, 0, 10)], rows(Q0, 0, 10))
+    calls = (tmp_path / "trace").read_text().splitlines()
+    assert sum(call.split()[0] == "put" for call in calls) == 3
+
+
+@on_loop
 async def test_put_that_hangs_ends_with_the_host(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         host, _, channel = await sink(launcher, tmp_path, chaos_put="hang-hard")
@@ -308,7 +320,7 @@ async def test_put_that_hangs_ends_with_the_host(tmp_path: Path) -> None:
             )
             await await_that(lambda: "put" in (tmp_path / "trace").read_text())
             host.kill()
-            with pytest.raises(ConnectionFailedError):
+            with pytest.raises(HostGoneError):
                 await put
 
 

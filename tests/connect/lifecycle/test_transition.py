@@ -40,6 +40,7 @@ from headrace.connect.lifecycle import (
     Target,
     Tick,
     Unit,
+    Waits,
     kafka_state,
     transition,
 )
@@ -110,6 +111,11 @@ TABLE: list[tuple[str, Event, Phase, list[str]]] = [
     ("pending", Tick(at=179), Phase.PENDING, []),
     ("pending", Tick(at=180), Phase.PENDING, ["AskStop"]),
     ("pending", ProbeFailed(at=9), Phase.PENDING, []),
+    ("new", Waits("topic a", at=9), Phase.NEW, []),
+    ("pending", Waits("topic a", at=9), Phase.PENDING, ["Record PENDING"]),
+    ("running", Waits("topic a", at=9), Phase.RUNNING, ["Record RUNNING"]),
+    ("running", Waits("", at=9), Phase.RUNNING, []),
+    ("stopping", Waits("topic a", at=9), Phase.STOPPING, []),
     ("pending, stop asked", HostStarted(at=9), Phase.STOPPING,
      ["Record RUNNING", "Record STOPPING", "AskStop"]),
     ("pending, stop asked", HostFailed(BOOM, at=9), Phase.ERROR, ["Record ERROR"]),
@@ -435,3 +441,13 @@ def test_whoever_is_asked_to_stop_is_killed_in_bounded_time(
     bound = 0 if force else LIMITS.ask + LIMITS.cancel
     # Sums of floats are a little off.
     assert now - asked <= bound + 1e-6
+
+
+def test_what_a_unit_waits_for_is_recorded_until_it_comes_or_the_unit_ends() -> None:
+    waiting, actions = after(reached("running"), Waits("topic a", at=2))
+    assert [action.waits_for for action in actions if isinstance(action, Record)] == ["topic a"]
+    assert waiting.phase is Phase.RUNNING
+    assert after(waiting, Waits("topic a", at=3))[1] == []
+    assert after(waiting, Waits("", at=3))[0].waits_for == ""
+    assert after(waiting, HostFailed(BOOM, at=3))[0].waits_for == ""
+    assert after(waiting, StopAsked(at=3))[0].waits_for == ""

@@ -263,3 +263,24 @@ def test_keys_of_every_kind_of_plugin_are_described(catalog: Catalog) -> None:
     assert [one["name"] for one in describe(catalog, "ShoutMore")] == ["more"]
     with pytest.raises(PluginError, match="no plugin 'Nobody'"):
         describe(catalog, "Nobody")
+
+
+@pytest.mark.parametrize(
+    ("declared", "wanted", "refused"),
+    [
+        (True, "required", False),
+        (None, "required", True),
+        (False, "REQUIRED", True),
+        (False, "requested", False),
+    ],
+)
+def test_exactly_once_is_promised_only_where_the_class_declares_it(
+    catalog: Catalog,
+    monkeypatch: pytest.MonkeyPatch,
+    declared: bool | None,
+    wanted: str,
+    refused: bool,
+) -> None:
+    monkeypatch.setattr(NumbersSourceConnector, "exactly_once", declared)
+    answer = validate(catalog, "numbers-source", SOURCE | {"exactly.once.support": wanted})
+    assert list(errors(answer)) == ["exactly.once.support"] * refused

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -135,7 +135,7 @@ def _status_table(found: list[Any]) -> Table:
                 _state(unit["state"]),
                 unit.get("phase", "").lower(),
                 Text(unit["worker_id"]),
-                Text(_short(unit.get("trace", ""))),
+                Text(_short(unit.get("trace", "")) or _waits(unit)),
             )
         table.add_section()
     return table
@@ -156,6 +156,12 @@ def _short(trace: str) -> str:
     first, *others = trace.strip().splitlines() or [""]
     hints = [line.strip() for line in others if line.lstrip().startswith("→")]
     return "\n".join(_cut(line) for line in (first, *hints[:1]))
+
+
+def _waits(unit: Mapping[str, str]) -> str:
+    """Say what a task waits for that has not failed."""
+    what = unit.get("waits_for", "").partition("\n")[0]
+    return _cut(f"waits for {what}") if what else ""
 
 
 def _cut(line: str) -> str:

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.connect.data import DataPlane
     from headrace.connect.running import RunningWorker
     from headrace.connect.worker import WorkerSettings
+    from headrace.settings import JobSettings
 
 __all__ = ["worker"]
 
@@ -145,7 +147,7 @@ def worker(
     logging.getLogger("headrace.connect").setLevel(logging.INFO)
     folders = tuple(str(folder.absolute()) for folder in plugin_path or ())
     with cluster_address(jobs) as address:
-        asyncio.run(_work(settings, address, folders, master))
+        asyncio.run(_work(settings, address, folders, replace(jobs, master=master)))
 
 
 def _settings(given: dict[str, Any]) -> WorkerSettings:
@@ -155,7 +157,7 @@ def _settings(given: dict[str, Any]) -> WorkerSettings:
 
 
 async def _work(
-    settings: WorkerSettings, address: str, folders: tuple[str, ...], master: str
+    settings: WorkerSettings, address: str, folders: tuple[str, ...], jobs: JobSettings
 ) -> None:
     """Run a worker on a cluster of brokers until it is asked to stop."""
     from headrace.connect.running import serve
@@ -167,7 +169,7 @@ async def _work(
         sys.stdout.flush()
 
     with _stoppable():
-        async with _plane_of(settings, address, folders, master) as plane:
+        async with _plane_of(settings, address, folders, jobs) as plane:
             await serve(settings, plane, positions=plane, ready=tell)
 
 
@@ -190,7 +192,7 @@ def _stoppable() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _plane_of(
-    settings: WorkerSettings, address: str, folders: tuple[str, ...], master: str
+    settings: WorkerSettings, address: str, folders: tuple[str, ...], jobs: JobSettings
 ) -> AsyncIterator[DataPlane]:
     """Start the engine; take the folder first, which another worker may hold."""
     from headrace.connect.data import DataPlane
@@ -205,7 +207,7 @@ async def _plane_of(
     engine = settings.data / "engine"
     async with contextlib.AsyncExitStack() as stack:
         launcher = await stack.enter_async_context(ProcessLauncher(settings.data / "hosts", hosts))
-        plane = DataPlane(launcher, address, engine, master=master)
+        plane = DataPlane(launcher, address, engine, master=jobs.master, jobs=jobs)
         stack.push_async_callback(plane.close)
         try:
             await plane.engine.open()

@@ -17,6 +17,7 @@ from headrace.connect.config.config import Config
 from headrace.connect.config.declaration import ConfigDeclaration, declare
 from headrace.connect.config.keys import ConfigKey, ConfigProblem, key
 from headrace.connect.config.kinds import Kind, PluginName, Size
+from headrace.connect.config.masking import Masking
 from headrace.connect.config.secret import MASK, Secret
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "ConfigKey",
     "ConfigProblem",
     "Kind",
+    "Masking",
     "PluginName",
     "Secret",
     "Size",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from headrace.connect.config.checks import at_least, matching, one_of
 from headrace.connect.config.declaration import declare
 from headrace.connect.config.keys import key
-from headrace.connect.config.kinds import PluginName
+from headrace.connect.config.kinds import PluginName, Size
 
 __all__ = ["COMMON", "SINK", "SOURCE"]
 
@@ -153,7 +153,7 @@ COMMON = declare(
     key(
         "task.memory.mb",
         int,
-        "Most memory of a task or connector in MiB; one that wants more is killed, alone. The "
+        "Most memory of a task or connector in megabytes; one that wants more is killed, alone. The "
         "worker's setting where none is given.",
         valid=at_least(1),
         group="Limits",
@@ -193,11 +193,21 @@ SOURCE = declare(
     key(
         "exactly.once.support",
         str,
-        "Kafka Connect's word for what always holds here: a source's records and its position "
-        "are one commit. Either value is taken, and nothing depends on it.",
+        "A source's records and its positions are always one commit. `required` refuses a "
+        "connector that does not say that it gives every record again from its positions, as "
+        "otherwise some may be missing or doubled in spite of that.",
         default="requested",
         valid=one_of("requested", "required", ignore_case=True),
         group="Exactly once",
+        importance="low",
+    ),
+    key(
+        "topic.creation.default.partitions",
+        int,
+        "Queues of the topics that the source makes, where they are missing.",
+        default=4,
+        valid=at_least(1),
+        group="Topics",
         importance="low",
     ),
 )
@@ -259,9 +269,14 @@ SINK = declare(
     key(
         "consume.from.where",
         str,
-        "Where a queue is begun for which no offset was ever committed; `earliest` is `first`.",
+        "Where the sink begins in queues of which no offset was ever committed: `first` "
+        "(`earliest`), `latest`, or a time with its zone, such as `2026-05-01T12:00:00Z`. A queue "
+        "that comes while the sink runs is read from its first message.",
         default="first",
-        valid=one_of("first", "earliest", "latest", ignore_case=True),
+        valid=matching(
+            r"(?i)first|earliest|latest|\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)",
+            "first, earliest, latest or a time such as 2026-05-01T12:00:00Z",
+        ),
         group="Common",
         importance="low",
         aliases=("consumer.override.auto.offset.reset",),
@@ -271,6 +286,16 @@ SINK = declare(
         int,
         "Most records that one call of `put` gets.",
         default=10_000,
+        valid=at_least(1),
+        group="Limits",
+        importance="low",
+        aliases=("consumer.override.max.poll.records",),
+    ),
+    key(
+        "batch.max.bytes",
+        Size,
+        "Most bytes of keys and values that one call of `put` gets; a larger record comes alone.",
+        default=16 << 20,
         valid=at_least(1),
         group="Limits",
         importance="low",

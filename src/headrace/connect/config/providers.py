@@ -6,6 +6,7 @@ and that REST shows, holds the reference alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from headrace.connect.config.keys import ConfigProblem
 from headrace.errors import ConnectorConfigError
 
-__all__ = ["PROVIDERS", "is_reference", "resolve"]
+__all__ = ["PROVIDERS", "is_reference", "references", "resolve"]
 
 _REFERENCE = re.compile(r"\$\{(?P<provider>\w+):(?P<rest>[^}]*)\}")
 
@@ -57,6 +58,24 @@ def is_reference(text: str) -> bool:
     (True, False, False)
     """
     return any(match["provider"] in PROVIDERS for match in _REFERENCE.finditer(text))
+
+
+def references(texts: Mapping[str, str]) -> dict[str, str]:
+    """Give each reference of a config with what it stands for: all that must not be shown of it.
+
+    One that cannot be read stands for nothing here; :func:`resolve` says why.
+
+    >>> import os
+    >>> os.environ["HEADRACE_EXAMPLE_PASSWORD"] = "swordfish"
+    >>> references({"url": "db:${env:HEADRACE_EXAMPLE_PASSWORD}", "topic": "${topic}"})
+    {'${env:HEADRACE_EXAMPLE_PASSWORD}': 'swordfish'}
+    """
+    found = {}
+    for match in (one for text in texts.values() for one in _REFERENCE.finditer(text)):
+        if match["provider"] in PROVIDERS:
+            with contextlib.suppress(LookupError, OSError, ValueError):
+                found[match[0]] = _value(match)
+    return found
 
 
 def _value(match: re.Match[str]) -> str:

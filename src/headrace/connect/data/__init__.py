@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connect.data.plane import DataPlane, EngineProcess
+from headrace.connect.data.plane import DataPlane
+from headrace.connect.data.process import EngineProcess
 
 __all__ = ["DataPlane", "EngineProcess"]

@@ -11,17 +11,17 @@ import argparse
 import contextlib
 import logging
 import os
+import pickle
 import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.client import Client
-from headrace.connect.data.jobs import EngineSettings, TaskJob
+from headrace.connect.data.jobs import TaskJob
 from headrace.connect.data.measuring import Measuring
 from headrace.connect.data.orders import (
     Ask,
@@ -35,20 +35,36 @@ from headrace.connect.data.orders import (
     Start,
     Stop,
     Unit,
+    Waits,
 )
-from headrace.connect.data.positions import change_positions, read_positions
-from headrace.errors import HeadraceError
+from headrace.connect.data.positions import PositionChanges, read_positions
+from headrace.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    HeadraceError,
+    HostGoneError,
+    JobFailedError,
+    LeaseLostError,
+    RequestTimeoutError,
+    TaskFailedError,
+)
 from headrace.spark.session import get_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.connect.data.settings import EngineSettings
+
 __all__ = ["Engine", "main"]
 
 logger = logging.getLogger(__name__)
 
-#: Queries that start and stop at the same time.
+#: Queries that start at the same time.
 _AT_ONCE = 8
+#: Commands that are worked on: one may wait for the code of a task, which may hang.
+_COMMANDS = 256
+#: What tells of brokers, and not of a task.
+_OF_BROKERS = (BrokerError, ConnectionFailedError, RequestTimeoutError, LeaseLostError)
 
 
 class Engine:
@@ -65,15 +81,17 @@ class Engine:
     def __init__(self, settings: EngineSettings, tell: Callable[[EngineEvent], None]) -> None:
         self._settings = settings
         self._tell = tell
-        self._client = Client(settings.namesrv)
-        self._jobs: dict[Unit, TaskJob] = {}
+        self._client = Client(settings.namesrv, settings.client_settings)
+        #: None while the task opens its queues.
+        self._jobs: dict[Unit, TaskJob | None] = {}
         self._lock = threading.Lock()
-        self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="engine")
+        self._starting = threading.BoundedSemaphore(_AT_ONCE)
+        self._workers = ThreadPoolExecutor(_COMMANDS, thread_name_prefix="engine")
         self._measuring = Measuring(self._running, tell)
 
     def open(self) -> None:
         """Start Spark."""
-        get_session(self._settings.job_settings(exact=True))
+        get_session(self._settings.job_settings())
         self._measuring.start()
         self._tell(Ready())
 
@@ -85,7 +103,8 @@ class Engine:
         try:
             value = self._do(command)
         except HeadraceError as error:
-            self._tell(Reply(command.request, problem=str(error)))
+            problem = self._told(error)
+            self._tell(Reply(command.request, problem=problem, passes=_passes(error)))
         except Exception as error:
             logger.exception("the engine could not do %s", type(command).__name__)
             self._tell(Reply(command.request, problem=f"{type(error).__name__}: {error}"))
@@ -106,21 +125,31 @@ class Engine:
             case Ask(connector=connector):
                 return read_positions(self._client, connector)
             case Commit():
-                change_positions(
-                    self._client, command.connector, command.positions, reset=command.reset
-                )
+                self._change(command)
         return None
 
     def _running(self) -> dict[Unit, TaskJob]:
         with self._lock:
-            return dict(self._jobs)
+            return {unit: job for unit, job in self._jobs.items() if job is not None}
+
+    def _change(self, command: Commit) -> None:
+        changes = PositionChanges(self._client, command.connector, self._settings)
+        changes.commit(command.positions, reset=command.reset)
 
     def _start(self, order: Start) -> None:
-        job = TaskJob(order, self._client, self._settings)
+        def waits(what: str) -> None:
+            self._tell(Waits(order.unit, what))
+
         with self._lock:
-            self._jobs[order.unit] = job
+            self._jobs[order.unit] = None
         try:
-            job.start()
+            job = TaskJob(order, self._client, self._settings, waits)
+            with self._lock:
+                if order.unit not in self._jobs:
+                    raise JobFailedError("it was stopped while it started")
+                self._jobs[order.unit] = job
+            with self._starting:
+                job.start()
         except BaseException:
             with self._lock:
                 self._jobs.pop(order.unit, None)
@@ -131,17 +160,23 @@ class Engine:
         watch.start()
 
     def _watch(self, unit: Unit, job: TaskJob) -> None:
-        problem = "its query ended"
+        ended = Ended(unit, "it ended")
         try:
             job.await_end()
         except HeadraceError as error:
-            problem = str(error)
+            ended = Ended(unit, self._told(error), passes=_passes(error))
         with self._lock:
             asked = self._jobs.pop(unit, None) is None
         if not asked:
             with contextlib.suppress(HeadraceError):
                 job.stop()
-            self._tell(Ended(unit, problem))
+            self._tell(ended)
+
+    def _told(self, error: HeadraceError) -> str:
+        """Say what failed, and on which cluster where that is what failed."""
+        if isinstance(error, _OF_BROKERS) and not isinstance(error, HostGoneError):
+            return f"the cluster at {self._settings.namesrv}: {error}"
+        return str(error)
 
     def _stop(self, unit: Unit) -> None:
         with self._lock:
@@ -150,15 +185,20 @@ class Engine:
             job.stop()
 
 
+def _passes(error: HeadraceError) -> bool:
+    """Tell whether a query that failed may go on later, by itself: brokers come back.
+
+    What Spark gave up on is not among them: it may be a fault of ours, the same each time.
+    """
+    return error.retriable and not isinstance(error, TaskFailedError)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the engine until the supervisor is gone."""
     parser = argparse.ArgumentParser(prog="headrace.connect.data.engine", description=__doc__)
     parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket")
-    parser.add_argument("--namesrv", required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--master", default="local[2,4]")
-    parser.add_argument("--spark-config", default="{}")
     options = parser.parse_args(arguments)
+    settings: EngineSettings = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own worker
     channel = socket.socket(fileno=options.channel)
     telling = threading.Lock()
     encoder = msgspec.json.Encoder()
@@ -167,12 +207,6 @@ def main(arguments: list[str] | None = None) -> None:
         with telling, contextlib.suppress(OSError):
             channel.sendall(encoder.encode(event) + b"\n")
 
-    settings = EngineSettings(
-        namesrv=options.namesrv,
-        folder=options.folder,
-        master=options.master,
-        spark_config=msgspec.json.decode(options.spark_config, type=dict[str, str]),
-    )
     engine = Engine(settings, tell)
     engine.open()
     decoder = msgspec.json.Decoder(Command)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.connect.hosts.terms import Terms
 from headrace.connect.worker.launching import Figures
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Start",
     "Stop",
     "Unit",
+    "Waits",
 ]
 
 
@@ -40,16 +42,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     role: str
     #: Where the task's host listens.
     address: str
-    #: Of a sink: topics, or a pattern of their names.
-    topics: list[str] = []
-    pattern: str = ""
-    #: Where dead letters of a sink go; empty: nowhere.
-    letters: str = ""
+    #: What the task's config asks for.
+    terms: Terms = Terms()
     #: How many tasks the connector has.
     tasks: int = 1
-    #: Queues of topics that the task makes.
-    queues: int = 4
-    exact: bool = True
     paused: bool = False
 
 
@@ -101,6 +97,8 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     value: Any = None
     #: Why nothing came of it.
     problem: str = ""
+    #: Whether the same request may succeed later: the brokers are away.
+    passes: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
@@ -108,6 +106,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
     unit: Unit
     problem: str
+    #: Whether it may go on later: the brokers are away.
+    passes: bool = False
 
 
 class Measured(msgspec.Struct, frozen=True, tag="measured"):
@@ -117,5 +117,13 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
     figures: Figures
 
 
-EngineEvent = Ready | Reply | Ended | Measured
+class Waits(msgspec.Struct, frozen=True, tag="waits"):
+    """A query runs, and waits for something."""
+
+    unit: Unit
+    #: What that is; empty: for nothing more.
+    what: str
+
+
+EngineEvent = Ready | Reply | Ended | Measured | Waits
 """What the engine tells."""

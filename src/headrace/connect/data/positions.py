@@ -15,14 +15,19 @@ from headrace.protocol.transactions import CommitRecord, Position
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.state.home import StateHome
+from headrace.spark.launch import make_connection, prepare_topics
+from headrace.topology import Topology
 from headrace.topology.names import commit_topic
+from headrace.topology.operators.outside import Feed, FeedSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from headrace.client import Client
+    from headrace.connect.data.settings import EngineSettings
+    from headrace.topology.operators.outside import Taken
 
-__all__ = ["change_positions", "joined", "read_positions", "stamp_of", "task_job"]
+__all__ = ["PositionChanges", "joined", "read_positions", "stamp_of", "task_job"]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
@@ -93,49 +98,89 @@ def _records(client: Client, connector: str) -> Iterator[tuple[StateHome, Commit
         task += 1
 
 
-def change_positions(
-    client: Client, connector: str, positions: Mapping[str, Any], *, reset: bool = False
-) -> None:
-    """Commit other positions; no task of the connector runs.
+class PositionChanges:
+    """Commits other positions of a connector that does not run, or has never run.
 
     Each change is a batch of its own in the first task's commit topic, fenced by an epoch like any
     other; its stamp makes it newer than what is there, and older than the next generation.
 
     Parameters
     ----------
-    positions
-        Offset of each partition; None forgets it.
-    reset
-        Forget all partitions that are not named.
+    client
+        Connection to the cluster.
+    connector
+        Whose positions they are.
+    settings
+        How its tasks run: their topics are made where there are none.
     """
-    found = list(_records(client, connector))
-    if not found:
-        return
-    known = joined(record for _, record in found)
-    stamp = max((one.generation for one in known.values()), default=0) | 1
-    changed = dict.fromkeys(known) if reset else {}
-    home = found[0][0]
+
+    def __init__(self, client: Client, connector: str, settings: EngineSettings) -> None:
+        self._client = client
+        self._connector = connector
+        self._settings = settings
+
+    def commit(self, positions: Mapping[str, Any], *, reset: bool = False) -> None:
+        """Commit positions.
+
+        Parameters
+        ----------
+        positions
+            Offset of each partition; None forgets it.
+        reset
+            Forget all partitions that are not named.
+        """
+        found = list(_records(self._client, self._connector))
+        if not (found or positions):
+            return
+        known = joined(record for _, record in found)
+        stamp = max((one.generation for one in known.values()), default=0) | 1
+        changed = {**(dict.fromkeys(known) if reset else {}), **positions}
+        moved = {
+            name: Position(offset=offset, generation=stamp) for name, offset in changed.items()
+        }
+        home = found[0][0] if found else self._made()
+        try:
+            _append(home, moved)
+        finally:
+            home.transactions.close()
+
+    def _made(self) -> StateHome:
+        """Make the topics of the first task, as its first start would."""
+        job = task_job(self._connector, 0)
+        settings = self._settings.job_settings()
+        connection = make_connection(_empty(job), settings, self._settings.namesrv)
+        try:
+            prepare_topics(connection)
+        finally:
+            connection.close()
+        return StateHome.of(job, self._client)
+
+
+def _empty(job: str) -> Topology:
+    """Name a job that moves nothing."""
+    feed = Feed(name="poll", parents=(), intake=_Nothing())
+    return Topology(job, (feed, FeedSink(name="topics", parents=("poll",))))
+
+
+class _Nothing:
+    def take(self, epoch: int, batch: int) -> Taken:
+        raise NotImplementedError
+
+
+def _append(home: StateHome, moved: Mapping[str, Position]) -> None:
+    """Commit a batch that changes positions only, and publish it: nobody need wait for that."""
     opened = home.transactions.open(str(DriverName.here()))
-    record = opened.record
-    home.transactions.publish(record)
-    moved = {
-        name: Position(offset=offset, generation=stamp)
-        for name, offset in {**changed, **positions}.items()
-    }
-    batch = record.batch + 1
-    home.transactions.commit(
-        BatchEnd(
-            previous=record.batch,
-            parts=[],
-            record=msgspec.structs.replace(
-                record,
-                kind="commit",
-                epoch=opened.epoch,
-                batch=batch,
-                lineage=[*record.lineage, [opened.epoch, batch]],
-                timestamp=round(time.time() * 1000),
-                positions={**record.positions, **moved},
-            ),
-        )
+    before = opened.record
+    home.transactions.publish(before)
+    batch = before.batch + 1
+    record = msgspec.structs.replace(
+        before,
+        kind="commit",
+        epoch=opened.epoch,
+        batch=batch,
+        lineage=[*before.lineage, [opened.epoch, batch]],
+        timestamp=round(time.time() * 1000),
+        positions={**before.positions, **moved},
     )
-    home.transactions.close()
+    home.transactions.commit(BatchEnd(previous=before.batch, parts=[], record=record))
+    home.transactions.publish(record)

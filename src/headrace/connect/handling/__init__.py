@@ -9,7 +9,7 @@ from headrace.connect.handling.dead_letters import DeadLetter
 from headrace.connect.handling.failures import SKIPPED, Failure, Handling, Origin, Skipped
 from headrace.connect.handling.links import TransformLink
 from headrace.connect.handling.plain import PlainConverter
-from headrace.connect.handling.policy import ErrorPolicy, Masking
+from headrace.connect.handling.policy import ErrorPolicy
 from headrace.connect.handling.retrying import (
     Again,
     GiveUp,
@@ -36,7 +36,6 @@ __all__ = [
     "GiveUp",
     "Handling",
     "HandlingStatistics",
-    "Masking",
     "Message",
     "Origin",
     "Patience",

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace.connect.config import Masking
 from headrace.connect.config.chain import Link, converter_links
 from headrace.connect.config.chain import links as read_links
 from headrace.connect.handling.conversion import Converters
 from headrace.connect.handling.failures import Handling
 from headrace.connect.handling.links import TransformLink
-from headrace.connect.handling.policy import ErrorPolicy, Masking
+from headrace.connect.handling.policy import ErrorPolicy
 from headrace.connect.handling.sink_chain import SinkChain
 from headrace.connect.handling.source_chain import SourceChain
 from headrace.connect.plugins.catalog import Catalog
@@ -31,7 +32,7 @@ def source_chain(
     texts: Mapping[str, str],
     *,
     wait: Callable[[float], bool],
-    secrets: Mapping[str, Any] | None = None,
+    masking: Masking | None = None,
     catalog: Catalog | None = None,
     logger: logging.Logger | None = None,
 ) -> SourceChain:
@@ -46,8 +47,8 @@ def source_chain(
         not copy into its task configs.
     wait
         Waits so many seconds; tells whether the task has been asked to stop meanwhile.
-    secrets
-        Typed configs whose secrets never appear in logs.
+    masking
+        Hides secrets in logs and dead letters; it learns those of the parts, too.
     catalog
         Where plugins are found.
     logger
@@ -70,9 +71,9 @@ def source_chain(
     >>> chain.encode([record]).rows.column("value").to_pylist()
     [b'{"line":"hello"}']
     """
-    parts = _Parts(texts, catalog or Catalog.installed(), secrets or {})
+    parts = _Parts(texts, catalog or Catalog.installed(), masking or Masking())
     policy = ErrorPolicy.of(texts, "source")
-    handling = Handling(connector, task, policy, masking=parts.masking(), wait=wait, logger=logger)
+    handling = Handling(connector, task, policy, masking=parts.masking, wait=wait, logger=logger)
     return SourceChain(parts.links, parts.converters, handling)
 
 
@@ -82,31 +83,25 @@ def sink_chain(
     texts: Mapping[str, str],
     *,
     wait: Callable[[float], bool],
-    secrets: Mapping[str, Any] | None = None,
+    masking: Masking | None = None,
     catalog: Catalog | None = None,
     logger: logging.Logger | None = None,
 ) -> SinkChain:
     """Make the chain of a sink task; the parameters are those of :func:`source_chain`."""
-    parts = _Parts(texts, catalog or Catalog.installed(), secrets or {})
+    parts = _Parts(texts, catalog or Catalog.installed(), masking or Masking())
     policy = ErrorPolicy.of(texts, "sink")
-    handling = Handling(connector, task, policy, masking=parts.masking(), wait=wait, logger=logger)
+    handling = Handling(connector, task, policy, masking=parts.masking, wait=wait, logger=logger)
     return SinkChain(parts.links, parts.converters, handling)
 
 
 class _Parts:
-    """Makes transforms, predicates and converters, and remembers their secrets."""
+    """Makes transforms, predicates and converters, and has their secrets hidden."""
 
-    def __init__(
-        self, texts: Mapping[str, str], catalog: Catalog, secrets: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, texts: Mapping[str, str], catalog: Catalog, masking: Masking) -> None:
         self._catalog = catalog
-        self._secrets: dict[str, Any] = dict(secrets)
+        self.masking = masking
         self.links = self._links(texts)
         self.converters = self._converters(texts)
-
-    def masking(self) -> Masking:
-        """Hide the secrets of the connector and of all its parts."""
-        return Masking.of(self._secrets)
 
     def _links(self, texts: Mapping[str, str]) -> list[TransformLink]:
         found, problems = read_links(texts)
@@ -144,7 +139,7 @@ class _Parts:
             wrong = ((link.prefix + one.key, one.message) for one in problems)
             raise ConnectorConfigError.of(wrong)
         config = declaration.parse(link.texts)
-        self._secrets |= {link.prefix + name: value for name, value in config.items()}
+        self.masking.learn_typed(config)
         return config
 
     def _converters(self, texts: Mapping[str, str]) -> Converters:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from headrace.connect.columns import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
+    from headrace.connect.config import Masking
     from headrace.connect.handling.failures import Failure
-    from headrace.connect.handling.policy import Masking
     from headrace.connect.handling.rows import Message
 
 __all__ = ["PREFIX", "DeadLetter", "dead_letter", "rows_of"]

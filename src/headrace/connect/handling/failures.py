@@ -15,7 +15,8 @@ from headrace.connect.handling.rows import Message, RowRef
 from headrace.connect.handling.stages import Stage
 
 if TYPE_CHECKING:
-    from headrace.connect.handling.policy import ErrorPolicy, Masking
+    from headrace.connect.config import Masking
+    from headrace.connect.handling.policy import ErrorPolicy
     from headrace.connect.records import SourceRecord
 
 __all__ = ["SKIPPED", "Failure", "Handling", "Origin", "Skipped"]

@@ -5,44 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
-from headrace.connect.config import MASK, Secret
 from headrace.connect.config.common import common_keys
 from headrace.connect.handling.retrying import Patience
 from headrace.errors import ConnectorConfigError
 
-__all__ = ["ErrorPolicy", "Masking"]
-
-# A shorter secret would take half of every text with it.
-_SHORTEST_SECRET = 4
+__all__ = ["ErrorPolicy"]
 
 _ONCE = Patience(0.0)
 _FOR_EVER = Patience(None)
-
-
-class Masking:
-    """Writes stars over the secrets of a config, wherever a text has them.
-
-    >>> Masking(["swordfish"])("password=swordfish: refused")
-    'password=********: refused'
-    """
-
-    def __init__(self, secrets: list[str]) -> None:
-        # The longest first: one may be a part of another.
-        known = {one for one in secrets if len(one) >= _SHORTEST_SECRET}
-        self._secrets = sorted(known, key=len, reverse=True)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Masking:
-        """Take the secrets of a typed config."""
-        return cls([one.reveal() for one in values.values() if isinstance(one, Secret)])
-
-    def __call__(self, text: str) -> str:
-        """Give the text without secrets."""
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,8 @@ class SinkChain:
 
     Examples
     --------
-    >>> from headrace.connect.handling import Converters, ErrorPolicy, Masking
+    >>> from headrace.connect.config import Masking
+    >>> from headrace.connect.handling import Converters, ErrorPolicy
     >>> from headrace.connect.columns import SINK_SCHEMA
     >>> class Shown(SinkTask):
     ...     def put(self, records):

@@ -41,7 +41,8 @@ class SourceChain:
 
     Examples
     --------
-    >>> from headrace.connect.handling import Converters, ErrorPolicy, Masking
+    >>> from headrace.connect.config import Masking
+    >>> from headrace.connect.handling import Converters, ErrorPolicy
     >>> handling = Handling(
     ...     "lines", 0, ErrorPolicy(), masking=Masking([]), wait=lambda seconds: False
     ... )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.user_lines import user_line
@@ -22,7 +23,9 @@ def first_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-def cause_of(error: BaseException, who: str, where: str) -> dict[str, str]:
+def cause_of(
+    error: BaseException, who: str, where: str, mask: Callable[[str], str] = str
+) -> dict[str, str]:
     """Describe an error of plugin code as the ``summary`` and the ``trace`` of a cause.
 
     Parameters
@@ -33,21 +36,23 @@ def cause_of(error: BaseException, who: str, where: str) -> dict[str, str]:
         The unit: ``task 0 of connector 'orders'``.
     where
         What was called: ``poll()``.
+    mask
+        Hides secrets: before anything is cut, as a part of one tells something, too.
 
     Examples
     --------
     >>> cause_of(ValueError("no such table"), "task 0 of connector 'a'", "start()")["summary"]
     "task 0 of connector 'a' failed in start(): ValueError: no such table"
     """
-    why = first_line("".join(traceback.format_exception_only(error)))
+    why = first_line(mask("".join(traceback.format_exception_only(error))))
     if (text := str(error)) and type(error).__module__ != "builtins":
         # The module of an error says less than its name and its text.
-        why = f"{type(error).__name__}: {first_line(text)}"
+        why = f"{type(error).__name__}: {first_line(mask(text))}"
     # What could not be imported is told by an error of ours, caused by the user's own.
     line = user_line(error) or (error.__cause__ and user_line(error.__cause__))
     at = f", at {line}" if line else ""
     summary = f"{who} failed in {where}: {why}{at}"
-    return {"summary": summary, "trace": "".join(traceback.format_exception(error))}
+    return {"summary": summary, "trace": mask("".join(traceback.format_exception(error)))}
 
 
 def end_of_log(path: Path, most: int = 16_000) -> str:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.connect.hosts.frames import receive, send
 from headrace.connect.hosts.sockets import connect
-from headrace.errors import ConnectionFailedError, ProcessingError
+from headrace.errors import BatchTimeoutError, HostGoneError, ProcessingError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.connect.records import Position, Queue
+    from headrace.errors import HeadraceError
 
 __all__ = ["Asked", "PolledBatch", "TaskChannel"]
 
@@ -216,12 +217,16 @@ class TaskChannel:
         send(self._connected, header, rows)
         return receive(self._connected)
 
-    def _gone(self, error: OSError) -> ConnectionFailedError:
+    def _gone(self, error: OSError) -> HeadraceError:
         if isinstance(error, TimeoutError):
             seconds = self.timeout.total_seconds()
-            return ConnectionFailedError(f"the task has not answered for {seconds:g} s")
-        return ConnectionFailedError(
-            f"the host of the task is gone: nobody answers at {self.address}: {error}"
+            return BatchTimeoutError(
+                f"the task has not answered for {seconds:g} s",
+                hint="look where it is: the log of its host says so when it is restarted by force",
+            )
+        return HostGoneError(
+            f"the host of the task is gone: nobody answers at {self.address}: {error}",
+            hint="the worker tells why it ended; restart the task",
         )
 
     def _drop(self) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.connect.handling import Masking
 from headrace.connect.hosts.contexts import Committed, HostedConnector
 from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.loading import connector_class
+from headrace.connect.hosts.loading import connector_of
 from headrace.connect.hosts.outside import OutsideValues
-from headrace.connect.plugins.validation import read_config
 
 if TYPE_CHECKING:
     from headrace.connect.hosts.control import Control
@@ -31,12 +29,9 @@ class ConnectorUnit(Unit):
     def make(self) -> None:
         """Import the plugin and make the instance with its context."""
         told = self._told
-        with self.in_call("import"):
-            kind = connector_class(told.config, told.modules)
+        # Before they are read: what changes in between counts as a change, too.
         outside = OutsideValues(told.config)
-        with self.in_call("reading its config"):
-            config = read_config(kind, told.config)
-        self._life.mask = Masking.of(config)
+        kind, config = connector_of(self, told, self._life.masking)
         if config["config.action.reload"].lower() == "restart":
             outside.watch(lambda: self._control.tell("outside"), self._life.stopping, told.outside)
         self._connector = kind()

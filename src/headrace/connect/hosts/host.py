@@ -9,10 +9,12 @@ import sys
 
 import msgspec
 
+from headrace.connect.config import Masking
 from headrace.connect.hosts.calls import answer_call
 from headrace.connect.hosts.connector_unit import ConnectorUnit
 from headrace.connect.hosts.control import Control
 from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.output import mask_output
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
 from headrace.connect.hosts.spec import Told
@@ -33,11 +35,13 @@ def run(connected: socket.socket) -> None:
     control.tell("born", pid=os.getpid())
     told = msgspec.convert(control.ask(), Told)
     set_up_logging()
+    masking = Masking()
+    mask_output(masking)
     sys.path[:0] = told.folders
     if told.kind == "call":
-        answer_call(told, control)
+        answer_call(told, control, masking)
         return
-    life = Life(control, told.who, told.probe)
+    life = Life(control, told.who, told.probe, masking)
     if told.paused:
         life.paused.set()
     life.live(_unit(told, control, life))

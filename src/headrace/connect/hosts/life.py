@@ -11,12 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from headrace.connect.config import Masking
 from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.probing import Probe
 from headrace.user_lines import line_of_stack
 
 if TYPE_CHECKING:
     from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.terms import Terms
 
 __all__ = ["Life", "Unit"]
 
@@ -29,6 +33,8 @@ class Unit(ABC):
 
     #: What is being called now, for the cause.
     doing = "__init__()"
+    #: What a task's config asks of the data plane; known once it is made.
+    terms: Terms | None = None
 
     @abstractmethod
     def make(self) -> None:
@@ -73,10 +79,14 @@ class Life:
         Names the unit in causes.
     probe
         Seconds between two health probes; 0: none.
+    masking
+        Hides the secrets of the unit's config, once it is read.
     """
 
-    def __init__(self, control: Control, who: str, probe: float = 0.0) -> None:
-        self._control = control
+    def __init__(
+        self, control: Control, who: str, probe: float = 0.0, masking: Masking | None = None
+    ) -> None:
+        self.control = control
         self._who = who
         self._probe = probe
         self._failing = threading.Lock()
@@ -86,8 +96,7 @@ class Life:
         self.stopping = threading.Event()
         #: Set while the unit is paused.
         self.paused = threading.Event()
-        #: Hides the secrets of the unit's config.
-        self.mask: Callable[[str], str] = str
+        self.masking = Masking() if masking is None else masking
         #: Whether the worker has been told of a failure.
         self.failed = False
 
@@ -100,7 +109,7 @@ class Life:
             "resume": self._resume,
             "where": self._where,
         }
-        self._control.follow(words)
+        self.control.follow(words)
         if self._make(unit):
             self._run(unit)
             self._end(unit)
@@ -120,7 +129,8 @@ class Life:
             with unit.in_call("start()"):
                 address = unit.start()
             if not self.failed:
-                self._control.tell("started", address=address)
+                terms = {} if unit.terms is None else msgspec.to_builtins(unit.terms)
+                self.control.tell("started", address=address, terms=terms)
                 self._watch_health(unit)
                 unit.work()
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
@@ -138,35 +148,33 @@ class Life:
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             traceback.print_exc()
             if not self.failed:
-                cause = cause_of(error, self._who, unit.doing)
-                self._control.tell("stop_failed", **self._masked(cause))
+                cause = cause_of(error, self._who, unit.doing, self.masking)
+                self.control.tell("stop_failed", **cause)
                 self.failed = True
             return
         if not self.failed:
-            self._control.tell("stopped")
+            self.control.tell("stopped")
 
     def fail(self, reason: str) -> None:
         """Put the unit into ERROR: ``context.fail(reason)``, from any thread."""
-        self._tell_failed({"summary": f"{self._who} says that it failed: {reason}", "trace": ""})
+        told = self.masking(f"{self._who} says that it failed: {reason}")
+        self._tell_failed({"summary": told, "trace": ""})
 
     def _fail(self, error: BaseException, doing: str) -> None:
         traceback.print_exc()
-        self._tell_failed(cause_of(error, self._who, doing))
+        self._tell_failed(cause_of(error, self._who, doing, self.masking))
 
     def _tell_failed(self, cause: dict[str, str]) -> None:
         with self._failing:
             if self.failed:
                 return
             self.failed = True
-        self._control.tell("failed", **self._masked(cause))
+        self.control.tell("failed", **cause)
         # The rest must not take for ever, whatever thread hangs in it.
         timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
         timer.daemon = True
         timer.start()
         self._stop()
-
-    def _masked(self, cause: dict[str, str]) -> dict[str, str]:
-        return {name: self.mask(text) for name, text in cause.items()}
 
     def _stop(self) -> None:
         self.stopping.set()
@@ -188,7 +196,7 @@ class Life:
         """Say what the main thread does: the line of the user's code that hangs, if one does."""
         frame = sys._current_frames().get(self._main)  # noqa: SLF001 - there is no other way
         doing = self._unit.doing if self._unit is not None else ""
-        self._control.tell("where", doing=doing, line=line_of_stack(frame) or "")
+        self.control.tell("where", doing=doing, line=line_of_stack(frame) or "")
 
     def _watch_health(self, unit: Unit) -> None:
         if self._probe:
@@ -197,9 +205,9 @@ class Life:
             ).start()
 
     def _look(self, unit: Unit) -> None:
-        probe = Probe(self._who, unit.healthy, self._probe)
+        probe = Probe(self._who, unit.healthy, self._probe, self.masking)
         while not self.stopping.wait(self._probe):
             if reason := probe.ask():
-                self._control.tell("unhealthy", reason=reason)
+                self.control.tell("unhealthy", reason=reason)
             else:
-                self._control.tell("healthy")
+                self.control.tell("healthy")

@@ -1,4 +1,4 @@
-"""Find and import plugins: in hosts only."""
+"""Find and import plugins, and read their configs: in hosts only."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from headrace.connect.config.providers import references
 from headrace.connect.plugins import Connector
 from headrace.connect.plugins.catalog import Catalog, Plugin
+from headrace.connect.plugins.validation import read_config
 from headrace.errors import PluginError
 
-__all__ = ["catalog", "connector_class"]
+if TYPE_CHECKING:
+    from headrace.connect.config import Config, Masking
+    from headrace.connect.hosts.life import Unit
+    from headrace.connect.hosts.spec import Told
+
+__all__ = ["catalog", "config_of", "connector_class", "connector_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +71,28 @@ def connector_class(texts: Mapping[str, str], modules: Sequence[str] = ()) -> ty
             hint="It must be a subclass of SourceConnector or SinkConnector.",
         )
     return found
+
+
+def connector_of(unit: Unit, told: Told, masking: Masking) -> tuple[Any, Config]:
+    """Import a unit's connector and read its config, each as a step that a cause can name.
+
+    The class is whatever its package made of it, so nothing is known of its type.
+    """
+    with unit.in_call("import"):
+        kind = connector_class(told.config, told.modules)
+    with unit.in_call("reading its config"):
+        return kind, config_of(kind, told.config, masking)
+
+
+def config_of(kind: type[Connector], texts: Mapping[str, str], masking: Masking) -> Config:
+    """Read a config, and have its secrets hidden from then on: also all that comes from outside.
+
+    Raises
+    ------
+    ConnectorConfigError
+        Naming everything that is wrong.
+    """
+    masking.learn(references(texts).values())
+    config = read_config(kind, texts)
+    masking.learn_typed(config)
+    return config

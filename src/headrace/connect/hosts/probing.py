@@ -21,6 +21,8 @@ class Probe:
         The plugin's probe.
     patience
         Seconds that it may take to answer.
+    mask
+        Hides secrets in what it raises.
 
     Examples
     --------
@@ -30,8 +32,15 @@ class Probe:
     ''
     """
 
-    def __init__(self, who: str, healthy: Callable[[], bool], patience: float) -> None:
+    def __init__(
+        self,
+        who: str,
+        healthy: Callable[[], bool],
+        patience: float,
+        mask: Callable[[str], str] = str,
+    ) -> None:
         self._who = who
+        self._mask = mask
         self._healthy = healthy
         self._patience = patience
         self._answered = threading.Event()
@@ -54,5 +63,5 @@ class Probe:
         try:
             self._reason = "" if self._healthy() else "healthy() said no"
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
-            self._reason = cause_of(error, self._who, "healthy()")["summary"]
+            self._reason = cause_of(error, self._who, "healthy()", self._mask)["summary"]
         self._answered.set()

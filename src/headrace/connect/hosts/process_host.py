@@ -177,7 +177,7 @@ class ProcessHost(asyncio.Protocol):
             case "born":
                 self.born.set_result(message["pid"])
             case "started":
-                self._emit(Started(message["address"]))
+                self._emit(Started(message["address"], message["terms"]))
             case "failed":
                 self._told_end = True
                 self._emit(Failed(_cause(message)))

@@ -9,14 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.connect.handling import Masking, SinkChain, sink_chain
+from headrace.connect.handling import SinkChain, sink_chain
 from headrace.connect.hosts.contexts import HostedSinkTask
+from headrace.connect.hosts.cutting import pieces
 from headrace.connect.hosts.letters import Letters
 from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.loading import catalog, connector_class
+from headrace.connect.hosts.loading import catalog, connector_of
 from headrace.connect.hosts.places import Places
 from headrace.connect.hosts.serving import Answer, Refused, Serving
-from headrace.connect.plugins.validation import read_config
+from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class SinkUnit(Unit):
         self._life = life
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._places = Places()
+        #: Most records, and most bytes of them, that one call of ``put`` gets.
+        self._most: tuple[int, int]
         #: The topics that it has read.
         self._topics: set[str] = set()
         self._chain: SinkChain
@@ -53,13 +56,10 @@ class SinkUnit(Unit):
     def make(self) -> None:
         """Import the plugin and make the task with its context."""
         told = self._told
-        with self.in_call("import"):
-            connector = connector_class(told.config, told.modules)
-        with self.in_call("reading its config"):
-            config = read_config(connector, told.config)
-        self._life.mask = Masking.of(config)
-        task: Any = connector.task()  # type: ignore[attr-defined]
-        self._task = task
+        connector, config = connector_of(self, told, self._life.masking)
+        self.terms = Terms.of_sink(config)
+        self._most = config["batch.max.records"], config["batch.max.bytes"]
+        self._task = task = connector.task()
         self._context = HostedSinkTask(told.connector, config, self._control, self._life)
         self._context.task = told.task
         self._context.generation = told.generation
@@ -70,7 +70,7 @@ class SinkUnit(Unit):
                 told.task,
                 config.texts,
                 wait=self._life.stopping.wait,
-                secrets=config,
+                masking=self._life.masking,
                 catalog=catalog(told.modules),
             )
         self._context.reporter = lambda record, error: self._chain.report(task, record, error)
@@ -93,7 +93,8 @@ class SinkUnit(Unit):
             except Refused as refusal:
                 done.set_exception(refusal)
             except BaseException as error:
-                done.set_exception(Refused(f"{self._told.who} failed: {error}"))
+                told = self._life.masking(f"{self._told.who} failed: {error}")
+                done.set_exception(Refused(told))
                 raise
             else:
                 done.set_result(answer)
@@ -139,10 +140,10 @@ class SinkUnit(Unit):
 
     def _put(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
         new = None if records is None else self._places.only_new(records)
-        if new is not None and new.num_rows:
+        for part in () if new is None else pieces(new, *self._most):
             with self.in_call("put()"):
-                self._chain.deliver(new, self._task)
-            self._places.delivered(new)
+                self._chain.deliver(part, self._task)
+            self._places.delivered(part)
         self._places.reached(_ends(header.get("ranges", ())))
         self._letters.add(header["batch"], self._chain.take_letters())
         return self._answered({"letters": self._letters.count(header["batch"])})

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from headrace.connect.handling import Masking, SourceChain, source_chain
+from headrace.connect.handling import SourceChain, source_chain
 from headrace.connect.hosts.ahead import Ahead, Polled
 from headrace.connect.hosts.contexts import Committed, HostedSourceTask
 from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.loading import catalog, connector_class
+from headrace.connect.hosts.loading import catalog, connector_of
 from headrace.connect.hosts.serving import Answer, Refused, Serving
-from headrace.connect.plugins.validation import read_config
+from headrace.connect.hosts.terms import Terms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,13 +52,9 @@ class SourceUnit(Unit):
     def make(self) -> None:
         """Import the plugin and make the task with its context."""
         told = self._told
-        with self.in_call("import"):
-            connector = connector_class(told.config, told.modules)
-        with self.in_call("reading its config"):
-            config = read_config(connector, told.config)
-        self._life.mask = Masking.of(config)
-        task: Any = connector.task()  # type: ignore[attr-defined]
-        self._task = task
+        connector, config = connector_of(self, told, self._life.masking)
+        self.terms = Terms.of_source(config)
+        self._task = connector.task()
         context = HostedSourceTask(
             told.connector, config, self._control, self._life, self._committed
         )
@@ -71,7 +67,7 @@ class SourceUnit(Unit):
                 told.task,
                 config.texts,
                 wait=self._life.stopping.wait,
-                secrets=config,
+                masking=self._life.masking,
                 catalog=catalog(told.modules),
             )
         self._serving = Serving(Path(told.address), self._answer)

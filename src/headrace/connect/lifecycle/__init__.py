@@ -27,6 +27,7 @@ from headrace.connect.lifecycle.events import (
     StopAsked,
     StopFailed,
     Tick,
+    Waits,
 )
 from headrace.connect.lifecycle.phases import Ending, KafkaState, Phase, Step, Target, kafka_state
 from headrace.connect.lifecycle.transition import transition
@@ -63,6 +64,7 @@ __all__ = [
     "Target",
     "Tick",
     "Unit",
+    "Waits",
     "kafka_state",
     "transition",
 ]

@@ -53,6 +53,8 @@ class Record(Action):
     #: Nothing of it lives any more.
     gone: bool = False
     ending: Ending | None = None
+    #: What it waits for outside; empty: nothing.
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ __all__ = [
     "StopAsked",
     "StopFailed",
     "Tick",
+    "Waits",
 ]
 
 
@@ -124,3 +125,10 @@ class ProbePassed(Event):
 @dataclass(frozen=True, slots=True)
 class CancelDone(Event):
     """The data plane's query has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits(Event):
+    """It waits for something outside, such as a topic; an empty word: for nothing more."""
+
+    what: str = ""

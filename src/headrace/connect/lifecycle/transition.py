@@ -28,6 +28,7 @@ from headrace.connect.lifecycle.events import (
     StopAsked,
     StopFailed,
     Tick,
+    Waits,
 )
 from headrace.connect.lifecycle.phases import Ending, Phase, Step
 from headrace.connect.lifecycle.units import Limits, Unit
@@ -45,6 +46,9 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.STOPPED: frozenset(),
     Phase.ERROR: frozenset(),
 }
+
+#: The phases in which a unit may wait for something outside.
+_HOPEFUL = frozenset({Phase.PENDING, Phase.RUNNING})
 
 
 def transition(unit: Unit, event: Event, limits: Limits) -> Outcome:
@@ -183,13 +187,21 @@ def _probe_passed(unit: Unit, _event: ProbePassed, _limits: Limits) -> Outcome:
     return replace(unit, probes_failed=0), ()
 
 
+def _waits(unit: Unit, event: Waits, _limits: Limits) -> Outcome:
+    if unit.phase not in _HOPEFUL or unit.waits_for == event.what:
+        return unit, ()
+    unit = replace(unit, waits_for=event.what)
+    return unit, (_record(unit),)
+
+
 def _may_stop(unit: Unit) -> bool:
     """Whether news of the user's ``stop()`` can be true."""
     return unit.alive and (unit.phase is not Phase.PENDING or unit.step is not None)
 
 
 def _enter(unit: Unit, phase: Phase, at: float, *, due: float | None) -> Unit:
-    return replace(unit, phase=phase, since=at, due=due)
+    waits_for = unit.waits_for if phase in _HOPEFUL else ""
+    return replace(unit, phase=phase, since=at, due=due, waits_for=waits_for)
 
 
 def _record(unit: Unit) -> Record:
@@ -199,6 +211,7 @@ def _record(unit: Unit) -> Record:
         forced=unit.forced,
         gone=unit.gone,
         ending=unit.ending,
+        waits_for=unit.waits_for,
     )
 
 
@@ -220,4 +233,5 @@ _HANDLERS: dict[type[Event], Callable[[Unit, Any, Limits], Outcome]] = {
     ProbeFailed: _probe_failed,
     ProbePassed: _probe_passed,
     CancelDone: _cancel_done,
+    Waits: _waits,
 }

@@ -71,6 +71,8 @@ class Unit:
     ending: Ending | None = None
     #: Nothing of it lives any more: a successor may start.
     gone: bool = False
+    #: What it waits for outside, while it runs as far as it can; empty: nothing.
+    waits_for: str = ""
     #: Failed probes in a row.
     probes_failed: int = 0
 

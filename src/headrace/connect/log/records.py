@@ -148,6 +148,8 @@ class StatusSet(
     #: Wall clock, for people: nothing is decided by it.
     at_ms: int = 0
     rungs: tuple[RungTaken, ...] = ()
+    #: What it waits for outside, while it runs as far as it can; empty: nothing.
+    waits_for: str = ""
 
     @property
     def unit(self) -> UnitId:

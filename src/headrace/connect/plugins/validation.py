@@ -14,7 +14,7 @@ from headrace.connect.config.config import Config
 from headrace.connect.config.declaration import ConfigDeclaration, declare
 from headrace.connect.config.keys import ConfigProblem
 from headrace.connect.config.providers import resolve
-from headrace.connect.plugins.connectors import Connector, SinkConnector
+from headrace.connect.plugins.connectors import Connector, SinkConnector, SourceConnector
 from headrace.connect.plugins.definitions import Section, answer, definitions
 from headrace.errors import ConnectorConfigError, PluginError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.connect.plugins.catalog import Catalog
 
 __all__ = ["describe", "read_config", "role_of", "validate"]
+
+_EXACTNESS = "exactly.once.support"
 
 
 def role_of(connector: type[Connector]) -> Role:
@@ -91,6 +93,7 @@ def validate(catalog: Catalog, name: str, texts: Mapping[str, str]) -> dict[str,
     for section in sections:
         problems += section.read()
     problems += common_problems(resolved, role_of(connector))
+    problems += _exactness_problems(connector, resolved)
     if not problems:
         config = Config(sections[0].values, resolved)
         problems += connector().validate(config)
@@ -98,6 +101,22 @@ def validate(catalog: Catalog, name: str, texts: Mapping[str, str]) -> dict[str,
     mentioned = {one.key for one in problems}
     warnings = [f"Nobody knows the key {one}." for one in sorted(unknown - mentioned)]
     return answer(plugin.class_name, sections, problems, warnings, catalog)
+
+
+def _exactness_problems(
+    connector: type[Connector], texts: Mapping[str, str]
+) -> list[ConfigProblem]:
+    """Refuse to promise what the connector's class does not declare."""
+    wanted = texts.get(_EXACTNESS, "").strip().lower() == "required"
+    if not (wanted and issubclass(connector, SourceConnector)) or connector.exactly_once:
+        return []
+    says = "does not say whether it can" if connector.exactly_once is None else "cannot"
+    message = (
+        f"The key {_EXACTNESS} is 'required', and {connector.__name__} {says} give every record"
+        " again from its positions. Take 'requested', and look at its page for what holds after a"
+        " failure."
+    )
+    return [ConfigProblem(_EXACTNESS, message)]
 
 
 def _check_class(catalog: Catalog, target: str, texts: Mapping[str, str], name: str) -> None:

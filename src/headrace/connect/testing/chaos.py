@@ -373,6 +373,7 @@ class ChaosSource(_Chaos, SourceConnector):
         _COMMON | _keys("connector", CONNECTOR_CALLS) | _keys("task", SOURCE_CALLS)
     )
     task: ClassVar[type[SourceTask]] = ChaosSourceTask
+    exactly_once: ClassVar[bool | None] = True
 
 
 class ChaosSink(_Chaos, SinkConnector):

@@ -39,7 +39,7 @@ class SourceTaskKit(TaskKit[SourceTask]):
     number
         Which of its tasks runs.
     offsets
-        Where it stood before.
+        Where it stood before; a :class:`KitOffsets` is shared with whoever else has it.
 
     Examples
     --------
@@ -73,9 +73,10 @@ class SourceTaskKit(TaskKit[SourceTask]):
         texts: Mapping[str, Any],
         *,
         number: int = 0,
-        offsets: Sequence[tuple[Position, Position]] = (),
+        offsets: Sequence[tuple[Position, Position]] | KitOffsets = (),
     ) -> None:
-        super().__init__(connector, texts, number=number, offsets=KitOffsets(list(offsets)))
+        committed = offsets if isinstance(offsets, KitOffsets) else KitOffsets(list(offsets))
+        super().__init__(connector, texts, number=number, offsets=committed)
         self._given: list[tuple[Position, Position]] = []
 
     @property

@@ -35,6 +35,7 @@ from headrace.connect.worker.launching import (
     Stopped,
     TopicUsed,
     Unhealthy,
+    Waits,
 )
 from headrace.connect.worker.periodic import (
     Periodic,
@@ -90,6 +91,7 @@ __all__ = [
     "TopicUsed",
     "Unhealthy",
     "UnitReport",
+    "Waits",
     "Worker",
     "WorkerSettings",
     "WorkerStatistics",

@@ -83,6 +83,8 @@ class TaskStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     worker_id: str
     trace: str = ""
     version: str = ""
+    #: What it waits for outside, while it runs as far as it can.
+    waits_for: str = ""
 
 
 class ConnectorStatus(msgspec.Struct, frozen=True):
@@ -127,6 +129,8 @@ class UnitReport(msgspec.Struct, frozen=True, kw_only=True):
     forced: bool
     ending: str | None
     error: str | None
+    #: What it waits for outside.
+    waits_for: str | None
     pid: int | None
     pid_alive: bool
     #: Rungs of the stop ladder that were taken, with seconds after the first.

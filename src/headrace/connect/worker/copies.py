@@ -31,6 +31,7 @@ from headrace.connect.lifecycle import (
     StopFailed,
     Tick,
     Unit,
+    Waits,
     transition,
 )
 from headrace.connect.worker import launching
@@ -195,6 +196,8 @@ class Copy:
                 self.handle(ProbePassed(at=at))
             case launching.Moved():
                 self.figures = event.figures
+            case launching.Waits():
+                self.handle(Waits(event.what, at=at))
             case launching.ReconfigureAsked() | launching.OutsideChanged() | launching.TopicUsed():
                 self._owner.heard(self, event)
 

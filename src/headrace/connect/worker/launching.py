@@ -38,6 +38,7 @@ __all__ = [
     "Stopped",
     "TopicUsed",
     "Unhealthy",
+    "Waits",
 ]
 
 HostKind = Literal["connector", "task"]
@@ -76,6 +77,8 @@ class Started:
 
     #: Where the data plane reaches a task: path of a socket; empty of a connector.
     address: str = ""
+    #: What a task's config asks of the data plane, as its host has read it.
+    terms: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,14 @@ class Moved:
     figures: Figures
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A task runs as far as it can, and waits for something outside."""
+
+    #: What that is; empty: for nothing more.
+    what: str
+
+
 HostEvent = (
     Started
     | Failed
@@ -173,6 +184,7 @@ HostEvent = (
     | Healthy
     | TopicUsed
     | Moved
+    | Waits
 )
 """What happens to a host."""
 

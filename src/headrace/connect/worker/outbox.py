@@ -175,6 +175,7 @@ class Outbox:
             ending=record.ending,
             at_ms=_now_ms(),
             rungs=_rungs(copy),
+            waits_for=record.waits_for[:_LONGEST_TRACE],
         )
 
 

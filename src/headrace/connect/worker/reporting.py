@@ -64,7 +64,8 @@ class Reporter:
         """Say how a task is doing."""
         status = _last_word(entry, task)
         state, worker, trace = self._told(entry, task, status)
-        return TaskStatus(task, state, worker, trace, self._version(entry))
+        waits_for = "" if status is None else status.waits_for
+        return TaskStatus(task, state, worker, trace, self._version(entry), waits_for)
 
     def restarting(self, entry: ConnectorEntry, plan: RestartPlan) -> ConnectorStatus:
         """Say how a connector is doing that is about to be restarted."""
@@ -126,6 +127,7 @@ class Reporter:
             forced=unit.forced,
             ending=None if unit.ending is None else unit.ending.value,
             error=_error(unit),
+            waits_for=unit.waits_for or None,
             pid=copy.pid,
             pid_alive=copy.host is not None and not unit.gone and copy.host.alive(),
             rungs=_rungs(unit),

@@ -20,6 +20,10 @@ _PROC = Path("/proc")
 _START = 19
 
 
+#: Drivers of this process that have ended.
+_ended: set[DriverName] = set()
+
+
 @dataclass(frozen=True, slots=True)
 class DriverName:
     """Names one driver in one process, and nothing else ever.
@@ -69,8 +73,23 @@ class DriverName:
         host, pid, *others = found.groups()
         return cls(host, int(pid), *others)
 
+    def end(self) -> None:
+        """Note that this driver of this process tries nothing more, though its process lives on.
+
+        >>> name = DriverName.here()
+        >>> name.end()
+        >>> DriverName.parse(str(name)).is_dead(), DriverName.here().is_dead()
+        (True, False)
+        """
+        _ended.add(self)
+
     def is_dead(self) -> bool:
-        """Tell whether the process is gone; True only where this machine can prove it."""
+        """Tell whether it is gone, by itself or with its process; True only where that is proven.
+
+        Only the machine on which it ran can prove it.
+        """
+        if self in _ended:
+            return True
         if not self.boot or not self.space or not self.start:
             return False
         if (self.boot, self.space) != (_boot(), _space()):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.topology import Topology
 
-__all__ = ["PatternTopics", "matching_topics"]
+__all__ = ["PatternTopics", "is_internal", "matching_topics"]
 
 #: So often the name server is asked for new topics, seconds.
 _LOOK_SECONDS = 1.0
@@ -20,6 +20,15 @@ _INTERNAL = re.compile(
     r"|%.*|rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_XXXX|TBW102|BenchmarkTest|OFFSET_MOVED_EVENT"
     r"|SELF_TEST_TOPIC|TRANS_CHECK_MAX_TIME_TOPIC"
 )
+
+
+def is_internal(topic: str) -> bool:
+    """Tell whether no pattern means a topic, as jobs or brokers made it for themselves.
+
+    >>> is_internal("orders"), is_internal("job-commitTopic")
+    (False, True)
+    """
+    return _INTERNAL.fullmatch(topic) is not None
 
 
 def matching_topics(topology: Topology, known: Iterable[str]) -> list[str]:
@@ -38,7 +47,7 @@ def matching_topics(topology: Topology, known: Iterable[str]) -> list[str]:
         topic
         for topic in known
         if topic not in named
-        and not _INTERNAL.fullmatch(topic)
+        and not is_internal(topic)
         and any(source.reads(topic) for source in patterns)
     )
 

@@ -101,7 +101,7 @@ def test_file_leaves_once_it_is_committed(tmp_path: Path, action: str, killed: b
         run.poll()
         assert (folder / "sub" / "a.csv").exists()
         if killed:
-            run.committed.update(run._positions)  # the end comes between the commit and its news
+            run.commit_positions(run._positions)  # the end comes between the commit and its news
             run.kill()
             assert run.poll() == []
             assert run.poll() == []

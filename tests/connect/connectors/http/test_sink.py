@@ -73,7 +73,7 @@ def texts(service: Service, **more: str) -> dict[str, str]:
 def test_batch_becomes_one_request(service: Service) -> None:
     config = texts(service, auth_token="word", batch_max_records="2") | {
         "request.header.X-From": "us",
-        "header.converter": "simple",
+        "header.converter": "SimpleHeaderConverter",
     }
     with sink(HttpSinkConnector, config) as run:
         run.put([{"a": 1}, {"a": 2}, {"a": 3}])

@@ -69,7 +69,7 @@ def test_commit_answers_only_what_it_covers() -> None:
         # The second is polled after the commit was made that is only now announced.
         positions = dict(it.run._positions)
         it.wait(2)
-        it.run.committed.update(positions)
+        it.run.commit_positions(positions)
         it.run.tasks[0].commit()
         assert first.result().status_code == 200
         assert not second.done()

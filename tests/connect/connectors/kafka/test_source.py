@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,20 +12,21 @@ from confluent_kafka.admin import AdminClient
 from headrace.connect import Header
 from headrace.connect.connectors.kafka import KafkaSourceConnector
 from headrace.connect.schema import BYTES
+from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import ConnectionFailedError, ConnectorConfigError, StateError
 from tests.connect.connectors.sources import (
-    Committed,
-    HandConnectorContext,
     NewSourceLife,
     SourceLife,
+    await_that,
     task_configs,
+    watching,
 )
 from tests.connect.servers.kafka import KafkaServer
 
 
 @pytest.fixture
 def life(kafka: KafkaServer, topic: str) -> NewSourceLife:
-    committed = Committed()
+    committed = KitOffsets()
 
     def make(config: dict[str, str] | None = None) -> SourceLife:
         texts = {"kafka.bootstrap.servers": kafka.address, "kafka.topics": topic}
@@ -174,23 +176,15 @@ class TestShares:
             self.shares(kafka, "nothing", 1)
 
     def test_grow_with_new_topics(self, kafka: KafkaServer, topic: str) -> None:
-        connector = KafkaSourceConnector()
-        connector.context = context = HandConnectorContext(Committed())
-        connector.start(
-            connector.config.parse(
-                {
-                    "kafka.bootstrap.servers": kafka.address,
-                    "kafka.topics": f"^{topic}.*",
-                    "topics.poll.interval.ms": "1000",
-                }
-            )
-        )
-        try:
-            context.stopping.wait(0.5)
+        texts = {
+            "kafka.bootstrap.servers": kafka.address,
+            "kafka.topics": f"^{topic}.*",
+            "topics.poll.interval.ms": "1000",
+        }
+        with watching(KafkaSourceConnector, texts) as asked:
+            time.sleep(0.5)
             kafka.create(f"{topic}-more")
-            assert context.reconfigured.wait(15)
-        finally:
-            connector.stop()
+            await_that(lambda: asked.reconfigurations)
 
 
 def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

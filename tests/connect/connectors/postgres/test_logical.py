@@ -12,9 +12,10 @@ import pytest
 from headrace.connect import SchemaError, SourceRecord
 from headrace.connect.connectors.postgres import PostgresSourceConnector
 from headrace.connect.connectors.postgres.slots import default_name
+from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import ConnectorConfigError, StateError
 from tests.connect.connectors.postgres.conftest import Connection
-from tests.connect.connectors.sources import Committed, NewSourceLife, SourceLife
+from tests.connect.connectors.sources import NewSourceLife, SourceLife
 
 BASE = {"tables": "orders", "mode": "logical", "heartbeat.interval.ms": "10"}
 SLOT = "headrace_source"
@@ -22,12 +23,12 @@ _TOAST = "x" * 100
 
 
 @pytest.fixture
-def committed() -> Committed:
-    return Committed()
+def committed() -> KitOffsets:
+    return KitOffsets()
 
 
 @pytest.fixture
-def life(dsn: str, committed: Committed) -> NewSourceLife:
+def life(dsn: str, committed: KitOffsets) -> NewSourceLife:
     slot = f"slot_{dsn.rpartition('_')[2]}"
 
     def make(config: dict[str, str] | None = None) -> SourceLife:
@@ -339,13 +340,12 @@ class TestSlots:
             pass
 
     def test_position_of_another_server_is_refused(
-        self, life: NewSourceLife, orders: Connection, committed: Committed
+        self, life: NewSourceLife, orders: Connection, committed: KitOffsets
     ) -> None:
         one = life()
         position = {"lsn": "FF/0", "record": 1}
         partition = {"slot": one.config["slot.name"]}
-        committed.positions[b"x"] = (partition, position)
-        committed.get = lambda _: position  # type: ignore[method-assign,assignment]
+        committed.put(partition, position)
         with pytest.raises(StateError, match="restored from a backup"), one:
             pass
 

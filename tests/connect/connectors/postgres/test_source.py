@@ -14,15 +14,16 @@ import pytest
 from headrace.connect.connectors.postgres import PostgresSourceConnector
 from headrace.connect.connectors.postgres.source_keys import SOURCE_KEYS, source_problems
 from headrace.connect.schema import TIMESTAMP
+from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import ConnectorConfigError, StateError
 from tests.connect.connectors.postgres.conftest import Connection
 from tests.connect.connectors.sources import (
-    Committed,
-    HandConnectorContext,
     NewSourceLife,
     SourceLife,
+    await_that,
     task_configs,
     values,
+    watching,
 )
 
 BASE = {
@@ -37,7 +38,7 @@ BOTH = {"mode": "timestamp+incrementing", "timestamp.column.name": "at"}
 
 @pytest.fixture
 def life(dsn: str) -> NewSourceLife:
-    committed = Committed()
+    committed = KitOffsets()
 
     def make(config: dict[str, str] | None = None) -> SourceLife:
         texts = {"connection.url": dsn} | BASE | (config or {})
@@ -361,9 +362,7 @@ class TestTables:
 
     def tables(self, dsn: str, count: int = 9, **config: str) -> list[str]:
         texts = {"connection.url": dsn} | BASE | {k.replace("_", "."): v for k, v in config.items()}
-        return [
-            one["task.tables"] for one in task_configs(PostgresSourceConnector, texts, None, count)
-        ]
+        return [one["task.tables"] for one in task_configs(PostgresSourceConnector, texts, count)]
 
     @pytest.fixture(autouse=True)
     def some(self, db: Connection) -> None:
@@ -387,16 +386,13 @@ class TestTables:
             self.tables(dsn, tables="orders,nothing")
 
     def test_that_appear_give_new_tasks(self, dsn: str, db: Connection) -> None:
-        connector = PostgresSourceConnector()
-        connector.context = context = HandConnectorContext(Committed())
         texts = {"connection.url": dsn} | BASE | {"tables": "or*"}
-        connector.start(SOURCE_KEYS.parse(texts | {"tables.poll.interval.ms": "1000"}))
-        try:
+        with watching(
+            PostgresSourceConnector, texts | {"tables.poll.interval.ms": "1000"}
+        ) as asked:
             db.execute("SELECT pg_sleep(0.3)")
             db.execute("CREATE TABLE orders_new (id int)")
-            assert context.reconfigured.wait(10)
-        finally:
-            connector.stop()
+            await_that(lambda: asked.reconfigurations)
 
     def test_of_one_task_are_all_read(self, life: NewSourceLife, db: Connection) -> None:
         for name in ("orders", "people", "s.orders"):

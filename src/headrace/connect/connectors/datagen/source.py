@@ -133,6 +133,7 @@ class DatagenSourceConnector(SourceConnector):
 
     version = "1.0"
     task = DatagenSourceTask
+    exactly_once = True
     config: ClassVar[ConfigDeclaration] = declare(
         key(
             "topic",

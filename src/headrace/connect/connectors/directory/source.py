@@ -184,6 +184,7 @@ class DirectorySourceConnector(SourceConnector):
 
     version = "1.0"
     task = DirectorySourceTask
+    exactly_once = True
     config: ClassVar[ConfigDeclaration] = declare(
         key("directory", Path, "The folder to read.", required=True),
         key("topic", str, "The topic that the rows go to.", required=True),

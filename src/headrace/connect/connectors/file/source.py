@@ -160,6 +160,7 @@ class FileSourceConnector(SourceConnector):
 
     version = "1.0"
     task = FileSourceTask
+    exactly_once = True
     config: ClassVar[ConfigDeclaration] = declare(
         key(
             "file",

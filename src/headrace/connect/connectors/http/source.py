@@ -122,6 +122,7 @@ class HttpSourceConnector(SourceConnector):
 
     version = "1.0"
     task = HttpSourceTask
+    exactly_once = False
     config: ClassVar[ConfigDeclaration] = declare(
         key("topic", str, "The topic that the records go to.", required=True),
         key("port", int, "Where it listens.", required=True, valid=between(0, 65535)),

@@ -217,6 +217,7 @@ class KafkaSourceConnector(SourceConnector):
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = _KEYS
     task: ClassVar[type[SourceTask]] = KafkaSourceTask
+    exactly_once: ClassVar[bool | None] = True
 
     _watching: threading.Thread | None = None
 

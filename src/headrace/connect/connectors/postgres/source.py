@@ -76,6 +76,7 @@ class PostgresSourceConnector(SourceConnector):
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = SOURCE_KEYS
     task: ClassVar[type[SourceTask]] = PostgresSourceTask
+    exactly_once: ClassVar[bool | None] = True
 
     _watching: threading.Thread | None = None
 

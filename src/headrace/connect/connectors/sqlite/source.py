@@ -136,6 +136,7 @@ class SqliteSourceConnector(SourceConnector):
 
     version = "1.0"
     task = SqliteSourceTask
+    exactly_once = True
     config: ClassVar[ConfigDeclaration] = DATABASE_KEYS | declare(
         key(
             "mode",

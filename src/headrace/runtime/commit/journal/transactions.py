@@ -26,6 +26,7 @@ from headrace.protocol.transactions import (
     PlanAnswer,
     Share,
 )
+from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.journal.guards import JournalGuards
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
 from headrace.runtime.commit.journal.publishing import Publisher
@@ -206,18 +207,26 @@ class JournalTransactions:
     def close(self) -> None:
         """End the epoch in order, so that the next driver need not wait."""
         self._publisher.close()
-        if self._lease is None or self._last is None:
-            return
+        try:
+            if self._last is not None:
+                self._end_epoch(self._last)
+            if self._lease is not None:
+                self._lease.release()
+        finally:
+            # Also where the brokers are away: a successor on this machine need not wait either.
+            if (name := DriverName.parse(self._driver)) is not None:
+                name.end()
+        self._lease = self._last = None
+
+    def _end_epoch(self, last: CommitRecord) -> None:
         try:
             log = self._topic.refresh()
-            if log.epoch == self._last.epoch and log.driver == self._driver:
+            if log.epoch == last.epoch and log.driver == self._driver:
                 assert log.record is not None
                 if self._published == log.batch and not log.closed:
                     self._topic.append(self._closing(log.record))
         except HeadraceError as error:
             logger.warning("the next driver of job %s has to wait: %s", self._job, error)
-        self._lease.release()
-        self._lease = self._last = None
 
     def _append_open(self, log: CommitLog) -> CommitRecord:
         """Append an open record on top of the last commit that was read."""

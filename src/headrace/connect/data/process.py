@@ -1,0 +1,173 @@
+"""The process of the engine, as its worker sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+import socket
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.connect.data.orders import Command, Ended, EngineEvent, Measured, Ready, Reply, Waits
+from headrace.errors import EngineAwayError, JobFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.connect.data.settings import EngineSettings
+
+__all__ = ["EngineProcess"]
+
+_STARTING = timedelta(seconds=120)
+#: The positions of a connector come in one line, however many partitions it reads.
+_LONGEST_LINE = 256 << 20
+
+
+class EngineProcess:
+    """The engine's process, and what is asked of it.
+
+    Parameters
+    ----------
+    settings
+        Where it runs, and how it reaches the cluster.
+    heard
+        Hears what queries tell: what they have moved, that they wait, that they ended by themselves.
+    lost
+        Hears that the process died, and all queries with it.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        heard: Callable[[Ended | Measured | Waits], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._folder = settings.folder
+        self._heard = heard
+        self._lost = lost
+        self._closing = False
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._ready: asyncio.Future[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def open(self) -> None:
+        """Start the process and wait until Spark runs; do nothing where it does."""
+        async with self._starting:
+            if self._ready is None or self._ready.cancelled() or self._process is None:
+                await self._begin()
+        assert self._ready is not None
+        await asyncio.wait_for(asyncio.shield(self._ready), _STARTING.total_seconds())
+
+    async def _begin(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
+        program = (sys.executable, "-m", "headrace.connect.data.engine")
+        self._ready = asyncio.get_running_loop().create_future()
+        with theirs, (self._folder / "engine.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *program,
+                *("--channel", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        # Secrets are among them: others on this machine see command lines.
+        self._process.stdin.write(pickle.dumps(self._settings))
+        self._process.stdin.close()
+        reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LONGEST_LINE)
+        self._reading = asyncio.create_task(self._read(reader), name="engine")
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        decoder = msgspec.json.Decoder(EngineEvent)
+        with suppress(ConnectionError):
+            async for line in reader:
+                self._hear(decoder.decode(line))
+        self._gone()
+
+    def _hear(self, event: EngineEvent) -> None:
+        match event:
+            case Ready() if self._ready is not None and not self._ready.done():
+                self._ready.set_result(None)
+            case Reply():
+                self._answered(event)
+            case Ended() | Measured() | Waits():
+                self._heard(event)
+
+    def _answered(self, reply: Reply) -> None:
+        waiting = self._waiting.pop(reply.request, None)
+        if waiting is None or waiting.done():
+            return
+        if not reply.problem:
+            waiting.set_result(reply.value)
+        elif reply.passes:
+            waiting.set_exception(EngineAwayError(reply.problem))
+        else:
+            waiting.set_exception(JobFailedError(reply.problem))
+
+    def _gone(self) -> None:
+        log = self._folder / "engine.log"
+        error = EngineAwayError("the engine's process ended", hint=f"{log} tells more")
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+            # Whoever waited may have been cancelled: then nobody needs to hear of it.
+            self._ready.exception()
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            if not one.done():
+                one.set_exception(error)
+        self._ready = None
+        if self._writer is not None:
+            self._writer.close()
+        if not self._closing:
+            self._lost()
+
+    async def ask(self, make: Callable[[int], Command]) -> Any:
+        """Ask for something and wait until it is done.
+
+        Raises
+        ------
+        JobFailedError
+            It cannot be done, or the engine ended meanwhile.
+        """
+        await self.open()
+        number = next(self._numbers)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        assert self._writer is not None
+        self._writer.write(msgspec.json.encode(make(number)) + b"\n")
+        return await answer
+
+    async def close(self) -> None:
+        """End the process and what it has started."""
+        self._closing = True
+        if self._process is None:
+            return
+        if self._writer is not None:
+            self._writer.close()
+            with suppress(ConnectionError):
+                await self._writer.wait_closed()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), 5.0)
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        if self._reading is not None:
+            await self._reading
+        self._process = None

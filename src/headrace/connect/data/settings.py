@@ -1,0 +1,81 @@
+"""Where the jobs of all tasks run, and how they reach their cluster."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from headrace.client import ClientSettings
+from headrace.errors import SettingsError
+from headrace.settings import JobSettings
+
+__all__ = ["EngineSettings"]
+
+#: Where a task's host can be reached: its socket is a file of this machine.
+_HERE = re.compile(r"local(\[.*\]|-cluster\[.*\])?")
+_SPARK = {"spark.sql.streaming.pollingDelay": "50ms"}
+#: Settings of jobs that hold for tasks, too, besides how to connect.
+_HANDED_ON = (
+    "max_records_per_batch",
+    "max_bytes_per_batch",
+    "isolation",
+    "on_expired_offset",
+    "lease_expiry",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Where the jobs of all tasks run.
+
+    Raises
+    ------
+    SettingsError
+        Spark would run on other machines, which cannot reach the hosts of this one.
+
+    Examples
+    --------
+    >>> given = JobSettings(access_key="connect", secret_key="hush")
+    >>> settings = EngineSettings(namesrv="127.0.0.1:9876", folder=Path("engine"), jobs=given)
+    >>> settings.job_settings().access_key, settings.client_settings.access_key
+    ('connect', 'connect')
+    """
+
+    namesrv: str
+    #: Folder for scratch files.
+    folder: Path
+    master: str = "local[2,4]"
+    #: How long a batch may take: longer than a task may be stuck before it is forced to end.
+    batch_timeout: timedelta = timedelta(minutes=10)
+    spark_config: dict[str, str] = field(default_factory=dict)
+    #: Accounts, TLS and time limits, and how much a batch reads.
+    jobs: JobSettings = field(default_factory=JobSettings)
+
+    def __post_init__(self) -> None:
+        if not _HERE.fullmatch(self.master):
+            raise SettingsError(
+                f"The setting master is {self.master!r}, but tasks of Connect run on their worker's"
+                " own machine: their data goes over sockets that are files.",
+                hint="Take local[N,F] or local-cluster[...], and run a worker on each machine.",
+            )
+
+    @property
+    def client_settings(self) -> ClientSettings:
+        """How the engine's own client connects."""
+        return ClientSettings(**self.jobs.connection)
+
+    def job_settings(self) -> JobSettings:
+        """Give the settings of one task's job."""
+        return JobSettings(
+            namesrv=self.namesrv,
+            data_dir=self.folder,
+            partitions=1,
+            master=self.master,
+            batch_timeout=self.batch_timeout,
+            rollback_retries=2,
+            spark_config={**_SPARK, **self.jobs.spark_config, **self.spark_config},
+            **self.jobs.connection,
+            **{name: getattr(self.jobs, name) for name in _HANDED_ON},
+        )

@@ -1,0 +1,72 @@
+"""Positions of connectors that do not run: changed, forgotten, set before the first start."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.connect.worker import Started
+from headrace.connect.worker.answers import OffsetEntry
+from tests.clusters import Cluster
+from tests.connect.data.planes import plane_at, source, until
+from tests.connect.hosts.running import Heard, on_loop
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+#: RocketMQ's brokers keep a lock for 60 s that nobody gives back.
+LEASE = 60.0
+
+
+@on_loop
+async def test_positions_are_changed_and_tasks_restarted_without_waiting_for_a_lease(
+    cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic()
+    (tmp_path / "in.txt").write_text("a\nb\nc\n")
+    async with plane_at(cluster.namesrv, tmp_path) as plane:
+
+        async def read_all(generation: int) -> OffsetEntry:
+            """Run the task until it has come to the end of the file, and stop it."""
+            heard = Heard()
+            host = await plane.launch(source(tmp_path, topic, generation), heard)
+            await until(lambda: any(isinstance(one, Started) for one in heard.events))
+            async with asyncio.timeout(120):
+                while True:
+                    found = await plane.read(f"in-{topic}", {})
+                    if found and found[0].offset and found[0].offset["position"] == 6:
+                        break
+                    await asyncio.sleep(0.1)
+            host.ask_stop()
+            await heard.end()
+            return found[0]
+
+        entry = await read_all(1)
+        changed = OffsetEntry(entry.partition, {"position": 2})
+        began = time.monotonic()
+        await plane.alter(f"in-{topic}", {}, [changed])
+        assert await plane.read(f"in-{topic}", {}) == [changed]
+        await read_all(2)
+        await plane.alter(f"in-{topic}", {}, [changed])
+        await plane.reset(f"in-{topic}", {})
+        assert await plane.read(f"in-{topic}", {}) == []
+        await read_all(3)
+        # Five drivers came after one another.
+        assert time.monotonic() - began < LEASE
+
+
+@on_loop
+async def test_positions_are_set_before_the_first_start(
+    cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic()
+    queue = {"rocketmq_topic": topic, "rocketmq_broker": "b", "rocketmq_queue_id": 0}
+    entry = OffsetEntry(queue, {"rocketmq_queue_offset": 7})
+    async with plane_at(cluster.namesrv, tmp_path) as plane:
+        await plane.reset(f"out-{topic}", {})
+        assert await plane.read(f"out-{topic}", {}) == []
+        await plane.alter(f"out-{topic}", {}, [entry])
+        assert await plane.read(f"out-{topic}", {}) == [entry]
