@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.connect.config import Secret
-from headrace.connect.handling import ErrorPolicy, Masking, Patience
+from headrace.connect.config import Masking, Secret
+from headrace.connect.handling import ErrorPolicy, Patience
 from headrace.errors import ConnectorConfigError
 
 

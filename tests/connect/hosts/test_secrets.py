@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ async def asked(launcher: ProcessLauncher, what: Question, config: dict[str, str
 
 
 async def leak(launcher: ProcessLauncher, config: dict[str, str], where: str) -> Heard:
-    texts = {name.replace(".", "_"): text for name, text in config.items()}
+    texts: Any = {name.replace(".", "_"): text for name, text in config.items()}
     host, heard = await launched(launcher, role="sink", where=where, name=where, **texts)
     if where == "start":
         await heard.first(Failed)

@@ -69,7 +69,7 @@ class SinkQueues:
             return re.compile("|".join(map(re.escape, self._terms.topics)))
         return tuple(self._terms.topics)
 
-    def open(self) -> dict[str, int]:
+    def open(self) -> dict[str | int, int]:
         """Give the task the queues that there are; give where it goes on, by queue.
 
         That is where the sink itself says, or the last commit; in new queues, where its config
@@ -79,7 +79,8 @@ class SinkQueues:
         names = [queue.name for queue in found if self._share.owns(queue.name)]
         offsets = self._open(names, {})
         fresh = [name for name in names if name not in offsets]
-        return {**offsets, **self._first_offsets(fresh)}
+        begins = (offsets, self._first_offsets(fresh))
+        return {name: offset for part in begins for name, offset in part.items()}
 
     def begins(self) -> Mapping[str, int]:
         """Give where the queues are begun that came while the task ran."""
