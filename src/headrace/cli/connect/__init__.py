@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli._security import connecting
+from headrace.cli import _security
 from headrace.cli.connect import changes, offsets, plugins, status, worker
 
 __all__ = ["app"]
@@ -14,7 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("worker")(connecting(worker.worker))
+app.command("worker")(_security.connecting(worker.worker))
 app.command("create")(changes.create)
 app.command("list")(status.list_connectors)
 app.command("status")(status.status)
