@@ -71,6 +71,7 @@ class Progress:
     >>> progress = Progress({queue: 1})
     >>> [record.value for record in progress.fresh(records)]
     [1, 2]
+    >>> progress.take(records)
     >>> progress.fresh(records)
     []
     """
@@ -79,24 +80,25 @@ class Progress:
         self._next = dict(offsets)
 
     def fresh(self, records: Sequence[SinkRecord]) -> list[SinkRecord]:
-        """Give the records that are new, and count them as taken."""
-        taken = []
+        """Give the records that are new."""
+        return [one for one in records if one.offset >= self._next.get(one.queue, 0)]
+
+    def take(self, records: Iterable[SinkRecord]) -> None:
+        """Count records as taken: once nothing can refuse them any more."""
         for record in records:
-            if record.offset >= self._next.get(record.queue, 0):
-                self._next[record.queue] = record.offset + 1
-                taken.append(record)
-        return taken
+            self._next[record.queue] = max(record.offset + 1, self._next.get(record.queue, 0))
 
     def fresh_rows(self, batch: SinkBatch) -> SinkBatch:
-        """Give the rows that are new, and count them as taken."""
+        """Give the rows that are new."""
         first = self._next.get(batch.queue, 0)
         if len(batch) == 0 or batch.offset[0].as_py() >= first:
-            rows = batch
-        else:
-            rows = batch_from(batch, pc.index(pc.greater_equal(batch.offset, first), True).as_py())
-        if len(rows):
-            self._next[batch.queue] = rows.offset[-1].as_py() + 1
-        return rows
+            return batch
+        return batch_from(batch, pc.index(pc.greater_equal(batch.offset, first), True).as_py())
+
+    def take_rows(self, batch: SinkBatch) -> None:
+        """Count rows as taken."""
+        if len(batch):
+            self._next[batch.queue] = batch.offset[-1].as_py() + 1
 
 
 def batch_from(batch: SinkBatch, row: int) -> SinkBatch:

@@ -66,6 +66,17 @@ def test_values_of_no_common_shape_are_refused_with_a_way_out(tmp_path: Path) ->
         assert "jsonl" in str(caught.value)
 
 
+def test_records_that_were_refused_together_are_taken_when_they_come_in_parts(
+    tmp_path: Path,
+) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path)) as run:
+        with pytest.raises(SerializationError):
+            run.put([{"a": 1}, {"a": "x"}])
+        run.put([{"a": 1}])  # errors.put.tolerance=all halves the batch
+        run.commit()
+    assert pq.read_table(files(tmp_path)[0]).to_pylist() == [{"a": 1}]
+
+
 def test_nested_values_are_refused_by_csv(tmp_path: Path) -> None:
     with sink(DirectorySinkConnector, texts(tmp_path, format="csv")) as run:
         run.put([{"a": [1]}])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
-import pyarrow as pa
 
 from headrace.connect import (
     Config,
@@ -22,12 +21,15 @@ from headrace.connect import (
     one_of,
 )
 from headrace.connect.connectors.directory._naming import file_name, offsets_of
-from headrace.connect.connectors.directory._writing import WRITERS, column_of, write_file
+from headrace.connect.connectors.directory._writing import write_file
 from headrace.connect.connectors.durable import sync_folder, write_whole
+from headrace.connect.connectors.formats.writing import WRITERS, column_of, joined
 from headrace.connect.connectors.offsets import KeptOffsets, Progress, changed, newest, set_by_hand
 from headrace.errors import ConnectorConfigError, StoreError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headrace.connect.records import Position
 
 __all__ = ["DirectorySinkConnector", "DirectorySinkTask"]
@@ -69,6 +71,7 @@ class DirectorySinkTask(SinkTask):
         for queue, some in by_queue.items():
             column = column_of([record.value for record in some], self._config["format"])
             self._add(queue, some[0].offset, column)
+            self._progress.take(some)
 
     def put_batch(self, batch: SinkBatch) -> None:
         """Gather columns."""
@@ -79,6 +82,7 @@ class DirectorySinkTask(SinkTask):
         if self._config["format"] == "jsonl":
             column = column_of(column.to_pylist(), "jsonl")
         self._add(batch.queue, rows.offset[0].as_py(), column)
+        self._progress.take_rows(rows)
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
         """Write the files; each is there whole or not at all."""
@@ -87,7 +91,7 @@ class DirectorySinkTask(SinkTask):
             first, end = self._begin[queue], offsets[queue]
             path = self._path(queue, first, end)
             kind = self._config["format"]
-            write_file(path, _joined(pieces, kind), kind, self._config["compression"])
+            write_file(path, joined(pieces, kind), kind, self._config["compression"])
             folders.add(path.parent)
             self._begin[queue] = end
         for folder in folders:
@@ -110,14 +114,6 @@ class DirectorySinkTask(SinkTask):
             folder.mkdir(exist_ok=True)
             sync_folder(self._folder)
         return folder / name
-
-
-def _joined(pieces: list[pa.Array], kind: str) -> pa.Array:
-    if len(pieces) == 1:
-        return pieces[0]
-    if len({piece.type for piece in pieces}) == 1:
-        return pa.concat_arrays(pieces)
-    return column_of([value for piece in pieces for value in piece.to_pylist()], kind)
 
 
 def _offsets(folder: Path) -> dict[Queue, int]:

@@ -60,11 +60,14 @@ class FileSinkTask(SinkTask):
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         """Append a line per record."""
-        self._append([record.value for record in self._progress.fresh(records)])
+        fresh = self._progress.fresh(records)
+        self._append([record.value for record in fresh])
+        self._progress.take(fresh)
 
     def put_batch(self, batch: SinkBatch) -> None:
         """Append a line per row."""
-        column = self._progress.fresh_rows(batch).value
+        rows = self._progress.fresh_rows(batch)
+        column = rows.value
         kind = column.type
         plain = pa.types.is_string(kind) or pa.types.is_binary(kind)
         if plain and len(column) and not column.null_count:
@@ -74,6 +77,7 @@ class FileSinkTask(SinkTask):
             self._output.append(self._end)
         else:
             self._append(column.to_pylist())
+        self._progress.take_rows(rows)
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
         """Commit the lines and the offsets as one."""

@@ -1,0 +1,221 @@
+"""Rows out of whole files, from any row on, wherever the files are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import Any, TypeAlias
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from headrace.errors import DeserializationError
+
+__all__ = ["FORMATS", "Readable", "Reading", "Rows", "format_of", "is_appendable", "read_rows"]
+
+Rows: TypeAlias = "list[Any] | pa.Array"
+"""Values, as Arrow columns where the format has columns."""
+
+_ENDINGS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+#: Endings of compressed files, which are read as what they hold, and what compressed them.
+_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    r"""A file that can be read, on a disk or elsewhere.
+
+    Examples
+    --------
+    >>> lines = Readable("a.jsonl", lambda: pa.BufferReader(b"1\n2\n"))
+    >>> list(read_rows(lines, "jsonl", 1, Reading()))
+    [[2]]
+    """
+
+    #: Its path, which messages show and whose ending says what it is.
+    name: str
+    #: Opens it, each time at its begin.
+    open: Callable[[], pa.NativeFile]
+    #: Tells a failure of what holds the file from one of the file itself: gives what to raise.
+    outage: Callable[[OSError], Exception | None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read."""
+
+    #: Most rows at once.
+    rows: int = 10_000
+    delimiter: str = ","
+    #: Whether the first line of a CSV file names the columns.
+    header: bool = True
+    #: Names of the columns of a CSV file; empty: those of its header, or f0, f1 ...
+    columns: tuple[str, ...] = ()
+    #: Whether all columns of CSV files are text.
+    text: bool = False
+
+
+def format_of(name: str, chosen: str) -> str:
+    """Tell the format of a file by its ending, unless one was chosen.
+
+    >>> format_of("a/b.ndjson", "auto"), format_of("b.csv.gz", "auto")
+    ('jsonl', 'csv')
+    """
+    if chosen != "auto":
+        return chosen
+    found = _ENDINGS.get(_ending(name))
+    if found is None:
+        message = f"The ending of {name} says nothing of its format."
+        hint = f"Set format, or a pattern that leaves it out; endings that say it: {', '.join(_ENDINGS)}."
+        raise DeserializationError(message, hint=hint)
+    return found
+
+
+def is_appendable(name: str, kind: str) -> bool:
+    """Whether a file of a format may grow at its end.
+
+    >>> is_appendable("a.csv", "csv"), is_appendable("a.csv.gz", "csv")
+    (True, False)
+    """
+    return kind in {"csv", "jsonl"} and _compression(name) is None
+
+
+def _ending(name: str) -> str:
+    path = PurePosixPath(name)
+    return (path.with_suffix("") if _compression(name) else path).suffix.lower()
+
+
+def _compression(name: str) -> str | None:
+    return _COMPRESSED.get(PurePosixPath(name).suffix.lower())
+
+
+def read_rows(file: Readable, kind: str, first: int, how: Reading) -> Iterator[Rows]:
+    """Give the rows of a file from one on, in pieces.
+
+    Raises
+    ------
+    DeserializationError
+        Where the file is not what its format says.
+    """
+    row = first
+    with _naming(file, lambda: row):
+        for rows in FORMATS[kind](file, first, how):
+            yield rows
+            row += len(rows)
+
+
+@contextmanager
+def _naming(file: Readable, row: Callable[[], int]) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, orjson.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        if isinstance(error, OSError) and (outage := file.outage(error)) is not None:
+            raise outage from error
+        message = f"{file.name} cannot be read behind row {row()}: {error}"
+        hint = "Correct or remove the file; bad.files=skip passes over such files."
+        raise DeserializationError(message, hint=hint) from error
+
+
+@contextmanager
+def _stream(file: Readable) -> Iterator[pa.NativeFile]:
+    with file.open() as raw, pa.input_stream(raw, compression=_compression(file.name)) as stream:
+        yield stream
+
+
+def _is_empty(file: Readable) -> bool:
+    with file.open() as raw:
+        return bool(raw.size() == 0)
+
+
+def _parquet(file: Readable, first: int, how: Reading) -> Iterator[Rows]:
+    with file.open() as raw, pq.ParquetFile(raw) as table:
+        groups = list(range(table.num_row_groups))
+        while groups and first >= (rows := table.metadata.row_group(groups[0]).num_rows):
+            first -= rows
+            groups.pop(0)
+        if groups:
+            yield from _from_row(table.iter_batches(how.rows, row_groups=groups), first, how.rows)
+
+
+def _csv(file: Readable, first: int, how: Reading) -> Iterator[Rows]:
+    if _is_empty(file):
+        return
+    delimiter = "\t" if _ending(file.name) == ".tsv" and how.delimiter == "," else how.delimiter
+    reading = pa_csv.ReadOptions(block_size=_BLOCK)
+    if how.columns:
+        reading.column_names = how.columns
+        reading.skip_rows = int(how.header)
+    else:
+        reading.autogenerate_column_names = not how.header
+    parsing = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    converting = pa_csv.ConvertOptions(
+        column_types=_texts(file, reading, parsing, all_of_them=how.text),
+        strings_can_be_null=not how.text,
+    )
+    with _stream(file) as stream, pa_csv.open_csv(stream, reading, parsing, converting) as rows:
+        yield from _from_row(rows, first, how.rows)
+
+
+def _texts(
+    file: Readable,
+    reading: pa_csv.ReadOptions,
+    parsing: pa_csv.ParseOptions,
+    *,
+    all_of_them: bool,
+) -> dict[str, pa.DataType]:
+    """Give the columns that are text; one that begins with nothing but nulls has to be something."""
+    with _stream(file) as stream, pa_csv.open_csv(stream, reading, parsing) as rows:
+        return {
+            field.name: pa.string()
+            for field in rows.schema
+            if all_of_them or pa.types.is_null(field.type)
+        }
+
+
+def _jsonl(file: Readable, first: int, how: Reading) -> Iterator[Rows]:
+    with _stream(file) as stream, BufferedReader(stream, _BLOCK) as text:
+        lines = islice((line for line in text if line.strip()), first, None)
+        while piece := [orjson.loads(line) for line in islice(lines, how.rows)]:
+            yield piece
+
+
+def _whole(file: Readable, first: int, how: Reading) -> Iterator[Rows]:
+    del how
+    if first == 0:
+        with file.open() as raw:
+            yield [raw.read()]
+
+
+def _from_row(batches: Iterator[pa.RecordBatch], first: int, most: int) -> Iterator[Rows]:
+    for batch in batches:
+        if first >= len(batch):
+            first -= len(batch)
+            continue
+        for start in range(first, len(batch), most):
+            yield batch.slice(start, most).to_struct_array()
+        first = 0
+
+
+FORMATS: dict[str, Callable[[Readable, int, Reading], Iterator[Rows]]] = {
+    "csv": _csv,
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+    "whole": _whole,
+}
+"""How each format is read."""

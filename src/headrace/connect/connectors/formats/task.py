@@ -1,0 +1,179 @@
+"""The task of every source that reads whole files: looks for them, reads its share, goes on."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from headrace.connect import (
+    Config,
+    Schema,
+    SchemaError,
+    SourceBatch,
+    SourceRecord,
+    SourceTask,
+)
+from headrace.connect.connectors.formats.keys import reading_of
+from headrace.connect.connectors.formats.reading import Readable, Rows, format_of, read_rows
+from headrace.connect.connectors.formats.standing import Found, Standing
+from headrace.connect.values import schema_of_arrow
+from headrace.errors import DeserializationError
+
+__all__ = ["FilesTask", "shares"]
+
+_SHARE = "task.share"
+
+
+def shares(tasks: int) -> list[Mapping[str, str]]:
+    """Share files out by their names: the configs of so many tasks.
+
+    >>> shares(2)
+    [{'task.share': '0/2'}, {'task.share': '1/2'}]
+    """
+    return [{_SHARE: f"{number}/{tasks}"} for number in range(tasks)]
+
+
+class FilesTask(SourceTask):
+    """Reads its share of the files, one after the other.
+
+    A subclass says where the files are.
+    """
+
+    @abstractmethod
+    def look(self) -> Iterable[Found]:
+        """Find the files that are ready, in the order in which they are read."""
+
+    @abstractmethod
+    def readable(self, name: str) -> Readable:
+        """Tell how a file is opened."""
+
+    @abstractmethod
+    def partition(self, name: str) -> Mapping[str, str]:
+        """Name a file as a partition of the source."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Move a file away, or delete it, as ``when.done`` says."""
+
+    def is_appendable(self, name: str, kind: str) -> bool:
+        """Whether a file that has grown may have been appended to."""
+        del name, kind
+        return False
+
+    def start(self, config: Config) -> None:
+        """Begin to look for files."""
+        self._config = config
+        number, _, tasks = config.texts.get(_SHARE, "0/1").partition("/")
+        self._number, self._tasks = int(number), int(tasks)
+        self._reading = reading_of(config)
+        self._standings: dict[str, Standing] = {}
+        self._waiting: dict[str, Found] = {}
+        self._looked = float("-inf")
+        self._pieces: Iterator[tuple[Found, Rows, Standing]] = iter(())
+
+    def poll(self) -> SourceBatch | Sequence[SourceRecord] | None:
+        """Give the next rows of the file that is being read, or of the next one."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._pieces = self._read_all()
+            piece = next(self._pieces, None)
+        if piece is None:
+            self.context.stopping.wait(0.2)
+            return None
+        found, rows, standing = piece
+        partition, topic = self.partition(found.name), self._config["topic"]
+        if isinstance(rows, pa.Array):
+            offset = standing.offset()
+            return SourceBatch(
+                partition=partition,
+                offset=offset,
+                topic=topic,
+                value=rows,
+                value_schema=_schema(rows.type),
+            )
+        places = standing.places(len(rows))
+        return [
+            SourceRecord(partition=partition, offset=place, topic=topic, value=row)
+            for row, place in zip(rows, places, strict=True)
+        ]
+
+    def commit(self) -> None:
+        """Move or delete files of which every row is committed."""
+        for name, found in list(self._waiting.items()):
+            standing = Standing.of(self.context.offsets.get(self.partition(name)))
+            if standing.done and standing.is_of(found):
+                del self._waiting[name]
+                self._finish(found)
+
+    def _read_all(self) -> Iterator[tuple[Found, Rows, Standing]]:
+        if time.monotonic() - self._looked < self._config["scan.interval.ms"].total_seconds():
+            return
+        self._looked = time.monotonic()
+        # What was committed before a restart, or when nobody said so, has waited for this.
+        self.commit()
+        for found in self.look():
+            if zlib.crc32(found.name.encode()) % self._tasks == self._number:
+                yield from self._read(found)
+
+    def _read(self, found: Found) -> Iterator[tuple[Found, Rows, Standing]]:
+        try:
+            kind = format_of(found.name, self._config["format"])
+            appendable = self.is_appendable(found.name, kind)
+            first = self._standing(found).goes_on(found, appendable=appendable)
+            if first is None:
+                self._wait(found)
+                return
+            yield from self._pieces_of(found, kind, first)
+        except FileNotFoundError:
+            self.context.logger.warning("%s was removed before it was read", found.name)
+        except DeserializationError as error:
+            if self._config["bad.files"] == "fail":
+                raise
+            self.context.logger.error("a file is passed over: %s", error)  # noqa: TRY400
+            self._standings[found.name] = Standing(0, found.size, found.modified, done=True)
+
+    def _pieces_of(
+        self, found: Found, kind: str, first: int
+    ) -> Iterator[tuple[Found, Rows, Standing]]:
+        rows = read_rows(self.readable(found.name), kind, first, self._reading)
+        piece = next(rows, None)
+        row = first
+        if piece is None:
+            # Nothing to commit: an empty file is remembered here alone.
+            self._standings[found.name] = Standing(row, found.size, found.modified, done=True)
+            self._finish(found)
+        while piece is not None:
+            following = next(rows, None)
+            row += len(piece)
+            done = following is None
+            standing = Standing(row, found.size, found.modified, done)
+            self._standings[found.name] = standing
+            if done:
+                self._wait(found)
+            yield found, piece, standing
+            piece = following
+
+    def _standing(self, found: Found) -> Standing:
+        if found.name not in self._standings:
+            offset = self.context.offsets.get(self.partition(found.name))
+            self._standings[found.name] = Standing.of(offset)
+        return self._standings[found.name]
+
+    def _wait(self, found: Found) -> None:
+        if self._config["when.done"] != "keep":
+            self._waiting[found.name] = found
+
+    def _finish(self, found: Found) -> None:
+        if self._config["when.done"] != "keep":
+            self.remove(found.name)
+
+
+def _schema(kind: pa.DataType) -> Schema | None:
+    try:
+        return schema_of_arrow(kind)
+    except SchemaError:  # a type that only Parquet has: its rows are maps without a schema
+        return None
