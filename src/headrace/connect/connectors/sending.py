@@ -1,4 +1,4 @@
-"""Requests that are made until they are answered."""
+"""Requests of sinks to web services, which are made until they are answered."""
 
 from __future__ import annotations
 
@@ -7,22 +7,83 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from threading import Event
+from typing import Self
 
 import httpx
 
-from headrace.connect import RetriableError
+from headrace.connect import Config, RetriableError, Secret, declare, key
 from headrace.errors import ConnectorConfigError, SerializationError
 
-__all__ = ["RefusedError", "Retries", "Sender", "retry_after"]
+__all__ = [
+    "PASSING",
+    "SENDING_KEYS",
+    "Pauses",
+    "RefusedError",
+    "Retries",
+    "Sender",
+    "client",
+    "retry_after",
+]
 
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers of a server that may answer better later."""
+
 #: The server says that it is the records, not the way to it.
 _OF_RECORDS = frozenset({400, 409, 410, 413, 415, 422})
 
 logger = logging.getLogger(__name__)
+
+
+SENDING_KEYS = declare(
+    key("auth.token", Secret, "The bearer token that requests carry."),
+    key("tls.verify", bool, "Whether the server's certificate is checked.", default=True),
+    key("tls.ca", Path, "File of the certificates that may have signed it."),
+    key(
+        "request.timeout.ms",
+        timedelta,
+        "How long a connection and each answer may take.",
+        default=timedelta(seconds=10),
+    ),
+    key(
+        "retry.timeout.ms",
+        timedelta,
+        "How long a request is made again that the server cannot answer now.",
+        default=timedelta(minutes=1),
+    ),
+    key(
+        "retry.pause.ms",
+        timedelta,
+        "The first pause; each is twice the last one.",
+        default=timedelta(milliseconds=200),
+        importance="low",
+    ),
+    key(
+        "retry.pause.max.ms",
+        timedelta,
+        "The longest pause, unless the server asks for a longer one (Retry-After).",
+        default=timedelta(seconds=10),
+        importance="low",
+    ),
+)
+
+
+def client(config: Config, headers: Mapping[str, str]) -> httpx.Client:
+    """Make a client by these keys."""
+    verify: bool | str = config["tls.verify"]
+    if verify and config["tls.ca"]:
+        verify = str(config["tls.ca"])
+    token = config["auth.token"]
+    bearer = {"authorization": f"Bearer {token.reveal()}"} if token else {}
+    return httpx.Client(
+        headers={**headers, **bearer},
+        timeout=config["request.timeout.ms"].total_seconds(),
+        verify=verify,
+        trust_env=False,
+    )
 
 
 class RefusedError(SerializationError):
@@ -39,6 +100,55 @@ class Retries:
     longest: float
     #: Seconds in all.
     budget: float
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Read a config."""
+        return cls(
+            config["retry.pause.ms"].total_seconds(),
+            config["retry.pause.max.ms"].total_seconds(),
+            config["retry.timeout.ms"].total_seconds(),
+        )
+
+
+class Pauses:
+    """The pauses between the tries of one thing, which grow until the budget is used up.
+
+    Parameters
+    ----------
+    stopping
+        Ends them.
+    """
+
+    def __init__(self, retries: Retries, stopping: Event) -> None:
+        self._longest = retries.longest
+        self._next = retries.pause
+        self._until = time.monotonic() + retries.budget
+        self._stopping = stopping
+
+    def wait(self, what: str, failure: str, asked: float | None = None) -> None:
+        """Wait for the next try.
+
+        Parameters
+        ----------
+        what, failure
+            What was tried, and what came of it.
+        asked
+            The seconds that the server asks for.
+
+        Raises
+        ------
+        RetriableError
+            When the budget is used up, or the task is to stop.
+        """
+        wait = asked if asked is not None else random.uniform(self._next / 2, self._next)
+        self._next = min(self._next * 2, self._longest)
+        if time.monotonic() + wait > self._until or self._stopping.is_set():
+            message = f"{what} does not succeed: {failure}"
+            hint = "See why the server fails; retry.timeout.ms says how long it is tried."
+            raise RetriableError(message, hint=hint)
+        logger.info("%s again in %.1f s: %s", what, wait, failure)
+        self._stopping.wait(wait)
 
 
 class Sender:
@@ -58,8 +168,8 @@ class Sender:
         self._retries = retries
         self._stopping = stopping
 
-    def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Make a request until a 2xx answers it.
+    def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        """Make a request until a 2xx answers it; give that answer.
 
         Raises
         ------
@@ -70,33 +180,25 @@ class Sender:
         ConnectorConfigError
             When the server refuses whatever is sent.
         """
-        until = time.monotonic() + self._retries.budget
-        pause = self._retries.pause
+        pauses = Pauses(self._retries, self._stopping)
         while True:
-            failure, asked = self._once(url, body, headers)
-            if failure is None:
-                return
-            wait = asked if asked is not None else random.uniform(pause / 2, pause)
-            pause = min(pause * 2, self._retries.longest)
-            if time.monotonic() + wait > until or self._stopping.is_set():
-                message = f"{self._method} {url} does not succeed: {failure}"
-                hint = "See why the server fails; retry.timeout.ms says how long it is tried."
-                raise RetriableError(message, hint=hint)
-            logger.info("%s %s again in %.1f s: %s", self._method, url, wait, failure)
-            self._stopping.wait(wait)
+            answer = self._once(url, body, headers)
+            if isinstance(answer, httpx.Response):
+                return answer
+            pauses.wait(f"{self._method} {url}", *answer)
 
     def _once(
         self, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> tuple[str | None, float | None]:
+    ) -> httpx.Response | tuple[str, float | None]:
         """Make it once; give why it should be made again, and when the server wants it."""
         try:
             answer = self._client.request(self._method, url, content=body, headers=dict(headers))
         except httpx.TransportError as error:
             return f"{type(error).__name__}: {error}", None
         if answer.is_success:
-            return None, None
+            return answer
         said = f"{answer.status_code} {answer.reason_phrase}: {answer.text[:200]}"
-        if answer.status_code in _PASSING:
+        if answer.status_code in PASSING:
             return said, retry_after(answer.headers.get("retry-after"))
         message = f"{self._method} {url} was answered {said}"
         if answer.status_code in _OF_RECORDS:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import timedelta
 from itertools import groupby
-from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
-
-import httpx
 
 from headrace.connect import (
     Config,
     ConfigDeclaration,
     ConfigProblem,
     Queue,
-    Secret,
     SinkConnector,
     SinkRecord,
     SinkTask,
@@ -26,7 +21,13 @@ from headrace.connect import (
     matching,
     one_of,
 )
-from headrace.connect.connectors.http._sending import RefusedError, Retries, Sender
+from headrace.connect.connectors.sending import (
+    SENDING_KEYS,
+    RefusedError,
+    Retries,
+    Sender,
+    client,
+)
 from headrace.connect.connectors.texts import as_json, as_text
 
 __all__ = ["HttpSinkConnector", "HttpSinkTask"]
@@ -46,25 +47,12 @@ class HttpSinkTask(SinkTask):
         self._config = config
         self._shape: str = config["body"]
         headers = {"content-type": _CONTENT[self._shape], **config.section("request.header.")}
-        if token := config["auth.token"]:
-            headers["authorization"] = f"Bearer {token.reveal()}"
-        verify: bool | str = config["tls.verify"]
-        if verify and config["tls.ca"]:
-            verify = str(config["tls.ca"])
-        self._client = httpx.Client(
-            headers=headers,
-            timeout=config["request.timeout.ms"].total_seconds(),
-            verify=verify,
-            trust_env=False,
-        )
-        retries = Retries(
-            config["retry.pause.ms"].total_seconds(),
-            config["retry.pause.max.ms"].total_seconds(),
-            config["retry.timeout.ms"].total_seconds(),
-        )
+        self._client = client(config, headers)
         #: Behind the last record of each queue that the server has taken.
         self._sent: dict[Queue, int] = {}
-        self._sender = Sender(self._client, config["method"], retries, self.context.stopping)
+        self._sender = Sender(
+            self._client, config["method"], Retries.of(config), self.context.stopping
+        )
 
     def open(self, queues: Collection[Queue]) -> None:
         """Begin anew: what was sent before may be asked for again."""
@@ -82,8 +70,8 @@ class HttpSinkTask(SinkTask):
 
     def stop(self) -> None:
         """Close the connections."""
-        if client := getattr(self, "_client", None):
-            client.close()
+        if made := getattr(self, "_client", None):
+            made.close()
 
     def _batches(self, records: Sequence[SinkRecord]) -> Iterator[Sequence[SinkRecord]]:
         most = 1 if self._shape == "single" else self._config["batch.max.records"]
@@ -137,58 +125,32 @@ class HttpSinkConnector(SinkConnector):
 
     version = "1.0"
     task = HttpSinkTask
-    config: ClassVar[ConfigDeclaration] = declare(
-        key(
-            "url",
-            str,
-            "Where requests go; {topic} and, with body=single, {key} are filled in.",
-            required=True,
-            valid=matching("https?://.+", "a URL that begins with http:// or https://"),
-        ),
-        key("method", str, "The method.", default="POST", valid=one_of("POST", "PUT", "PATCH")),
-        key(
-            "body",
-            str,
-            "What a request holds: a JSON array of values, a line of JSON each, or one value.",
-            default="array",
-            valid=one_of("array", "lines", "single"),
-        ),
-        key(
-            "batch.max.records",
-            int,
-            "Most records of a request.",
-            default=500,
-            valid=between(1, 100_000),
-        ),
-        key("auth.token", Secret, "The bearer token that requests carry."),
-        key("tls.verify", bool, "Whether the server's certificate is checked.", default=True),
-        key("tls.ca", Path, "File of the certificates that may have signed it."),
-        key(
-            "request.timeout.ms",
-            timedelta,
-            "How long a connection and each answer may take.",
-            default=timedelta(seconds=10),
-        ),
-        key(
-            "retry.timeout.ms",
-            timedelta,
-            "How long a request is made again that the server cannot answer now.",
-            default=timedelta(minutes=1),
-        ),
-        key(
-            "retry.pause.ms",
-            timedelta,
-            "The first pause; each is twice the last one.",
-            default=timedelta(milliseconds=200),
-            importance="low",
-        ),
-        key(
-            "retry.pause.max.ms",
-            timedelta,
-            "The longest pause, unless the server asks for a longer one (Retry-After).",
-            default=timedelta(seconds=10),
-            importance="low",
-        ),
+    config: ClassVar[ConfigDeclaration] = (
+        declare(
+            key(
+                "url",
+                str,
+                "Where requests go; {topic} and, with body=single, {key} are filled in.",
+                required=True,
+                valid=matching("https?://.+", "a URL that begins with http:// or https://"),
+            ),
+            key("method", str, "The method.", default="POST", valid=one_of("POST", "PUT", "PATCH")),
+            key(
+                "body",
+                str,
+                "What a request holds: a JSON array of values, a line of JSON each, or one value.",
+                default="array",
+                valid=one_of("array", "lines", "single"),
+            ),
+            key(
+                "batch.max.records",
+                int,
+                "Most records of a request.",
+                default=500,
+                valid=between(1, 100_000),
+            ),
+        )
+        | SENDING_KEYS
     )
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
