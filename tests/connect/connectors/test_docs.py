@@ -1,4 +1,4 @@
-"""docs/connect-connectors.md names every key of its connectors, and its examples are configs."""
+"""The pages of connectors name every key of each, and their examples are configs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from headrace.connect.connectors.s3.connection import S3_KEYS
 from headrace.connect.plugins import Connector
 from headrace.connect.plugins.builtin import BUILTIN
 
-PAGE = Path(__file__).parents[3] / "docs" / "connect-connectors.md"
-SECTIONS = dict(
-    re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-)
+DOCS = Path(__file__).parents[3] / "docs"
+SECTION = re.compile(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+
+
+def sections(page: str) -> dict[str, str]:
+    return dict(SECTION.findall((DOCS / page).read_text()))
+
+
+STORAGE = sections("connect-storage.md")
+SECTIONS = sections("connect-connectors.md") | STORAGE
+#: What a section says of several connectors at once, or leaves to another page.
+ELSEWHERE = {
+    "sqlite-sink": {
+        "connection.attempts",
+        "connection.backoff.ms",
+        "offsets.table",
+        "offsets.name",
+    },
+    "s3-source": {one.name for one in S3_KEYS},
+    "s3-sink": {one.name for one in S3_KEYS},
+}
 
 
 def connector(name: str) -> type[Connector]:
@@ -26,17 +44,26 @@ def connector(name: str) -> type[Connector]:
     return found
 
 
-def test_page_has_a_section_for_each_of_its_connectors() -> None:
+def test_pages_have_a_section_for_each_of_their_connectors() -> None:
     assert {"file-source", "file-sink", "http-source", "sqlite-sink"} <= set(SECTIONS)
+    assert set(STORAGE) == {
+        "s3-source",
+        "s3-sink",
+        "elasticsearch-source",
+        "elasticsearch-sink",
+    }
     assert all("**Guarantee: " in text for text in SECTIONS.values())
 
 
 @pytest.mark.parametrize("name", sorted(SECTIONS))
 def test_section_names_every_key(name: str) -> None:
-    named = set(re.findall(r"`([\w.]+)`", SECTIONS[name]))
-    if name == "sqlite-sink":  # the other keys have their place in the page of PostgreSQL
-        named |= {"connection.attempts", "connection.backoff.ms", "offsets.table", "offsets.name"}
+    named = set(re.findall(r"`([\w.]+)`", SECTIONS[name])) | ELSEWHERE.get(name, set())
     assert {one.name for one in connector(name).config} - named == set()
+
+
+def test_keys_of_a_bucket_are_named() -> None:
+    named = set(re.findall(r"`([\w.]+)`", (DOCS / "connect-storage.md").read_text()))
+    assert ELSEWHERE["s3-sink"] <= named
 
 
 @pytest.mark.parametrize("name", sorted(SECTIONS))

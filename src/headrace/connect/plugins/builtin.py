@@ -121,6 +121,26 @@ BUILTIN: tuple[Builtin, ...] = (
     Builtin("headrace.connect.testing.chaos:ChaosTransform", "transformation", ("chaos",)),
     Builtin("headrace.connect.connectors.kafka:KafkaSourceConnector", "source", ("kafka-source",)),
     Builtin("headrace.connect.connectors.kafka:KafkaSinkConnector", "sink", ("kafka-sink",)),
+    Builtin("headrace.connect.connectors.s3:S3SourceConnector", "source", ("s3-source",)),
+    Builtin(
+        "headrace.connect.connectors.s3:S3SinkConnector",
+        "sink",
+        ("s3-sink", "io.confluent.connect.s3.S3SinkConnector"),
+    ),
+    Builtin(
+        "headrace.connect.connectors.elasticsearch:ElasticsearchSinkConnector",
+        "sink",
+        (
+            "elasticsearch-sink",
+            "opensearch-sink",
+            "io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",
+        ),
+    ),
+    Builtin(
+        "headrace.connect.connectors.elasticsearch:ElasticsearchSourceConnector",
+        "source",
+        ("elasticsearch-source", "opensearch-source"),
+    ),
     # converters
     _converter("SimpleHeaderConverter", "storage.SimpleHeaderConverter", kind="header_converter"),
     *_for_headers_too("BooleanConverter", "converters.BooleanConverter"),

@@ -1,0 +1,155 @@
+"""``elasticsearch-source`` and ``opensearch-source``: new documents, in the order of a field."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import orjson
+
+from headrace.connect import (
+    Config,
+    ConfigDeclaration,
+    ConfigProblem,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    between,
+    declare,
+    key,
+)
+from headrace.connect.connectors.elasticsearch._cursor import Cursor, request
+from headrace.connect.connectors.elasticsearch.connection import (
+    CLUSTER_KEYS,
+    cluster_client,
+    cluster_problems,
+    cluster_url,
+)
+from headrace.connect.connectors.sending import RefusedError, Retries, Sender
+from headrace.errors import ConnectionFailedError, ConnectorConfigError
+
+__all__ = ["ElasticsearchSourceConnector", "ElasticsearchSourceTask"]
+
+_HEADERS = {"content-type": "application/json"}
+
+
+class ElasticsearchSourceTask(SourceTask):
+    """Asks for documents behind the last one, again and again."""
+
+    def start(self, config: Config) -> None:
+        """Go on behind the last document that was committed."""
+        self._config = config
+        self._client = cluster_client(config)
+        self._sender = Sender(self._client, "POST", Retries.of(config), self.context.stopping)
+        index = quote(config["index"], safe=",*-")
+        self._url = cluster_url(config, f"{index}/_search?ignore_unavailable=true")
+        self._filters = [orjson.loads(config["query"])] if config["query"] else []
+        self._partition = {"index": config["index"], "field": config["cursor.field"]}
+        self._cursor = Cursor.of(self.context.offsets.get(self._partition))
+        self._next = float("-inf")
+
+    def poll(self) -> Sequence[SourceRecord] | None:
+        """Give the next documents."""
+        wait = self._next - time.monotonic()
+        if wait > 0:
+            self.context.stopping.wait(min(wait, 0.5))
+            return None
+        hits = self._search()
+        if len(hits) < self._config["batch.max.records"]:
+            self._next = time.monotonic() + self._config["poll.interval.ms"].total_seconds()
+        return [self._record(hit) for hit in hits]
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if made := getattr(self, "_client", None):
+            made.close()
+
+    def _search(self) -> list[dict[str, Any]]:
+        delay: timedelta = self._config["delay.ms"]
+        asked = request(
+            self._cursor,
+            self._config["cursor.field"],
+            most=self._config["batch.max.records"],
+            until=f"now-{delay // timedelta(milliseconds=1)}ms" if delay else None,
+            filters=self._filters,
+        )
+        try:
+            answer = orjson.loads(
+                self._sender.send(self._url, orjson.dumps(asked), _HEADERS).content
+            )
+        except RefusedError as error:
+            hint = "Check cursor.field, query and delay.ms: the field has to be one that sorts."
+            raise ConnectorConfigError(error.message, hint=hint) from error
+        if answer["timed_out"] or answer["_shards"]["failed"]:
+            # Documents of the parts that did not answer would be passed over.
+            reasons = answer["_shards"].get("failures", "the search timed out")
+            message = f"Not all parts of {self._config['index']} answered: {reasons}"
+            raise ConnectionFailedError(message, hint="See to the health of the cluster.")
+        found: list[dict[str, Any]] = answer["hits"]["hits"]
+        return found
+
+    def _record(self, hit: Mapping[str, Any]) -> SourceRecord:
+        self._cursor = self._cursor.behind(hit["sort"][0], hit["_id"])
+        return SourceRecord(
+            partition=self._partition,
+            offset=self._cursor.offset(),
+            topic=self._config["topic"],
+            key=hit["_id"],
+            value=hit["_source"],
+        )
+
+
+class ElasticsearchSourceConnector(SourceConnector):
+    """Reads documents in the order of a field; see docs/connect-storage.md."""
+
+    version = "1.0"
+    task = ElasticsearchSourceTask
+    config: ClassVar[ConfigDeclaration] = CLUSTER_KEYS | declare(
+        key("topic", str, "The topic that the documents go to.", required=True),
+        key("index", str, "The index, or several: names and patterns, by commas.", required=True),
+        key(
+            "cursor.field",
+            str,
+            "The field by which new documents are found: each has a value that is not below those "
+            "before it, such as a number that rises or the time at which it was written.",
+            required=True,
+        ),
+        key("query", str, "What documents have to meet besides, as JSON of the query language."),
+        key(
+            "delay.ms",
+            timedelta,
+            "With a time as cursor.field, leaves out documents that are younger than this, since "
+            "others of the same time may still become visible.",
+            default=timedelta(0),
+        ),
+        key(
+            "batch.max.records",
+            int,
+            "Most documents of a poll.",
+            default=1000,
+            valid=between(1, 10_000),
+        ),
+        key(
+            "poll.interval.ms",
+            timedelta,
+            "How long to wait once there are no more documents.",
+            default=timedelta(seconds=1),
+            importance="low",
+        ),
+    )
+
+    def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
+        """Start one task: the order of the field is one."""
+        del max_tasks
+        return [{}]
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Name what does not fit together."""
+        yield from cluster_problems(config)
+        try:
+            orjson.loads(config["query"] or "{}")
+        except orjson.JSONDecodeError as error:
+            yield ConfigProblem("query", f"The key query is no JSON: {error}.")

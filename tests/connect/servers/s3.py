@@ -1,0 +1,96 @@
+"""Adobe's S3Mock: storage that speaks S3, with buckets for single tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from pyarrow import fs
+
+from tests.connect.servers.starting import running_server
+
+SCRIPT = Path(__file__).parent / "storage"
+_numbers = itertools.count(1)
+_KEYS = {"access.key.id": "somebody", "secret.access.key": "swordfish"}
+
+
+@dataclass(frozen=True)
+class S3Bucket:
+    """A bucket of one test."""
+
+    name: str
+    endpoint: str
+    files: fs.S3FileSystem = field(repr=False)
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """The config that reaches it."""
+        return {"bucket": self.name, "endpoint": self.endpoint, "region": "us-east-1", **_KEYS}
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object."""
+        with self.files.open_output_stream(f"{self.name}/{key}") as stream:
+            stream.write(content)
+
+    def get(self, key: str) -> bytes:
+        """Read an object."""
+        with self.files.open_input_stream(f"{self.name}/{key}") as stream:
+            return bytes(stream.read())
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """List the objects below a prefix."""
+        where = f"{self.name}/{prefix}".rstrip("/")
+        found = self.files.get_file_info(
+            fs.FileSelector(where, recursive=True, allow_not_found=True)
+        )
+        return sorted(
+            one.path.removeprefix(f"{self.name}/") for one in found if one.type is fs.FileType.File
+        )
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """Where the storage is."""
+
+    endpoint: str
+
+    def bucket(self) -> S3Bucket:
+        """Make a bucket that no other test has."""
+        name = f"bucket-{next(_numbers)}"
+        httpx.put(f"{self.endpoint}/{name}", trust_env=False, timeout=30).raise_for_status()
+        files = fs.S3FileSystem(
+            access_key=_KEYS["access.key.id"],
+            secret_key=_KEYS["secret.access.key"],
+            region="us-east-1",
+            endpoint_override=self.endpoint,
+        )
+        return S3Bucket(name, self.endpoint, files)
+
+
+@contextmanager
+def running_s3() -> Iterator[S3Server]:
+    """Start the storage on a free port of 127.0.0.1."""
+    with running_server("s3", _command, _answers) as port:
+        yield S3Server(f"http://127.0.0.1:{port}")
+
+
+def _command(folder: Path, port: int) -> list[str | Path]:
+    return [
+        SCRIPT,
+        "s3",
+        "--server.address=127.0.0.1",
+        "--server.port=0",
+        f"--com.adobe.testing.s3mock.http-port={port}",
+        f"--com.adobe.testing.s3mock.store.root={folder}/store",
+    ]
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=5).is_success
+    except httpx.TransportError:
+        return False
