@@ -1,0 +1,108 @@
+"""Storage's connectors in real hosts, which are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from headrace.connect.hosts import ProcessLauncher, TaskChannel
+from headrace.connect.worker import Exited
+from tests.connect.connectors.test_in_hosts import QUEUE, SECOND, rows, task
+from tests.connect.hosts.running import launcher_in, on_loop
+from tests.connect.servers.s3 import S3Bucket
+
+_ROWS = 200
+
+
+@pytest.mark.requirement(45)
+def test_rows_of_a_sink_that_is_killed_in_its_flush_are_there_once(
+    tmp_path: Path, bucket: S3Bucket
+) -> None:
+    chance = random.Random(7)
+    config = {
+        **bucket.config,
+        "connector.class": "s3-sink",
+        "topics": "lines",
+        "format": "jsonl",
+        "object.max.rows": "2",
+        "value.converter": "json",
+        "value.converter.schemas.enable": "false",
+    }
+
+    @on_loop
+    async def lives() -> None:
+        async with launcher_in(tmp_path) as launcher:
+            end = 0
+            for life in range(6):
+                host, heard, channel = await task(
+                    launcher, role="sink", generation=life + 1, **config
+                )
+                with channel:
+                    kept = await asyncio.to_thread(channel.open, [QUEUE])
+                    first = (kept or {}).get(QUEUE, 0)
+                    # As many rows as before, or others: nobody plans the same batch again.
+                    end = _ROWS if life == 5 else min(_ROWS, first + chance.choice([10, 30]))
+                    flushing = asyncio.create_task(asyncio.to_thread(deliver, channel, first, end))
+                    if life < 5:
+                        await asyncio.sleep(chance.uniform(0, 0.3))
+                        host.kill()
+                        await heard.first(Exited)
+                    with contextlib.suppress(Exception) if life < 5 else contextlib.nullcontext():
+                        await flushing
+
+    lives()
+    lines = (bucket.get(key) for key in bucket.keys("lines"))
+    found = [orjson.loads(line)["n"] for text in lines for line in text.splitlines()]
+    assert sorted(found) == list(range(_ROWS))
+
+
+def deliver(channel: TaskChannel, first: int, end: int) -> None:
+    values = [b'{"n":%d}' % number for number in range(first, end)]
+    channel.put(1, [(QUEUE, first, end)], rows(values, first))
+    channel.flush(1, {QUEUE: end})
+
+
+@pytest.mark.requirement(45)
+def test_rows_of_a_source_that_is_killed_come_once(tmp_path: Path, bucket: S3Bucket) -> None:
+    for number in range(4):
+        lines = "".join(f"{number * 100 + more}\n" for more in range(100))
+        bucket.put(f"{number}.jsonl", lines.encode())
+    config = {
+        **bucket.config,
+        "connector.class": "s3-source",
+        "topic": "lines",
+        "batch.max.rows": "30",
+        "value.converter": "json",
+        "value.converter.schemas.enable": "false",
+    }
+    committed: dict[str, Any] = {}
+    taken: list[int] = []
+
+    async def positions(_: str) -> list[Any]:
+        return list(committed.values())
+
+    @on_loop
+    async def lives() -> None:
+        async with ProcessLauncher(tmp_path / "run", positions=positions) as launcher:
+            while len(taken) < 400:
+                host, heard, channel = await task(launcher, **config)
+                with channel:
+                    for batch in (1, 2, 3):
+                        given = await asyncio.to_thread(
+                            channel.poll, batch, max_records=40, wait=5 * SECOND
+                        )
+                        if batch < 3:  # the third is lost with its host
+                            taken.extend(map(int, given.rows["value"].to_pylist()))
+                            for partition, offset in given.positions:
+                                committed[partition["object"]] = (partition, offset)
+                host.kill()
+                await heard.first(Exited)
+
+    lives()
+    assert sorted(taken) == list(range(400))
