@@ -101,11 +101,11 @@ class Progress:
             self._next[batch.queue] = batch.offset[-1].as_py() + 1
 
 
-def batch_from(batch: SinkBatch, row: int) -> SinkBatch:
-    """Give the rows of a batch from one on; none for a negative one."""
+def batch_from(batch: SinkBatch, row: int, most: int | None = None) -> SinkBatch:
+    """Give the rows of a batch from one on, so many at most; none for a negative one."""
     start = len(batch) if row < 0 else row
     columns = {
-        name: column.slice(start)
+        name: column.slice(start, most)
         for name in ("offset", "value", "key", "timestamp_ms", "headers")
         if (column := getattr(batch, name)) is not None
     }

@@ -133,7 +133,8 @@ class S3SinkTask(SinkTask):
         by_folder: dict[_Folder, list[int]] = defaultdict(list)
         for place, folder in enumerate(self._folders.of_rows(fields, times)):
             if isinstance(folder, SchemaError):
-                self.context.report(next(iter(batch_from(rows, place).records())), folder)
+                [record] = batch_from(rows, place, 1).records()
+                self.context.report(record, folder)
             else:
                 by_folder[f"{topic}/{folder}"].append(place)
         return by_folder
