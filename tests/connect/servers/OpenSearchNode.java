@@ -4,14 +4,14 @@ import java.util.Map;
 import org.opensearch.common.settings.Settings;
 import org.opensearch.node.InternalSettingsPreparer;
 import org.opensearch.node.Node;
-import org.opensearch.transport.Netty4ModulePlugin;
+import org.opensearch.transport.Netty4Plugin;
 
 /** A node of OpenSearch with HTTP and nothing else: its plugins stand in the class path. */
 public final class OpenSearchNode extends Node {
   private OpenSearchNode(Settings settings) {
     super(
         InternalSettingsPreparer.prepareEnvironment(settings, Map.of(), null, () -> "test"),
-        List.of(Netty4ModulePlugin.class),
+        List.of(Netty4Plugin.class),
         false);
   }
 

@@ -25,6 +25,7 @@ class S3Bucket:
     name: str
     endpoint: str
     files: fs.S3FileSystem = field(repr=False)
+    http: httpx.Client = field(repr=False)
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -33,15 +34,14 @@ class S3Bucket:
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object."""
-        with self.files.open_output_stream(f"{self.name}/{key}") as stream:
-            stream.write(content)
+        self.http.put(f"{self.endpoint}/{self.name}/{key}", content=content).raise_for_status()
 
     def get(self, key: str) -> bytes:
         """Read an object."""
-        with self.files.open_input_stream(f"{self.name}/{key}") as stream:
-            return bytes(stream.read())
+        answer = self.http.get(f"{self.endpoint}/{self.name}/{key}")
+        return answer.raise_for_status().content
 
-    def keys(self, prefix: str = "") -> list[str]:
+    def listed(self, prefix: str = "") -> list[str]:
         """List the objects below a prefix."""
         where = f"{self.name}/{prefix}".rstrip("/")
         found = self.files.get_file_info(
@@ -57,25 +57,29 @@ class S3Server:
     """Where the storage is."""
 
     endpoint: str
+    http: httpx.Client = field(repr=False)
 
     def bucket(self) -> S3Bucket:
         """Make a bucket that no other test has."""
         name = f"bucket-{next(_numbers)}"
-        httpx.put(f"{self.endpoint}/{name}", trust_env=False, timeout=30).raise_for_status()
+        self.http.put(f"{self.endpoint}/{name}").raise_for_status()
         files = fs.S3FileSystem(
             access_key=_KEYS["access.key.id"],
             secret_key=_KEYS["secret.access.key"],
             region="us-east-1",
             endpoint_override=self.endpoint,
         )
-        return S3Bucket(name, self.endpoint, files)
+        return S3Bucket(name, self.endpoint, files, self.http)
 
 
 @contextmanager
 def running_s3() -> Iterator[S3Server]:
     """Start the storage on a free port of 127.0.0.1."""
-    with running_server("s3", _command, _answers) as port:
-        yield S3Server(f"http://127.0.0.1:{port}")
+    with (
+        running_server("s3", _command, _answers) as port,
+        httpx.Client(trust_env=False, timeout=60) as http,
+    ):
+        yield S3Server(f"http://127.0.0.1:{port}", http)
 
 
 def _command(folder: Path, port: int) -> list[str | Path]:

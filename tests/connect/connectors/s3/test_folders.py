@@ -48,7 +48,7 @@ def test_what_is_no_time_is_named(given: Any) -> None:
 
 def test_fields_and_times_make_folders_in_the_order_that_was_asked_for() -> None:
     both = Folders(("field", "time"), ("a", "b c"), time_format="%Y")
-    columns = {"a": [1, True], "b c": ["x=y", ""]}
+    columns: dict[str, list[Any]] = {"a": [1, True], "b c": ["x=y", ""]}
     assert both.needed == ("a", "b c")
     assert next(iter(both.of_rows(columns, [0, None]))) == "a=1/b%20c=x%3Dy/1970"
     assert isinstance(list(both.of_rows(columns, [0, None]))[1], SchemaError)

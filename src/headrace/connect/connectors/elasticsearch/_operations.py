@@ -77,12 +77,12 @@ class Operations:
         """
         if record.value is None and self.tombstones == "ignore":
             return None
-        where = {"_index": self._index(record), "_id": self._id(record)}
+        index, document = self._index(record), self._id(record)
+        where: dict[str, Any] = {"_index": index, "_id": document}
         if self.versions:
             # Versions begin at 1 in some releases, and offsets at 0.
             where |= {"version": record.offset + 1, "version_type": "external"}
-        lines = self._lines(record, where)
-        return Operation(record, (str(where["_index"]), str(where["_id"])), lines)
+        return Operation(record, (index, document), self._lines(record, where))
 
     def _lines(self, record: SinkRecord, where: Mapping[str, Any]) -> bytes:
         value = record.value

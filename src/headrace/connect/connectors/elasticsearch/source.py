@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -68,12 +69,13 @@ class ElasticsearchSourceTask(SourceTask):
             made.close()
 
     def _search(self) -> list[dict[str, Any]]:
-        delay: timedelta = self._config["delay.ms"]
+        # The cluster reckons in seconds.
+        delay = math.ceil(self._config["delay.ms"].total_seconds())
         asked = request(
             self._cursor,
             self._config["cursor.field"],
             most=self._config["batch.max.records"],
-            until=f"now-{delay // timedelta(milliseconds=1)}ms" if delay else None,
+            until=f"now-{delay}s" if delay else None,
             filters=self._filters,
         )
         try:
@@ -122,7 +124,7 @@ class ElasticsearchSourceConnector(SourceConnector):
             "delay.ms",
             timedelta,
             "With a time as cursor.field, leaves out documents that are younger than this, since "
-            "others of the same time may still become visible.",
+            "others of the same time may still become visible; whole seconds.",
             default=timedelta(0),
         ),
         key(

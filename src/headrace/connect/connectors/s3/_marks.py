@@ -92,7 +92,9 @@ class Marks:
 
 def write_object(bucket: Bucket, path: str, content: bytes | pa.Buffer, kind: str) -> None:
     """Write an object, which is there whole or not at all."""
-    stream = bucket.files.open_output_stream(path, metadata={"Content-Type": kind})
+    # Arrow would compress by itself what a key's ending says is compressed.
+    files, metadata = bucket.files, {"Content-Type": kind}
+    stream = files.open_output_stream(path, compression=None, metadata=metadata)
     stream.write(content)
     # An end before this leaves no object: a large one is put together by its close.
     stream.close()
