@@ -50,8 +50,8 @@ class ElasticsearchSinkTask(SinkTask):
             Retries.of(config),
             stopping=self.context.stopping,
             report=self.context.report,
-            most_records=config["batch.max.records"],
-            most_bytes=config["batch.max.bytes"],
+            most_records=config["request.max.records"],
+            most_bytes=config["request.max.bytes"],
         )
         self._progress = Progress({})
 
@@ -133,14 +133,14 @@ class ElasticsearchSinkConnector(SinkConnector):
         ),
         key("pipeline", str, "The ingest pipeline that documents pass."),
         key(
-            "batch.max.records",
+            "request.max.records",
             int,
             "Most records of a request.",
             default=1000,
             valid=between(1, 100_000),
         ),
         key(
-            "batch.max.bytes",
+            "request.max.bytes",
             Size,
             "Most bytes of a request, unless one record has more.",
             default=5 << 20,

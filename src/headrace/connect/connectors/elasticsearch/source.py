@@ -109,6 +109,8 @@ class ElasticsearchSourceConnector(SourceConnector):
 
     version = "1.0"
     task = ElasticsearchSourceTask
+    # Only of documents that become visible in the order of the field.
+    exactly_once = False
     config: ClassVar[ConfigDeclaration] = CLUSTER_KEYS | declare(
         key("topic", str, "The topic that the documents go to.", required=True),
         key("index", str, "The index, or several: names and patterns, by commas.", required=True),

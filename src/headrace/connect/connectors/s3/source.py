@@ -95,6 +95,7 @@ class S3SourceConnector(SourceConnector):
 
     version = "1.0"
     task = S3SourceTask
+    exactly_once = True
     config: ClassVar[ConfigDeclaration] = (
         S3_KEYS
         | declare(
