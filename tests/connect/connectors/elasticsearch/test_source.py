@@ -69,7 +69,7 @@ def test_filter_and_delay_leave_documents_out(opensearch: SearchServer) -> None:
     texts["query"] = '{"term": {"kind": "a"}}'
     with source(ElasticsearchSourceConnector, texts) as run:
         assert run.values() == [{"at": "2026-03-01", "kind": "a"}]
-        [(partition, offset)] = run.committed.values()
+        [(partition, offset)] = run.committed.all()
     assert partition == {"index": index, "field": "at"}
     assert len(offset["ids"]) == 1
 

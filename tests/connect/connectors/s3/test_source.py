@@ -61,7 +61,7 @@ def test_restart_goes_on_at_the_row(bucket: S3Bucket, name: str, rounds: int) ->
         found += run.values()
         run.kill()
         assert run.values() == []
-        [position] = run.committed.values()
+        [position] = run.committed.all()
     assert found == ROWS
     assert position[0] == {"bucket": bucket.name, "object": f"in/{name}"}
     assert position[1]["row"] == 25
@@ -116,7 +116,7 @@ def test_object_leaves_once_it_is_committed(bucket: S3Bucket, action: str, kille
         run.poll()
         assert "in/sub/a.jsonl" in bucket.listed()
         if killed:
-            run.committed.update(run._positions)  # the end comes between the commit and its news
+            run.commit_positions(run._positions)  # the end comes between the commit and its news
             run.kill()
             assert run.poll() == []
             assert run.poll() == []
