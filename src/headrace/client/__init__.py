@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.client.groups import AsyncGroupConsumer, GroupOptions, GroupStatistics
     from headrace.client.jobs import AsyncJobs, JobsStatistics, StageTarget
     from headrace.client.lag import GroupLag, QueueLag
+    from headrace.client.membership import MemberRole, Membership
     from headrace.client.outcomes import DEAD_LETTER, Outcome, Retry
     from headrace.client.producer import AsyncProducer, ProducerStatistics, SendResult
     from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatistics, PullStatus
@@ -70,6 +71,8 @@ __all__ = [
     "Jobs",
     "JobsStatistics",
     "LocalTransactionState",
+    "MemberRole",
+    "Membership",
     "Message",
     "MessageQueue",
     "Outcome",
@@ -121,6 +124,8 @@ _HOMES = {
     "StageTarget": "headrace.client.jobs",
     "GroupLag": "headrace.client.lag",
     "QueueLag": "headrace.client.lag",
+    "MemberRole": "headrace.client.membership",
+    "Membership": "headrace.client.membership",
     "DEAD_LETTER": "headrace.client.outcomes",
     "Outcome": "headrace.client.outcomes",
     "Retry": "headrace.client.outcomes",

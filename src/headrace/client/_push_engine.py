@@ -13,11 +13,11 @@ from headrace.client._consuming import ConcurrentWorkers, OrderedWorkers, Proces
 from headrace.client._following import PullSize
 from headrace.client._intake import Intake, Limits
 from headrace.client._local_offsets import LocalOffsets, default_offsets_file
-from headrace.client._membership import Membership, Role, host_name, new_client_id
 from headrace.client._positions import LocalPositions, Positions, SharedPositions
 from headrace.client._queue_locks import QueueLocks
 from headrace.client._send_back import SendBack
 from headrace.client._sharing import Sharing
+from headrace.client.membership import MemberRole, Membership, host_name, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.errors import HeadraceError
@@ -260,10 +260,10 @@ class PushEngine:
             self._on_failure(error)
 
 
-def _role(group: str, subscriptions: Mapping[str, str], options: PushOptions) -> Role:
+def _role(group: str, subscriptions: Mapping[str, str], options: PushOptions) -> MemberRole:
     start = options.start
     where = f"{start.upper()}_OFFSET" if isinstance(start, str) else "TIMESTAMP"
-    return Role(
+    return MemberRole(
         group=group,
         subscriptions=subscriptions,
         client_id=f"{host_name()}@DEFAULT" if options.broadcasting else new_client_id(),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.client._membership import Membership
+    from headrace.client.membership import Membership
     from headrace.client.pulling import AsyncPullConsumer
     from headrace.client.queues import MessageQueue
     from headrace.client.settings import ClientSettings

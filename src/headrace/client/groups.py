@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from headrace.client._following import PullSize, follow
-from headrace.client._membership import Membership, Role, new_client_id
 from headrace.client._sharing import Sharing, Start, start_offset
+from headrace.client.membership import MemberRole, Membership, new_client_id
 from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatus
 from headrace.errors import ConfigurationError, HeadraceError
 
@@ -143,7 +143,7 @@ class AsyncGroupConsumer:
     async def start(self) -> None:
         """Join the group, and begin to read."""
         settings = self.client.settings
-        role = Role(
+        role = MemberRole(
             group=self.group,
             subscriptions=dict.fromkeys(self.topics, self.options.tags),
             # Java's lite pull consumers end their ids alike.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from headrace.client._membership import new_client_id
+from headrace.client.membership import new_client_id
 from headrace.client.producer import AsyncProducer, SendResult
 from headrace.errors import ConfigurationError, HeadraceError, NotFoundError
 from headrace.protocol.bodies import dumps

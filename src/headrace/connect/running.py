@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headrace.connect.log import FileLog
@@ -14,15 +15,20 @@ from headrace.connect.rest import RestServer
 from headrace.connect.worker import Connect, Worker
 
 if TYPE_CHECKING:
+    from headrace.client import AsyncClient
     from headrace.connect.coordination import Cluster
     from headrace.connect.log import Log
     from headrace.connect.worker import Launcher, PositionStore, WorkerSettings
 
-__all__ = ["RunningWorker", "running_worker", "serve"]
+__all__ = ["RunningWorker", "joined_cluster", "running_worker", "serve"]
 
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: A broker holds back a pull of the log that finds nothing for so long.
+_PULL_WAIT = timedelta(seconds=5)
+#: The file that names the worker whose folder it is.
+_MARK = "worker-id"
 
 
 class RunningWorker:
@@ -68,6 +74,57 @@ class RunningWorker:
 
 
 @contextlib.asynccontextmanager
+async def joined_cluster(client: AsyncClient, settings: WorkerSettings) -> AsyncIterator[Cluster]:
+    """Be a member of the cluster of workers that the settings name, until the block is left.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster of brokers.
+    settings
+        How the worker runs that joins.
+
+    Raises
+    ------
+    WorkerIdTakenError
+        A worker of this name is alive.
+    ConnectError
+        The topic of the group cannot hold a log.
+    """
+    from headrace.connect.coordination import Cluster, ClusterTimes
+
+    times = ClusterTimes(
+        delay=settings.rebalance_delay,
+        purge_after=settings.purge_after,
+        pull_wait=min(_PULL_WAIT, settings.fence_after / 6),
+    )
+    cluster = await Cluster.join(client, settings.group, settings.name, times)
+    try:
+        yield cluster
+    finally:
+        await cluster.leave()
+
+
+def _is_heir(settings: WorkerSettings) -> bool:
+    """Tell whether this worker's folder was the one of its last life.
+
+    What an earlier worker has left in a folder is ended before the next one begins there.
+    """
+    mark = settings.data / _MARK
+    return mark.exists() and mark.read_text() == _name_in(settings)
+
+
+def _inherit(settings: WorkerSettings) -> None:
+    """Note that this worker has its folder from now on."""
+    settings.data.mkdir(parents=True, exist_ok=True)
+    (settings.data / _MARK).write_text(_name_in(settings))
+
+
+def _name_in(settings: WorkerSettings) -> str:
+    return f"{settings.group}/{settings.name}"
+
+
+@contextlib.asynccontextmanager
 async def running_worker(
     settings: WorkerSettings,
     launcher: Launcher,
@@ -109,12 +166,16 @@ async def running_worker(
             settings.data.mkdir(parents=True, exist_ok=True)
             log = FileLog(settings.data / "log")
             stack.push_async_callback(log.close)
-        worker = Worker(log, launcher, settings, alone=cluster is None)
+        join_again = None if cluster is None else cluster.join_again
+        heir = cluster is None or _is_heir(settings)
+        worker = Worker(log, launcher, settings, join_again=join_again, heir=heir)
         connect = Connect(worker, positions)
         server = await stack.enter_async_context(RestServer(connect))
         running = RunningWorker(connect, server.url)
         try:
             await connect.worker.start()
+            if cluster is not None:
+                _inherit(settings)
             logger.info("worker %s runs; REST is at %s", connect.worker.name, server.url)
             yield running
         finally:

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.broker import EmbeddedBroker
 from headrace.client import AsyncClient
-from headrace.connect.coordination import Cluster, ClusterTimes, CoordinatorLease
+from headrace.connect.coordination import Cluster, ClusterTimes
 from headrace.connect.lifecycle import Phase
 from headrace.connect.log import (
     ClusterView,
@@ -89,7 +89,6 @@ class FakeWorker:
             self.cluster._members._beating.cancel()
         await self.cluster.log.close()
         await self.client.close()
-        await coordinator._lease.release()  # a test does not wait a minute for its end
 
     async def leave(self) -> None:
         self.task.cancel()
@@ -243,17 +242,35 @@ def test_a_second_worker_of_a_name_is_refused(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_one_coordinator_acts_at_a_time(tmp_path: Path) -> None:
+def test_what_the_first_worker_leaves_undone_is_done_by_the_next_one(tmp_path: Path) -> None:
     async def test(workers: Workers) -> None:
-        worker = await workers.join("w1")
-        first = CoordinatorLease(worker.client, "other", "group-log", "one")
-        second = CoordinatorLease(worker.client, "other", "group-log", "two")
-        assert await first.held()
-        assert not await second.held()
-        await first.release()
-        await second.release()
-        third = CoordinatorLease(worker.client, "other", "group-log", "three")
-        assert await third.held()
-        await third.release()
+        first = await workers.join("w1")
+        await workers.join("w2")
+        await workers.connector("a", 1)
+        await workers.running.until(lambda: len(workers.running.copies) == 2)
+        made = workers.all["w2"].cluster.statistics().assignments
+        # It hangs: still a member, and it does not act.
+        for task in first.cluster._coordinator._tasks:
+            task.cancel()
+        await workers.connector("b", 1)
+        await workers.running.until(lambda: len(workers.running.copies) == 4)
+        assert workers.all["w2"].cluster.statistics().assignments > made
+
+    run(tmp_path, test)
+
+
+def test_another_worker_acts_at_once_when_the_first_one_has_gone(tmp_path: Path) -> None:
+    async def test(workers: Workers) -> None:
+        for name in ("w1", "w2"):
+            await workers.join(name)
+        await workers.connector("a", 1)
+        await workers.running.until(lambda: len(workers.running.copies) == 2)
+        lost = workers.all.pop("w1")
+        began = asyncio.get_running_loop().time()
+        await lost.die()
+        await workers.append(put("b"))
+        await workers.running.until(lambda: ("b", None) in workers.running.copies)
+        assert asyncio.get_running_loop().time() - began < 10
+        await workers.running.until(lambda: len(workers.running.copies) == 3)
 
     run(tmp_path, test)

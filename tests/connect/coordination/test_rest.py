@@ -57,7 +57,9 @@ def test_what_one_worker_is_told_holds_on_all(tmp_path: Path) -> None:
                 client = await stack.enter_async_context(AsyncClient(address))
                 cluster = await Cluster.join(client, "group", name, TIMES)
                 stack.push_async_callback(cluster.leave)
-                settings = quick_settings(worker_id=name, start_timeout="30 s")
+                settings = quick_settings(
+                    worker_id=name, start_timeout="30 s", data=tmp_path / name
+                )
                 running = running_worker(settings, FakeLauncher(call_timeout=10), cluster=cluster)
                 workers.append(await stack.enter_async_context(running))
             http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))

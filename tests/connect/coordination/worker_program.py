@@ -57,8 +57,11 @@ async def joined(client: AsyncClient, name: str) -> Cluster:
 async def main(address: str, name: str, folder: Path) -> None:
     async with AsyncClient(address) as client:
         cluster = await joined(client, name)
-        settings = quick_settings(worker_id=name, fence_after="60 s", start_timeout="30 s")
-        worker = Worker(cluster.log, LockingLauncher(folder), settings, alone=False)
+        settings = quick_settings(
+            worker_id=name, fence_after="60 s", rebalance_delay="90 s", start_timeout="30 s"
+        )
+        launcher = LockingLauncher(folder)
+        worker = Worker(cluster.log, launcher, settings, join_again=cluster.join_again)
         await worker.start()
         print("ready", flush=True)
         await asyncio.Event().wait()

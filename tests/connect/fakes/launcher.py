@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -203,6 +204,8 @@ class FakeLauncher:
         #: Makes a launch fail, when it returns a text.
         self.refuse: Callable[[HostSpec], str | None] = lambda spec: None
         self.closed = False
+        #: When the worker's lease is over.
+        self.until = math.inf
 
     async def launch(self, spec: HostSpec, listener: Listener) -> FakeHost:
         await asyncio.sleep(0)
@@ -220,6 +223,9 @@ class FakeLauncher:
         except TimeoutError:
             cause = Cause(f"{call.what} took longer than {self.call_timeout} s")
             return PluginAnswer(failure=cause, timed_out=True)
+
+    def live_until(self, time: float) -> None:
+        self.until = time
 
     async def close(self) -> None:
         self.closed = True

@@ -1,4 +1,4 @@
-"""``headrace connect worker``: runs a worker that stands alone, until it is asked to stop."""
+"""``headrace connect worker``: runs a worker, alone or in a cluster, until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +17,10 @@ import typer
 from headrace.cli._cluster import DataDir, NameServer, cluster_address, settings_from
 from headrace.cli._terminal import say
 from headrace.cli.connect.rest import require_packages
-from headrace.errors import JobFailedError
+from headrace.errors import JobFailedError, SettingsError
 
 if TYPE_CHECKING:
+    from headrace.connect.coordination import Cluster
     from headrace.connect.data import DataPlane
     from headrace.connect.running import RunningWorker
     from headrace.connect.worker import WorkerSettings
@@ -29,6 +30,7 @@ __all__ = ["worker"]
 
 _REST = "REST"
 _TIMES = "Times"
+_CLUSTER = "Cluster of workers"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -66,8 +68,39 @@ def worker(
             rich_help_panel=_REST,
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Join the cluster of workers of this name; without it, the worker stands alone.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     worker_id: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of this worker (host name and port).")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of this worker, which no other one of the cluster has; status shows it, so"
+            " give the address at which others reach it (host name and port).",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    rebalance_delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="What a lost worker ran moves to others after so long (60 s).",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    fence_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="A worker that cannot read or write its log for so long stops all that it runs"
+            " (30 s).",
+            rich_help_panel=_CLUSTER,
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -128,7 +161,10 @@ def worker(
         "token": token,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
+        "group": group,
         "worker_id": worker_id,
+        "rebalance_delay": rebalance_delay,
+        "fence_after": fence_after,
         "data": data,
         "memory_mb": memory_mb,
         "plugins": tuple(plugins or ()),
@@ -140,6 +176,8 @@ def worker(
     # What is missing is said before anything is started.
     require_packages("prometheus_client", "starlette", "uvicorn")
     settings = _settings(given)
+    if group is not None:
+        _require_name(settings)
     jobs = settings_from(namesrv, data_dir)
     find_java()
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -147,7 +185,8 @@ def worker(
     logging.getLogger("headrace.connect").setLevel(logging.INFO)
     folders = tuple(str(folder.absolute()) for folder in plugin_path or ())
     with cluster_address(jobs) as address:
-        asyncio.run(_work(settings, address, folders, replace(jobs, master=master)))
+        place = _Place(address, folders, replace(jobs, master=master), joins=group is not None)
+        asyncio.run(_work(settings, place))
 
 
 def _settings(given: dict[str, Any]) -> WorkerSettings:
@@ -156,9 +195,30 @@ def _settings(given: dict[str, Any]) -> WorkerSettings:
     return WorkerSettings(**{name: one for name, one in given.items() if one is not None})
 
 
-async def _work(
-    settings: WorkerSettings, address: str, folders: tuple[str, ...], jobs: JobSettings
-) -> None:
+def _require_name(settings: WorkerSettings) -> None:
+    """Refuse a worker of a cluster whose name would not be its own."""
+    if settings.port == 0 and not settings.worker_id:
+        raise SettingsError(
+            "A worker of a cluster that listens on any free port needs a name of its own.",
+            hint="Give --worker-id NAME, or a --port.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a worker works."""
+
+    #: Of the name server.
+    address: str
+    #: Plugins are imported from there first.
+    folders: tuple[str, ...]
+    #: How its jobs run, and how the brokers are reached.
+    jobs: JobSettings
+    #: Whether it joins a cluster of workers.
+    joins: bool
+
+
+async def _work(settings: WorkerSettings, place: _Place) -> None:
     """Run a worker on a cluster of brokers until it is asked to stop."""
     from headrace.connect.running import serve
 
@@ -169,8 +229,22 @@ async def _work(
         sys.stdout.flush()
 
     with _stoppable():
-        async with _plane_of(settings, address, folders, jobs) as plane:
-            await serve(settings, plane, positions=plane, ready=tell)
+        async with _plane_of(settings, place) as plane, _cluster_of(settings, place) as cluster:
+            await serve(settings, plane, positions=plane, cluster=cluster, ready=tell)
+
+
+@contextlib.asynccontextmanager
+async def _cluster_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[Cluster | None]:
+    """Join the cluster of workers, where there is one."""
+    from headrace.client import AsyncClient, ClientSettings
+    from headrace.connect.running import joined_cluster
+
+    if not place.joins:
+        yield None
+        return
+    client = AsyncClient(place.address, ClientSettings(**place.jobs.connection))
+    async with client, joined_cluster(client, settings) as cluster:
+        yield cluster
 
 
 @contextlib.contextmanager
@@ -191,23 +265,22 @@ def _stoppable() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _plane_of(
-    settings: WorkerSettings, address: str, folders: tuple[str, ...], jobs: JobSettings
-) -> AsyncIterator[DataPlane]:
+async def _plane_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[DataPlane]:
     """Start the engine; take the folder first, which another worker may hold."""
     from headrace.connect.data import DataPlane
     from headrace.connect.hosts import HostSettings, ProcessLauncher
 
     hosts = HostSettings(
         call_timeout=settings.call_timeout.total_seconds(),
-        folders=folders,
+        folders=place.folders,
         modules=settings.plugins,
         warm=True,
     )
     engine = settings.data / "engine"
     async with contextlib.AsyncExitStack() as stack:
         launcher = await stack.enter_async_context(ProcessLauncher(settings.data / "hosts", hosts))
-        plane = DataPlane(launcher, address, engine, master=jobs.master, jobs=jobs)
+        jobs = place.jobs
+        plane = DataPlane(launcher, place.address, engine, master=jobs.master, jobs=jobs)
         stack.push_async_callback(plane.close)
         try:
             await plane.engine.open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -59,8 +59,10 @@ class Assignment:
         lost = {worker: until / 1000 for worker, until in made.lost.items()}
         return cls(generation=made.generation, connectors=made.connectors, tasks=tasks, lost=lost)
 
-    def record(self, view: ClusterView, maker: str) -> AssignmentMade:
-        """Write it for the log, made from what this view has read."""
+    def record(
+        self, view: ClusterView, maker: str, settled: Collection[str] = ()
+    ) -> AssignmentMade:
+        """Write it for the log, made from what this view has read, with workers lost for good."""
         tasks: dict[str, list[str]] = {}
         for task, worker in sorted(self.tasks.items()):
             workers = tasks.setdefault(task.connector, [])
@@ -71,6 +73,7 @@ class Assignment:
             connectors=dict(sorted(self.connectors.items())),
             tasks=tasks,
             lost={worker: round(until * 1000) for worker, until in sorted(self.lost.items())},
+            settled=sorted(settled),
             maker=maker,
         )
 

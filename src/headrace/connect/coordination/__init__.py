@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from headrace.connect.coordination.cluster import Cluster, ClusterTimes
 from headrace.connect.coordination.coordinator import Coordinator, CoordinatorStatistics
-from headrace.connect.coordination.lease import CoordinatorLease
 from headrace.connect.coordination.members import Members
 
 __all__ = [
     "Cluster",
     "ClusterTimes",
     "Coordinator",
-    "CoordinatorLease",
     "CoordinatorStatistics",
     "Members",
 ]

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from headrace.connect.coordination.coordinator import Coordinator, CoordinatorStatistics
-from headrace.connect.coordination.lease import CoordinatorLease
 from headrace.connect.coordination.members import Members
 from headrace.connect.log.topic import TopicLog
 
@@ -21,8 +20,7 @@ __all__ = ["Cluster", "ClusterTimes"]
 class ClusterTimes:
     """How long a cluster waits for what."""
 
-    #: What a lost worker ran moves after so long.  It must be longer than a worker that cannot
-    #: read the log goes on, and its stop ladder: both together are 51 s unless they are set.
+    #: What a lost worker ran moves after so long; its workers have the same `rebalance_delay`.
     delay: timedelta = timedelta(seconds=60)
     #: Marks of deleted connectors are purged after so long.
     purge_after: timedelta = timedelta(hours=1)
@@ -33,7 +31,7 @@ class ClusterTimes:
 class Cluster:
     """A worker as a member of a cluster of workers.
 
-    Made by `join`; a worker runs on its ``log``, with ``alone=False``.
+    Made by `join`; a worker runs on its ``log``, and joins again by `join_again`.
 
     Examples
     --------
@@ -79,18 +77,25 @@ class Cluster:
         except BaseException:
             await log.close()
             raise
-        log.depend_on(members.silent_for)
-        lease = CoordinatorLease(client, group, topic, members.client_id)
         coordinator = Coordinator(
             log,
             members,
-            lease,
             worker,
             delay=times.delay.total_seconds(),
             purge_after=times.purge_after.total_seconds(),
         )
         coordinator.start()
         return cls(log, members, coordinator)
+
+    async def join_again(self) -> None:
+        """Become a member anew, after having been cut off for so long that others took over.
+
+        Raises
+        ------
+        WorkerIdTakenError
+            Another worker has the name by now.
+        """
+        await self._members.join_again()
 
     async def workers(self) -> set[str]:
         """Give the names of all workers that are alive."""

@@ -1,22 +1,20 @@
-"""Who assigns: every worker has a coordinator, and the one that holds the lease acts."""
+"""Who assigns: every worker has a coordinator, and the first of those that are alive acts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.connect.assignment import Assignment, assign
-from headrace.connect.lifecycle import Cause, Ending, Phase
-from headrace.connect.log import ClusterView, Log, Purged, Record, StatusSet, fold
+from headrace.connect.log import AssignmentMade, ClusterView, Log, Purged, Record, fold, settle
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.connect.coordination.lease import CoordinatorLease
     from headrace.connect.coordination.members import Members
 
 __all__ = ["Coordinator", "CoordinatorStatistics"]
@@ -25,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 #: News that come together are one turn.
 _GATHER = 0.02
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 2.0
+#: What the first of the workers leaves undone for so long is done by the second, and so on.
+_STEP = 2.0
 #: A log is compacted when it has so many records more than its sum.
 _SURPLUS = 1000
 #: Seconds between two tries to compact, which fail while others write.
@@ -36,7 +36,7 @@ _BETWEEN = 15.0
 class CoordinatorStatistics:
     """What a coordinator has done."""
 
-    #: Whether it holds the lease.
+    #: Whether it is the first of those that are alive.
     acting: bool
     turns: int
     assignments: int
@@ -44,9 +44,12 @@ class CoordinatorStatistics:
 
 
 class Coordinator:
-    """Assigns connectors and tasks to the workers that are alive, while it holds the lease.
+    """Assigns connectors and tasks to the workers that are alive, where no worker before it does.
 
-    It also settles what lost workers leave behind, purges marks and compacts the log.
+    Every coordinator works out what is due, and the first of the workers alive writes it at once;
+    the next ones only what it leaves undone.  Two that write at the same time do no harm: of two
+    assignments on the same one, the first in the log holds.  The acting one also settles what lost
+    workers leave behind, purges marks and compacts the log.
 
     Parameters
     ----------
@@ -54,8 +57,6 @@ class Coordinator:
         The cluster's log.
     members
         The workers that are alive.
-    lease
-        Whether this one acts.
     worker
         Name of this worker.
     delay
@@ -65,27 +66,23 @@ class Coordinator:
     """
 
     def __init__(
-        self,
-        log: Log,
-        members: Members,
-        lease: CoordinatorLease,
-        worker: str,
-        *,
-        delay: float,
-        purge_after: float,
+        self, log: Log, members: Members, worker: str, *, delay: float, purge_after: float
     ) -> None:
         self._log = log
         self._members = members
-        self._lease = lease
         self._worker = worker
         self._delay = delay
         self._purge_after = purge_after
         self._view = ClusterView()
         self._wake = asyncio.Event()
+        #: Names of the workers that are alive, as of when; the members' changes make them old.
+        self._alive: tuple[list[str], float] = [], float("-inf")
         self._read = asyncio.Condition()
         self._marked: dict[str, float] = {}
-        #: When this coordinator first missed a worker.
-        self._missed: dict[str, float] = {}
+        #: When this coordinator read the first assignment of those that count a worker as lost.
+        self._lost_since: dict[str, float] = {}
+        #: What is due, by the assignment that it builds on, and since when.
+        self._due_since: tuple[int, float] | None = None
         self._compact_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._acting = False
@@ -99,12 +96,10 @@ class Coordinator:
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """End, and let another worker act."""
+        """End, and leave it to the other workers."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(HeadraceError):  # the lease ends by itself
-            await self._lease.release()
 
     def statistics(self) -> CoordinatorStatistics:
         """Tell what it has done."""
@@ -120,13 +115,20 @@ class Coordinator:
     async def _follow(self) -> None:
         async for position, record in self._log.follow(0):
             self._view, _ = fold(self._view, record, position)
+            self._count_lost(self._view.assignment)
             async with self._read:
                 self._read.notify_all()
             self._wake.set()
 
+    def _count_lost(self, made: AssignmentMade | None) -> None:
+        now = time.monotonic()
+        lost = {} if made is None else made.lost
+        self._lost_since = {one: self._lost_since.get(one, now) for one in lost}
+
     async def _listen(self) -> None:
         while True:
             await self._members.changed()
+            self._alive = [], float("-inf")
             self._wake.set()
 
     async def _run(self) -> None:
@@ -136,8 +138,10 @@ class Coordinator:
             except HeadraceError as error:
                 logger.warning("coordinator on %s: %s", self._worker, error)
                 pause = 1.0
+            # No wait_for: in Python 3.11 it may swallow that it is cancelled.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
                 await asyncio.sleep(_GATHER)
 
     # One turn
@@ -145,61 +149,63 @@ class Coordinator:
     async def _turn(self) -> float:
         """Do what is due; give the seconds until the next turn, if nothing happens before."""
         self._wake.clear()
-        self._acting = await self._lease.held()
-        if not self._acting:
+        workers = await self._workers()
+        self._acting = workers[:1] == [self._worker]
+        if self._worker not in workers:
+            # It is cut off, or brokers do not know of it yet.
             return _LONGEST_PAUSE
         self._turns += 1
-        workers = await self._members.workers()
-        now = time.time()
-        plan = self._plan(workers, now)
-        for status in self._left_behind(plan, now):
-            await self._append(status)
-        plan = self._plan(workers, now)
-        before = 0 if self._view.assignment is None else self._view.assignment.generation
-        if plan.generation != before:
-            logger.info("assignment %d: workers %s", plan.generation, ", ".join(sorted(workers)))
-            await self._append(plan.record(self._view, self._worker))
-            self._assignments += 1
-        await self._tidy()
-        due = _LONGEST_PAUSE if plan.due is None else plan.due - time.time()
+        over, plan = self._plan(set(workers), time.monotonic())
+        if plan.generation != self._generation:
+            pause = self._turn_of(workers) - time.monotonic()
+            if pause > 0:
+                return min(pause, _LONGEST_PAUSE)
+            await self._assign(plan, over, workers)
+        self._due_since = None
+        if self._acting:
+            await self._tidy()
+        due = _LONGEST_PAUSE if plan.due is None else plan.due - time.monotonic()
         return min(max(due, 0.05), _LONGEST_PAUSE)
 
-    def _plan(self, workers: set[str], now: float) -> Assignment:
-        previous = Assignment.of(self._view.assignment)
-        missed = {*previous.lost, *self._missed} - workers
-        self._missed = {one: self._missed.get(one, now) for one in missed}
-        # Another coordinator's clock is not trusted: who was lost waits the delay by this one's.
-        lost = {
-            one: max(until, self._missed.get(one, now) + self._delay)
-            for one, until in previous.lost.items()
-        }
-        plan = assign(self._view, workers, replace(previous, lost=lost), now, self._delay)
-        self._missed |= {one: self._missed.get(one, now) for one in plan.lost}
-        return plan
+    async def _workers(self) -> list[str]:
+        """Give the names of the workers that are alive, in the order in which they act."""
+        workers, since = self._alive
+        if time.monotonic() - since >= _LONGEST_PAUSE:
+            asked = time.monotonic()
+            workers = sorted(await self._members.workers())
+            self._alive = workers, asked
+        return workers
 
-    def _left_behind(self, plan: Assignment, now: float) -> Iterator[StatusSet]:
-        """Say for workers that were lost for too long that nothing of theirs lives any more.
+    @property
+    def _generation(self) -> int:
+        return 0 if self._view.assignment is None else self._view.assignment.generation
 
-        They have stopped it themselves, as they could not read the log.
+    def _turn_of(self, workers: list[str]) -> float:
+        """Give the time at which it is up to this worker to do what is due."""
+        if self._due_since is None or self._due_since[0] != self._generation:
+            self._due_since = self._generation, time.monotonic()
+        return self._due_since[1] + workers.index(self._worker) * _STEP
+
+    def _plan(self, workers: set[str], now: float) -> tuple[set[str], Assignment]:
+        """Work out the next assignment, and of which lost workers nothing lives any more.
+
+        Nothing does once the delay is over that began when this one had read in the log that the
+        worker is lost: the worker's own lease is shorter, and ends no later by that assignment.
         """
-        for worker, until in plan.lost.items():
-            if now < until:
-                continue
-            for status in list(self._view.alive(worker)):
-                failed = status.phase is Phase.ERROR
-                yield StatusSet(
-                    connector=status.connector,
-                    task=status.task,
-                    generation=status.generation,
-                    # What failed stays failed; anything else may run again.
-                    phase=Phase.ERROR if failed else Phase.NEW,
-                    target=status.target,
-                    worker=worker,
-                    cause=status.cause or Cause(f"worker '{worker}' was lost"),
-                    gone=True,
-                    ending=status.ending if failed else Ending.DIED,
-                    at_ms=round(now * 1000),
-                )
+        previous = Assignment.of(self._view.assignment)
+        lost = {one: self._lost_since.get(one, now) + self._delay for one in previous.lost}
+        over = {one for one, until in lost.items() if until <= now} - workers
+        over &= {status.worker for status in self._view.alive()}
+        view = settle(self._view, over, self._view.position)
+        return over, assign(view, workers, replace(previous, lost=lost), now, self._delay)
+
+    async def _assign(self, plan: Assignment, over: set[str], workers: list[str]) -> None:
+        logger.info("assignment %d: workers %s", plan.generation, ", ".join(workers))
+        # In the log stands the wall clock, for people: nothing is decided by it.
+        ahead = time.time() - time.monotonic()
+        shown = replace(plan, lost={one: until + ahead for one, until in plan.lost.items()})
+        await self._append(shown.record(self._view, self._worker, over))
+        self._assignments += 1
 
     async def _tidy(self) -> None:
         marks = {name for name, entry in self._view.entries.items() if entry.deleted}

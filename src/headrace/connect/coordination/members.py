@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -12,15 +11,14 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError, WorkerIdTakenError
 
 if TYPE_CHECKING:
-    from headrace.client import AsyncClient
-    from headrace.client._membership import Membership
+    from headrace.client import AsyncClient, Membership
 
 __all__ = ["Members"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two signs of life; a worker stops what it runs after several that failed.
-_HEARTBEAT = 5.0
+#: Seconds between two signs of life.
+_HEARTBEAT = 2.0
 #: Stands between a worker's name and the word for this life of it.
 _MARK = "%"
 
@@ -47,10 +45,10 @@ class Members:
         self._group = group
         self._topic = topic
         self._worker = worker
-        self.client_id = f"{worker}{_MARK}{uuid.uuid4().hex[:12]}"
+        self.client_id = self._new_id()
         self._membership: Membership | None = None
+        self._joined = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
-        self._beaten = time.monotonic()
 
     async def join(self) -> None:
         """Become a member, until `leave`.
@@ -60,33 +58,44 @@ class Members:
         WorkerIdTakenError
             A worker of this name is a member.
         """
-        from headrace.client._membership import Membership, Role
+        from headrace.client import MemberRole, Membership
 
         if self._worker in await self.workers():
             raise self._taken()
-        role = Role(group=self._group, subscriptions={self._topic: "*"}, client_id=self.client_id)
+        topics = {self._topic: "*"}
+        role = MemberRole(group=self._group, subscriptions=topics, client_id=self.client_id)
         self._membership = Membership(self._client, role)
         await self._membership.heartbeat()
-        self._beaten = time.monotonic()
         ids = [one for one in await self._ids() if self._name_in(one) == self._worker]
         if min(ids, default=self.client_id) < self.client_id:  # two began at once
             await self.leave()
             raise self._taken()
+        self._joined.set()
         self._beating = asyncio.create_task(self._beat(), name="connect-heartbeat")
 
     async def workers(self) -> set[str]:
         """Give the names of all workers that are alive."""
         return {self._name_in(one) for one in await self._ids()}
 
-    def silent_for(self) -> float:
-        """Give the seconds since brokers last took a sign of life of this worker."""
-        return time.monotonic() - self._beaten
+    async def join_again(self) -> None:
+        """Leave, and become a member anew by another id.
+
+        Raises
+        ------
+        WorkerIdTakenError
+            A worker of this name has become a member meanwhile.
+        """
+        await self.leave()
+        self.client_id = self._new_id()
+        await self.join()
 
     async def changed(self) -> None:
         """Wait until a broker says that the members have changed."""
+        await self._joined.wait()
         assert self._membership is not None
-        await self._membership.changed.wait()
-        self._membership.changed.clear()
+        changed = self._membership.changed
+        await changed.wait()
+        changed.clear()
 
     async def leave(self) -> None:
         """Be a member no more."""
@@ -94,14 +103,22 @@ class Members:
             self._beating.cancel()
             with suppress(asyncio.CancelledError):
                 await self._beating
+            self._beating = None
         if self._membership is not None:
             with suppress(HeadraceError):  # the broker drops this member by itself
                 await self._membership.leave()
+            # Who waits for changes of this membership waits for those of the next one.
+            self._joined.clear()
+            self._membership.changed.set()
+            self._membership = None
 
     async def _ids(self) -> list[str]:
         from headrace.client import AsyncAdmin
 
         return await AsyncAdmin(self._client).group_members(self._group)
+
+    def _new_id(self) -> str:
+        return f"{self._worker}{_MARK}{uuid.uuid4().hex[:12]}"
 
     def _name_in(self, client_id: str) -> str:
         return client_id.rpartition(_MARK)[0] or client_id
@@ -119,6 +136,5 @@ class Members:
             await asyncio.sleep(_HEARTBEAT)
             try:
                 await self._membership.heartbeat()
-                self._beaten = time.monotonic()
             except HeadraceError as error:
                 logger.warning("worker %s: a heartbeat failed: %s", self._worker, error)

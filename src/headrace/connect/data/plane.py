@@ -106,6 +106,10 @@ class DataPlane:
         """Ask plugin code a question, in a process of its own."""
         return await self._launcher.call(call)
 
+    def live_until(self, time: float) -> None:
+        """End all hosts at that time, unless a later one is told before."""
+        self._launcher.live_until(time)
+
     async def close(self) -> None:
         """End all queries, hosts and the engine."""
         await self._launcher.close()

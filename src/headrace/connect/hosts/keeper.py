@@ -3,8 +3,8 @@
 A keeper runs no plugin code and outlives its host.  Whatever the host starts, in whatever session
 and by however many forks, descends from the keeper; when the keeper has no child any more, nothing
 of the host is left, and the kernel has said so.  It ends everything when the worker says so, when
-the worker is gone (the socket to it ends), when the host ends by itself, and when the host takes
-more memory than it may.
+the worker is gone (the socket to it ends), when the worker's lease is over, when the host ends by
+itself, and when the host takes more memory than it may.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from headrace.connect.hosts.processes import (
     adopt_orphans,
@@ -32,6 +32,9 @@ from headrace.connect.hosts.processes import (
     proportional_bytes,
     resident_bytes,
 )
+
+if TYPE_CHECKING:
+    from headrace.connect.hosts.lease import SharedLease
 
 __all__ = ["HOST_MARK", "Order", "keep"]
 
@@ -57,10 +60,17 @@ class Order:
     token: str
     #: Bytes that the host and all that it starts may take; None: no limit.
     memory: int | None
+    #: Whether it ends with its worker's lease.
+    leased: bool
 
 
 def keep(
-    order: Order, worker: socket.socket, host: socket.socket, log: int, run: Callable[..., object]
+    order: Order,
+    lease: SharedLease,
+    worker: socket.socket,
+    host: socket.socket,
+    log: int,
+    run: Callable[..., object],
 ) -> None:
     """Fork the host, and stay until nothing of it is left.
 
@@ -70,6 +80,8 @@ def keep(
     ----------
     order
         What the host is like.
+    lease
+        The worker's.
     worker
         The keeper's own socket to the worker.
     host, log
@@ -86,7 +98,7 @@ def keep(
         worker.close()
         _be_host(order, keeper, host, log, run)
     host.close()
-    _Keeper(order, worker, pid, log).stay()
+    _Keeper(order, lease, worker, pid, log).stay()
 
 
 def _be_host(
@@ -141,7 +153,10 @@ def _data_bytes() -> int:
 
 
 class _Keeper:
-    def __init__(self, order: Order, worker: socket.socket, pid: int, log: int) -> None:
+    def __init__(
+        self, order: Order, lease: SharedLease, worker: socket.socket, pid: int, log: int
+    ) -> None:
+        self._lease = lease if order.leased else None
         self._memory = order.memory
         self._worker = worker
         self._host = pid
@@ -165,7 +180,10 @@ class _Keeper:
         poll.register(self._handle, select.POLLIN)
         pause = _SAMPLE_NEAR
         while True:
-            ready = {number for number, _ in poll.poll(pause * 1000)}
+            left = pause if self._lease is None else self._lease.left()
+            if not left:
+                return "lease"
+            ready = {number for number, _ in poll.poll(min(pause, left) * 1000)}
             if self._handle in ready:
                 return "exit"
             if self._worker.fileno() in ready:

@@ -207,7 +207,8 @@ class ProcessLauncher:
             descriptors = [keeper.fileno(), theirs.fileno(), output.fileno()]
             memory = None if memory_mb is None else memory_mb * 1_000_000
             try:
-                born = await self._nursing.birth(token, memory, descriptors)
+                leased = told.kind != "call"
+                born = await self._nursing.birth(token, memory, descriptors, leased=leased)
             except BaseException:
                 ours.close()
                 keepers.close()
@@ -229,6 +230,10 @@ class ProcessLauncher:
         """End what is left of a host whose keeper and whose nursery were killed."""
         _, left = await asyncio.to_thread(end_marked, f"{HOST_MARK}={token}")
         return not left
+
+    def live_until(self, time: float) -> None:
+        """End all hosts at that time, unless a later one is told before."""
+        self._nursing.live_until(time)
 
     async def call(self, call: PluginCall) -> PluginAnswer:
         """Answer a question in a process of its own, within a hard time limit; never raise."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 
 from headrace.connect.hosts.keeper import Order, keep
+from headrace.connect.hosts.lease import SharedLease
 from headrace.connect.hosts.processes import (
     adopt_orphans,
     children,
@@ -42,12 +43,20 @@ class Nursery:
     control
         Takes an order and three descriptors per message; gives the keeper's number and a
         descriptor of its process, and tells when a keeper has ended.
+    lease
+        Until when hosts may live.
     run
         What a host does with its socket.
     """
 
-    def __init__(self, control: socket.socket, run: Callable[[socket.socket], object]) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        lease: SharedLease,
+        run: Callable[[socket.socket], object],
+    ) -> None:
         self._control = control
+        self._lease = lease
         self._run = run
         #: Descriptor of each keeper, with its number and its order's.
         self._keepers: dict[int, tuple[int, int]] = {}
@@ -93,7 +102,7 @@ class Nursery:
             for handle in self._keepers:
                 os.close(handle)
             worker, host = (socket.socket(fileno=number) for number in numbers[:2])
-            keep(order, worker, host, numbers[2], self._run)
+            keep(order, self._lease, worker, host, numbers[2], self._run)
         finally:
             os._exit(0)
 
@@ -135,9 +144,10 @@ class Nursery:
 
 
 def main() -> None:
-    """Serve the control socket whose descriptor is the first argument; ``warm`` may follow it."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    """Serve the control socket; arguments are its descriptor, the lease's, and maybe ``warm``."""
+    control, lease = socket.socket(fileno=int(sys.argv[1])), SharedLease(int(sys.argv[2]))
     control.set_inheritable(False)
+    os.set_inheritable(lease.descriptor, False)  # noqa: FBT003 - it takes no names
     adopt_orphans()
     import pyarrow as pa
 
@@ -146,14 +156,14 @@ def main() -> None:
     # Arrow's first array of Python's values imports pandas, where there is one: once for all hosts.
     pa.array([None])
     set_up_logging()
-    if "warm" in sys.argv[2:]:
+    if "warm" in sys.argv[3:]:
         from headrace.connect.hosts.warming import warm_up
 
         warm_up()
     # What is there now is never collected: a collection would write to every page of it.
     gc.collect()
     gc.freeze()
-    Nursery(control, run).serve()
+    Nursery(control, lease, run).serve()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headrace.connect.hosts.keeper import HOST_MARK, Order
+from headrace.connect.hosts.lease import SharedLease
 from headrace.errors import ConnectionFailedError
 
 __all__ = ["Keeper", "Nursing"]
@@ -56,6 +58,8 @@ class Nursing:
         self._log = log
         self._marks = marks
         self._warm = ["warm"] if warm else []
+        self._lease: SharedLease | None = None
+        self._until = math.inf
         self._numbers = itertools.count(1)
         # More orders than these might not fit into the socket.
         self._side_by_side = asyncio.Semaphore(_SIDE_BY_SIDE)
@@ -70,7 +74,15 @@ class Nursing:
         """Start the nursery now: whoever needs the first host does not wait for it."""
         self._running()
 
-    async def birth(self, token: str, memory: int | None, descriptors: list[int]) -> Keeper:
+    def live_until(self, time: float) -> None:
+        """End all leased hosts at that time, unless a later one is told before."""
+        self._until = time
+        if self._lease is not None:
+            self._lease.extend(time)
+
+    async def birth(
+        self, token: str, memory: int | None, descriptors: list[int], *, leased: bool
+    ) -> Keeper:
         """Have a host and its keeper made, with these sockets and this log.
 
         Raises
@@ -78,11 +90,11 @@ class Nursing:
         ConnectionFailedError
             The nursery died over it.
         """
+        order = Order(next(self._numbers), token, memory, leased)
         async with self._side_by_side:
-            return await self._order(token, memory, descriptors)
+            return await self._made(order, descriptors)
 
-    async def _order(self, token: str, memory: int | None, descriptors: list[int]) -> Keeper:
-        order = Order(next(self._numbers), token, memory)
+    async def _made(self, order: Order, descriptors: list[int]) -> Keeper:
         message = json.dumps(asdict(order)).encode()
         try:
             self._send(message, descriptors)
@@ -108,17 +120,21 @@ class Nursing:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if self._lease is None:
+            self._lease = SharedLease.make()
+            self._lease.extend(self._until)
+        passed = [theirs.fileno(), self._lease.descriptor]
         with theirs, self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "headrace.connect.hosts.nursery"),
-                    *(str(theirs.fileno()), *self._warm),
+                    *(*map(str, passed), *self._warm),
                 ],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=[theirs.fileno()],
+                pass_fds=passed,
                 start_new_session=True,
             )
         return ours
@@ -197,3 +213,6 @@ class Nursing:
             except subprocess.TimeoutExpired:
                 process.kill()
                 await asyncio.to_thread(process.wait)
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None

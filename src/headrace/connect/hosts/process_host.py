@@ -265,6 +265,11 @@ class ProcessHost(asyncio.Protocol):
                 f"took {used:,.0f} MB of memory, more than it may: it was killed with all that it"
                 " had started"
             )
+        if self._last.get("why") == "lease":
+            return (
+                "was ended with its worker's lease: the worker had not read its log for so long"
+                " that others may take its work over"
+            )
         if status is None:
             return "was killed together with its keeper"
         code = os.waitstatus_to_exitcode(status)

@@ -12,6 +12,7 @@ from headrace.connect.lifecycle.actions import (
     Refuse,
     Release,
 )
+from headrace.connect.lifecycle.clock import boot_time
 from headrace.connect.lifecycle.events import (
     CancelDone,
     Cause,
@@ -65,6 +66,7 @@ __all__ = [
     "Tick",
     "Unit",
     "Waits",
+    "boot_time",
     "kafka_state",
     "transition",
 ]

@@ -22,6 +22,7 @@ from headrace.connect.log.records import (
     TopicsReset,
     TopicUsed,
 )
+from headrace.connect.log.settling import settle
 from headrace.connect.log.view import ClusterView
 
 __all__ = [
@@ -53,4 +54,5 @@ __all__ = [
     "TopicsReset",
     "UnitStory",
     "fold",
+    "settle",
 ]

@@ -29,6 +29,7 @@ from headrace.connect.log.records import (
     TopicsReset,
     TopicUsed,
 )
+from headrace.connect.log.settling import settle
 from headrace.connect.log.view import ClusterView
 
 __all__ = ["Applied", "Outcome", "Rejected", "RejectedFor", "fold"]
@@ -245,9 +246,12 @@ def _assign(view: ClusterView, record: AssignmentMade, position: int) -> _Step:
     if record.generation != now + 1:
         text = f"assignment {record.generation} does not build on the newest one, {now}"
         return view, Rejected("stale", text)
+    before = view.assignment
+    # Who came back is in no assignment's list any more: nobody can say that nothing of it lives.
+    lost = set() if before is None else before.lost.keys() & set(record.settled)
     entries = {
-        name: _moved(entry, view.assignment, record, position)
-        for name, entry in view.entries.items()
+        name: _moved(entry, before, record, position)
+        for name, entry in settle(view, lost, position).entries.items()
     }
     return replace(view, entries=entries, assignment=record), Applied(position)
 

@@ -70,7 +70,10 @@ class Log(Protocol):
         ...
 
     def silent_for(self) -> float:
-        """Give the seconds since it was last known to be readable; 0 of one on this machine."""
+        """Give the seconds since all that it held had been read here; 0 of one on this machine.
+
+        Of a log elsewhere it is counted from the moment at which its end was asked for.
+        """
         ...
 
     def statistics(self) -> LogStatistics:

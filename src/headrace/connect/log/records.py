@@ -223,6 +223,8 @@ class AssignmentMade(
     tasks: dict[str, list[str]] = msgspec.field(default_factory=dict)
     #: Lost workers, and until when (wall clock, ms) their units wait for them.
     lost: dict[str, int] = msgspec.field(default_factory=dict)
+    #: Workers that the assignment before counts as lost, and of which nothing lives any more.
+    settled: list[str] = msgspec.field(default_factory=list)
     #: Who made it.
     maker: str = ""
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
+from headrace.connect.lifecycle import boot_time
 from headrace.connect.log.folding import Applied, fold
 from headrace.connect.log.memory import MemoryLog
 from headrace.connect.log.protocol import LogStatistics, decoded, encoded
@@ -80,8 +80,8 @@ class TopicLog:
         self._keys: dict[int, str] = {}
         #: Where the next pull begins.
         self._next = 0
-        self._heard = time.monotonic()
-        self._silences: list[Callable[[], float]] = []
+        #: When the last question was asked that has an answer: an answer may lie around for long.
+        self._heard = boot_time()
         self._moved = asyncio.Event()
         self._failure: HeadraceError | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -171,12 +171,8 @@ class TopicLog:
                 await self._reader
 
     def silent_for(self) -> float:
-        """Give the seconds since the broker last answered: a worker that hears nothing stops."""
-        return max(time.monotonic() - self._heard, *(silent() for silent in self._silences), 0.0)
-
-    def depend_on(self, silent: Callable[[], float]) -> None:
-        """Count the silence of something else, too: whoever it cuts off may be taken for dead."""
-        self._silences.append(silent)
+        """Give the seconds since the last question that the broker has answered was asked."""
+        return boot_time() - self._heard
 
     @property
     def failure(self) -> HeadraceError | None:
@@ -285,26 +281,28 @@ class TopicLog:
         self._next = await self._puller.begin_offset(queue)
         end = await self._puller.end_offset(queue)
         while self._next < end:
-            self._take(await self._pull(queue, _AT_ONCE))
+            await self._advance(queue, _AT_ONCE)
 
     async def _follow(self, queue: MessageQueue) -> None:
         pause = self._client.settings.retry_backoff_limit.total_seconds()
         while self._failure is None:
             try:
-                self._take(await self._pull(queue, self._wait))
+                await self._advance(queue, self._wait)
             except HeadraceError as error:
                 logger.warning("the log in topic %s: %s", self._topic, error)
                 if not error.retriable:
                     self._fail(error)
                 await asyncio.sleep(pause)
 
-    async def _pull(self, queue: MessageQueue, wait: timedelta) -> PullResult:
-        return await self._puller.pull(queue, self._next, max_messages=_PULL_MESSAGES, wait=wait)
+    async def _advance(self, queue: MessageQueue, wait: timedelta) -> None:
+        asked = boot_time()
+        found = await self._puller.pull(queue, self._next, max_messages=_PULL_MESSAGES, wait=wait)
+        self._heard = asked
+        self._take(found)
 
     def _take(self, result: PullResult) -> None:
         from headrace.client import PullStatus
 
-        self._heard = time.monotonic()
         if result.status is PullStatus.OFFSET_MOVED and result.next_offset < self._next:
             self._fail(
                 ConnectError(

@@ -268,5 +268,12 @@ class Launcher(Protocol):
     async def call(self, call: PluginCall) -> PluginAnswer:
         """Answer a question in a process of its own, within a hard time limit; never raise."""
 
+    def live_until(self, time: float) -> None:
+        """End all hosts at that time, unless a later one is told before.
+
+        That must not depend on this process: it may hang, or be stopped.  The clock is that of
+        :func:`~headrace.connect.lifecycle.boot_time`.
+        """
+
     async def close(self) -> None:
         """Kill what still runs, and end."""

@@ -99,8 +99,14 @@ class WorkerSettings:
     )
     fence_after: timedelta = setting(
         timedelta(seconds=30),
-        doc="A worker that cannot write its log for so long stops all that it runs.",
+        doc="A worker that cannot read or write its log for so long stops all that it runs.",
         minimum=timedelta(milliseconds=100),
+    )
+    rebalance_delay: timedelta = setting(
+        timedelta(seconds=60),
+        doc="What a lost worker of a cluster ran moves to others after so long, unless it comes back"
+        " (in Kafka Connect: scheduled.rebalance.max.delay.ms).",
+        minimum=timedelta(milliseconds=200),
     )
     compact_after: int = setting(
         20_000,
@@ -129,6 +135,13 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         validate(self)
+        if self.rebalance_delay < self.fence_after * 1.5:
+            raise SettingsError(
+                f"The setting rebalance_delay is {self.rebalance_delay.total_seconds():g} s, and"
+                f" fence_after is {self.fence_after.total_seconds():g} s: others would take over what"
+                " a worker runs that has not stopped it yet.",
+                hint="Give rebalance_delay at least half as much again as fence_after.",
+            )
         if (self.tls_certificate is None) != (self.tls_key is None):
             lacking = "tls_key" if self.tls_key is None else "tls_certificate"
             raise SettingsError(

@@ -11,7 +11,6 @@ from headrace.connect.lifecycle import Cause, Phase, Target
 from headrace.connect.lifecycle import Record as NewState
 from headrace.connect.log import (
     ClusterView,
-    ConnectorEntry,
     Kept,
     LevelSet,
     Log,
@@ -30,6 +29,7 @@ from headrace.connect.worker.launching import (
     OutsideChanged,
     ReconfigureAsked,
 )
+from headrace.connect.worker.lease import Standing
 from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.periodic import Periodic
@@ -37,8 +37,10 @@ from headrace.connect.worker.planning import Plan, plan
 from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.restarts import AutoRestarts
 from headrace.connect.worker.roster import Roster
-from headrace.connect.worker.settings import WorkerSettings, limits_of, memory_of
+from headrace.connect.worker.settings import WorkerSettings, limits_of
+from headrace.connect.worker.specs import host_spec
 from headrace.connect.worker.statistics import WorkerStatistics
+from headrace.connect.worker.tenure import JoinAgain, Tenure
 from headrace.connect.worker.tidying import Tidying
 from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 
@@ -66,8 +68,10 @@ class Worker:
         Starts processes; closed by whoever made it.
     settings
         How it runs.
-    alone
-        Whether all units are its own; else those that the newest assignment gives it.
+    join_again
+        Makes it a member of its cluster anew; None: it stands alone, and all units are its own.
+    heir
+        Whether nothing can be left of an earlier worker of its name.
     """
 
     def __init__(
@@ -76,7 +80,8 @@ class Worker:
         launcher: Launcher,
         settings: WorkerSettings | None = None,
         *,
-        alone: bool = True,
+        join_again: JoinAgain | None = None,
+        heir: bool = True,
     ) -> None:
         self.settings = WorkerSettings() if settings is None else settings
         self.name = self.settings.name
@@ -85,12 +90,14 @@ class Worker:
         self.loggers = Loggers()
         self._log = log
         self._launcher = launcher
-        self._alone = alone
+        self._heir = heir
         self._follower = Follower(log, self._heard)
         self._outbox = Outbox(self._follower, self.name, self._dropped)
         interval = self.settings.pass_interval.total_seconds()
-        if not alone:  # the loss of the log is noticed in time
-            interval = min(interval, self.settings.fence_after.total_seconds() / 3)
+        self._tenure: Tenure | None = None
+        if join_again is not None:
+            self._tenure = Tenure(self.settings, log, self._follower, launcher, join_again)
+            interval = min(interval, self._tenure.interval)
         self._passes = Periodic(self._pass, interval, name="connect-pass")
         self.restarts = AutoRestarts(self._restart_by_itself)
         self._roster = Roster()
@@ -98,7 +105,8 @@ class Worker:
         self._tidying = Tidying(log, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = "starting"
-        self._failed_before: set[UnitId] = set()
+        #: What has failed by itself, and not because it was stopped without its doing.
+        self._failures: set[UnitId] = set()
         self._restarted = 0
 
     @property
@@ -138,6 +146,8 @@ class Worker:
         """Say why the worker cannot do its work, or None."""
         if self._follower.lost is not None:
             return f"the log cannot be read: {self._follower.lost}"
+        if self._tenure is not None and self._state == "running" and not self._runs_well():
+            return self._tenure.trouble
         if (since := self._outbox.failing_for) is not None:
             return f"the log has not been writable for {since:.0f} s: {self._outbox.failure}"
         if self._state != "running" or self._passes.last_run is None:
@@ -152,7 +162,12 @@ class Worker:
         await self._follower.replay()
         self._follower.start()
         self._outbox.start()
-        for status in list(self.view.alive(self.name)):
+        left = list(self.view.alive(self.name))
+        if self._tenure is not None:
+            if left and not self._heir:
+                await self._tenure.outlive()
+            self._tenure.begin()
+        for status in left:
             # The launcher has ended what a predecessor of this name left behind.
             phase = Phase.ERROR if status.phase is Phase.ERROR else Phase.NEW
             self._outbox.settle(status, phase)
@@ -168,14 +183,13 @@ class Worker:
         """
         if self._state in {"starting", "running"}:
             self._state = "stopping"
-            self._failed_before = self._roster.failures()
-            await self._passes.stop()
             self.restarts.keep_only(set())
         for copy in self._roster:
             copy.stop(force=force)
         await self._roster.until_empty(self._patience())
         if self._state == "stopping":
             self._state = "stopped"
+            await self._passes.stop()
             await self._outbox.stop()
             await self._questions.stop()
             for task in list(self._tasks):
@@ -201,11 +215,11 @@ class Worker:
 
     def require_running(self) -> None:
         """Refuse requests before the log was read, and when the worker is about to end."""
-        if self._state == "running" and self._follower.lost is None:
+        if self._runs_well() and self._follower.lost is None:
             return
         text = {
             "starting": "the worker has not read its log to the end yet",
-            "running": "the worker has lost its log",
+            "running": "the worker has lost its log, or has been cut off from it",
         }.get(self._state, "the worker is about to end and takes no requests")
         raise WorkerStoppingError(text, hint="try again, or ask another worker")
 
@@ -227,6 +241,8 @@ class Worker:
         Caller: Copy.
         """
         self._roster.note(copy, record)
+        if record.phase is Phase.ERROR and self._runs_well():
+            self._failures.add(copy.id)
         if record.gone:
             self.restarts.ran(copy.id, copy.ran_for, self._config(copy.id.connector))
         self._outbox.put(copy, record, self._target(copy.id.connector))
@@ -262,8 +278,10 @@ class Worker:
         Caller: Outbox.
         """
         self._passes.wakeup()
-        if self._state == "stopping" and copy.id not in self._failed_before:
+        stopped = self._state == "stopping" or copy.unit.phase is Phase.ERROR
+        if stopped and copy.id not in self._failures:
             self._outbox.unassign(copy, self._target(copy.id.connector))
+        self._failures.discard(copy.id)
         self._roster.drop(copy)
 
     def _heard(self, record: Record | Kept) -> None:
@@ -275,19 +293,32 @@ class Worker:
             except ConnectNotFoundError as error:  # another release knows more levels
                 logger.warning("a level is not set here: %s", error)
 
+    def _standing(self) -> Standing:
+        return Standing.HELD if self._tenure is None else self._tenure.standing()
+
+    def _runs_well(self) -> bool:
+        return self._state == "running" and self._standing() is Standing.HELD
+
     async def _pass(self) -> None:
-        lost = max(self._outbox.failing_for or 0.0, self._log.silent_for())
-        if lost > self.settings.fence_after.total_seconds():
-            # Others may think that this worker is dead, and may be right soon.
-            logger.error("the log is lost: everything stops until it is back")
-            for copy in self._roster:
-                copy.stop()
+        standing = self._standing()
+        if self._state != "running":
+            return  # it stops what it runs, and keeps its lease for as long as that takes
+        silent = (self._outbox.failing_for or 0.0) > self.settings.fence_after.total_seconds()
+        if silent or standing is not Standing.HELD:
+            await self._halt(standing)
             return
         found = plan(self.view, self.name, self._roster.units(), self._mine)
         self._apply(found)
         self._questions.ask(found.asks)
-        if self._alone:  # else the coordinator does it
+        if self._tenure is None:  # else the coordinator does it
             await self._tidying.consider()
+
+    async def _halt(self, standing: Standing) -> None:
+        """Stop everything: nobody hears of what it does, and others may take it over."""
+        for copy in self._roster:
+            copy.stop(force=standing is Standing.OVER)
+        if standing is Standing.OVER and not self._roster.units() and self._tenure is not None:
+            await self._tenure.begin_again()
 
     def _apply(self, found: Plan) -> None:
         for stop in found.stops:
@@ -305,7 +336,7 @@ class Worker:
 
     def worker_of(self, connector: str, task: int | None) -> str:
         """Give the worker that is to run a unit; empty: nobody yet."""
-        return self.name if self._alone else self.view.worker_of(connector, task) or ""
+        return self.name if self._tenure is None else self.view.worker_of(connector, task) or ""
 
     def _mine(self, unit: UnitId) -> bool:
         return self.worker_of(unit.connector, unit.task) == self.name
@@ -315,30 +346,13 @@ class Worker:
         assert entry is not None
 
         async def prepare() -> HostSpec:
-            return await self._spec(unit, entry)
+            plugin = await self.catalog.of(entry.config)
+            return host_spec(unit, entry, plugin.role, self.settings)
 
         limits = limits_of(entry.config, self.settings)
         copy = Copy(unit, prepare, limits, self._launcher, self)
         self._roster.add(copy)
         copy.start()
-
-    async def _spec(self, unit: UnitId, entry: ConnectorEntry) -> HostSpec:
-        plugin = await self.catalog.of(entry.config)
-        config = dict(entry.config)
-        if unit.task is not None:
-            # A task gets all that its connector was told, too: converters, error handling ...
-            config |= entry.tasks[unit.task].config
-        return HostSpec(
-            kind="connector" if unit.task is None else "task",
-            connector=unit.connector,
-            task=unit.task,
-            tasks=max(1, len(entry.tasks)),
-            generation=unit.generation,
-            config=config,
-            memory_mb=memory_of(entry.config, self.settings),
-            role=plugin.role,
-            paused=entry.target is Target.PAUSED,
-        )
 
     def _restart_by_itself(self, unit: UnitId) -> None:
         logger.info("%s is started again", unit.what)

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
     from headrace.client.queues import MessageQueue
 
-__all__ = ["Membership", "Role", "host_name", "new_client_id"]
+__all__ = ["MemberRole", "Membership", "host_name", "new_client_id"]
 
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class MemberRole:
     """What a member tells the brokers about itself."""
 
     group: str
@@ -69,10 +69,27 @@ class Role:
 class Membership:
     """What brokers know of one member of a group, and what it learns from them.
 
-    Caller: Sharing.
+    Consumers have one by themselves.  Others that want to know of each other may have one, too: a
+    broker drops a member when its connection ends, and tells the rest at once.
+
+    Parameters
+    ----------
+    client
+        Connection to the cluster.
+    role
+        What the member tells of itself.
+
+    Examples
+    --------
+    >>> async def be_there(client: AsyncClient) -> None:
+    ...     role = MemberRole(group="night", subscriptions={"orders": "*"}, client_id="me")
+    ...     member = Membership(client, role)
+    ...     await member.heartbeat()  # and again, at least every two minutes
+    ...     await member.changed.wait()
+    ...     await member.leave()
     """
 
-    def __init__(self, client: AsyncClient, role: Role) -> None:
+    def __init__(self, client: AsyncClient, role: MemberRole) -> None:
         self.role = role
         #: Set when a broker says that the members have changed.
         self.changed = asyncio.Event()

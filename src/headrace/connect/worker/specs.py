@@ -1,0 +1,49 @@
+"""What a host is to run, put together from what the log says of its connector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.connect.lifecycle import Target
+from headrace.connect.worker.launching import HostSpec
+from headrace.connect.worker.settings import memory_of
+
+if TYPE_CHECKING:
+    from headrace.connect.log import ConnectorEntry
+    from headrace.connect.naming import UnitId
+    from headrace.connect.worker.launching import Role
+    from headrace.connect.worker.settings import WorkerSettings
+
+__all__ = ["host_spec"]
+
+
+def host_spec(
+    unit: UnitId, entry: ConnectorEntry, role: Role, settings: WorkerSettings
+) -> HostSpec:
+    """Say what the host of a copy is to run.
+
+    Examples
+    --------
+    >>> from headrace.connect.log import ClusterView, ConnectorPut, fold
+    >>> from headrace.connect.worker import WorkerSettings
+    >>> put = ConnectorPut(request="a", name="orders", config={"connector.class": "datagen"})
+    >>> view, _ = fold(ClusterView(), put, 0)
+    >>> (unit,) = view.units()
+    >>> host_spec(unit, view.entries["orders"], "source", WorkerSettings()).kind
+    'connector'
+    """
+    config = dict(entry.config)
+    if unit.task is not None:
+        # A task gets all that its connector was told, too: converters, error handling ...
+        config |= entry.tasks[unit.task].config
+    return HostSpec(
+        kind="connector" if unit.task is None else "task",
+        connector=unit.connector,
+        task=unit.task,
+        tasks=max(1, len(entry.tasks)),
+        generation=unit.generation,
+        config=config,
+        memory_mb=memory_of(entry.config, settings),
+        role=role,
+        paused=entry.target is Target.PAUSED,
+    )
