@@ -1,4 +1,4 @@
-"""A way to the broker that loses requests and answers, holds them back, or doubles them.
+"""A way to the broker that loses requests and answers, holds them back, doubles them, or is cut.
 
 A job is given the address of this proxy.  Routes that pass through it are rewritten, so that
 clients never learn the broker's own address.
@@ -61,6 +61,8 @@ class Proxy:
             proxy._target: proxy.address for proxy in behind
         }
         self._plan: _Plan | None = None
+        self._flows = threading.Event()
+        self._flows.set()
         self._held: list[bytes] = []
         #: Matching requests that clients sent.
         self.seen: Counter[str] = Counter()
@@ -89,6 +91,14 @@ class Proxy:
     def relent(self) -> None:
         """Let everything through."""
         self._plan = None
+
+    def cut(self) -> None:
+        """Let nothing through, and end no connection; nobody is told."""
+        self._flows.clear()
+
+    def mend(self) -> None:
+        """Let through what comes, and what has come meanwhile."""
+        self._flows.set()
 
     def deliver_late(self) -> list[Command]:
         """Send what was held back to the broker, over a connection of its own; give the answers."""
@@ -120,6 +130,7 @@ class Proxy:
 
     def close(self) -> None:
         """End every connection."""
+        self._flows.set()
         for each in (self._listener, *self._sockets):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -135,6 +146,7 @@ class Proxy:
     def _requests(self, client: socket.socket, broker: socket.socket) -> None:
         with suppress(OSError):
             for frame in _frames(client):
+                self._flows.wait()
                 trick = self._trick(frame)
                 if trick == "drop request":
                     _end(client, broker)
@@ -177,6 +189,7 @@ class Proxy:
     def _answers(self, broker: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):
             for frame in _frames(broker):
+                self._flows.wait()
                 client.sendall(_rewritten(frame, self._rewritten))
         _end(client, broker)
 
