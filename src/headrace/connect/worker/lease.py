@@ -97,10 +97,10 @@ class WorkerLease:
         """Tell what the worker may do now."""
         return self._judge(self._clock())
 
-    def begin_again(self) -> None:
+    def begin_again(self, silent: float) -> None:
         """Give the worker a new lease: nothing that it ran is left, and it has joined again."""
         logger.warning("worker %s has joined its cluster again", self._worker)
-        self._renewed = self._clock()
+        self._renewed = self._clock() - silent
         self._standing = Standing.HELD
 
     def _judge(self, now: float) -> Standing:

@@ -57,6 +57,8 @@ class Tenure:
         self._join_again = join_again
         self._lease = self._new()
         self._refusal = ""
+        #: Whether it is a member anew, and its new lease has not begun.
+        self._joined = False
 
     @property
     def interval(self) -> float:
@@ -88,26 +90,41 @@ class Tenure:
 
     def standing(self) -> Standing:
         """Tell what the worker may run now; renew its lease where that is right."""
-        silent = self._log.silent_for()
-        made = self._follower.view.assignment
-        counted_out = made is not None and self._name in made.lost
-        if not counted_out and self._follower.view.position >= self._log.statistics().end - 1:
-            self._lease.renew(silent)
+        if self._counts():
+            self._lease.renew(self._log.silent_for())
         now = self._lease.standing()
         if now is not Standing.OVER:
             self._launcher.live_until(self._lease.until)
         return now
 
     async def begin_again(self) -> None:
-        """Join anew, once nothing is left of what ran; where that fails, the next pass tries."""
+        """Join anew, once nothing is left of what ran; what fails or is early, the next pass tries.
+
+        A new lease begins only when the log no longer counts the worker as lost: else others might
+        still settle what it begins to run.
+        """
+        if self._log.silent_for() >= self._fence:
+            return
+        if not self._joined:
+            await self._join()
+        if self._joined and self._counts():
+            self._joined = False
+            self._lease.begin_again(self._log.silent_for())
+
+    async def _join(self) -> None:
         try:
             await self._join_again()
         except HeadraceError as error:
             self._refusal = str(error)
             logger.error("worker %s cannot join again yet: %s", self._name, error)  # noqa: TRY400
         else:
-            self._refusal = ""
-            self._lease.begin_again()
+            self._refusal, self._joined = "", True
+
+    def _counts(self) -> bool:
+        """Whether all of the log is read, as far as it is known, and the worker not lost in it."""
+        view = self._follower.view
+        lost = view.assignment is not None and self._name in view.assignment.lost
+        return not lost and view.position >= self._log.statistics().end - 1
 
     def _new(self) -> WorkerLease:
         return WorkerLease(self._name, fence=self._fence, delay=self._delay)
