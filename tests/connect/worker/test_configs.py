@@ -242,13 +242,17 @@ def test_tasks_are_made_anew_when_one_asks_and_the_old_ones_stop_first() -> None
     asyncio.run(scenario())
 
 
+async def _stay() -> None:
+    """Be a member anew."""
+
+
 @pytest.mark.requirement(4)
 @pytest.mark.requirement(9)
 def test_what_is_put_or_deleted_on_one_worker_is_effective_on_all_of_the_same_log() -> None:
     async def scenario() -> None:
         log = MemoryLog()
         async with started(FakeLauncher(), log) as one:
-            worker = Worker(log, FakeLauncher(), quick_settings(worker_id="w2"), alone=False)
+            worker = Worker(log, FakeLauncher(), quick_settings(worker_id="w2"), join_again=_stay)
             await worker.start()
             other = Connect(worker)
             began = time.monotonic()
