@@ -48,8 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: What may import PySpark: the supervisor never does, nor does a plugin's process.
 MAY_IMPORT_SPARK = {"data"}
 
-#: What may import the runtime; the coordinator has its lease from there, at its first use.
-MAY_IMPORT_RUNTIME = {"data", "coordination"}
+#: What may import the runtime.
+MAY_IMPORT_RUNTIME = {"data"}
 
 #: What runs in the supervisor.
 CONTROL_PLANE = (
