@@ -107,7 +107,7 @@ class Rows:
         with psycopg.connect(self._dsn) as db:
             if db.execute("SELECT to_regclass(%s)", [f'"{table}"']).fetchone() == (None,):
                 return 0
-            found = db.execute(sql.SQL(query).format(sql.Identifier(table))).fetchone()  # type: ignore[arg-type]
+            found = db.execute(sql.SQL(query).format(sql.Identifier(table))).fetchone()
         assert found is not None
         return int(str(found[0]))
 

@@ -52,11 +52,8 @@ class Storm:
         (now,) = self.expected[name]
         self._number += 1
         number = str(self._number)
-        if now is None:
-            kind, wanted = "put", number
-        else:
-            kind = self._chance.choice(["put", "patch", "delete"])
-            wanted = None if kind == "delete" else number
+        kind = "put" if now is None else self._chance.choice(["put", "patch", "delete"])
+        wanted = None if kind == "delete" else number
         if not self._ask(kind, name, number):
             self.expected[name] = {now, wanted}
             self._names[place] = f"c{self._made}"
