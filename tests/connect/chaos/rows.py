@@ -64,6 +64,8 @@ class Rows:
             "connector.class": f"{marked.__name__}.MarkedPostgresSink",
             "topics": ",".join(self.topics),
             "tasks.max": "2",
+            "value.converter": "json",
+            "value.converter.schemas.enable": "false",
             "connection.url": self._dsn,
             "insert.mode": "insert",
             "auto.create": "true",
