@@ -5,11 +5,16 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-__all__ = ["as_json", "as_text"]
+from headrace.errors import SchemaError
+
+if TYPE_CHECKING:
+    from headrace.connect import SinkRecord
+
+__all__ = ["as_json", "as_text", "raw_bytes"]
 
 
 def as_text(value: Any) -> bytes:
@@ -23,6 +28,34 @@ def as_text(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     return as_json(value)
+
+
+def raw_bytes(record: SinkRecord, value: Any, part: str, taker: str) -> bytes | None:
+    """Give a value of a record that is text or bytes already, for a taker that knows no other.
+
+    Parameters
+    ----------
+    record, value, part
+        The record, what is to be written of it, and what that is called.
+    taker
+        Who takes bytes.
+
+    Raises
+    ------
+    SchemaError
+        It is neither.
+    """
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    queue = record.queue
+    raise SchemaError(
+        f"Record {record.offset} of queue {queue.queue_id} of topic {queue.topic}: its {part} is"
+        f" {type(value).__name__} {value!r:.100}, and {taker} takes bytes.",
+        hint="Set the converter of keys and values to ByteArrayConverter, which hands bytes on as"
+        " they are, or to StringConverter.",
+    )
 
 
 def as_json(value: Any) -> bytes:

@@ -20,7 +20,7 @@ from headrace.connect.records import Queue, position_key
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
 from headrace.protocol.properties import encode_properties
 from headrace.protocol.property_columns import property_column
-from headrace.runtime.sources.messages import user_properties
+from headrace.runtime.sources.messages import carried_properties
 from headrace.topology.operators.outside import Taken
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class HostImpulse:
         self._channel = TaskChannel(address, timedelta(seconds=30))
         self._committed = committed
         self._told = 0
+        #: How many queues a topic shall have that is made for the task, where the task says so.
+        self.queues: dict[str, int] = {}
 
     def wait(self, seconds: float) -> Sequence[str] | None:
         """Wait until the host has records."""
@@ -125,7 +127,11 @@ class HostImpulse:
         if committed > self._told:
             self._channel.committed(committed)
             self._told = committed
-        return self._channel.await_topics(timedelta(seconds=seconds))
+        found = self._channel.await_topics(timedelta(seconds=seconds))
+        if found is None:
+            return None
+        self.queues |= {topic: count for topic, count in found.items() if count is not None}
+        return list(found)
 
 
 def records_in(polled: PolledBatch, now: int) -> Taken:
@@ -163,7 +169,7 @@ def messages_out(messages: pa.RecordBatch) -> pa.RecordBatch:
         "key": _key_bytes(raw),
         "value": pc.if_else(empty, pa.scalar(None, pa.binary()), body),
         "properties": pa.array(
-            [_pairs(user_properties(one)) for one in raw.to_pylist()], PROPERTIES
+            [_pairs(carried_properties(one)) for one in raw.to_pylist()], PROPERTIES
         ),
         "timestamp": messages.column("timestamp"),
     }

@@ -65,12 +65,13 @@ class TaskJob:
         self._hold = threading.Event()
         #: Tells what it waits for, once it runs.
         self._say: Callable[[], None]
+        self._impulse: HostImpulse | None = None
         if order.paused:
             self._hold.set()
         self.name = task_job(order.unit.connector, order.unit.task)
         if order.role == "source":
-            impulse = HostImpulse(order.address, lambda: self.batch)
-            self._ticks = Ticks(impulse, hold=self._hold, provide=self._provide)
+            self._impulse = HostImpulse(order.address, lambda: self.batch)
+            self._ticks = Ticks(self._impulse, hold=self._hold, provide=self._provide)
             self._say = partial(waits, "")
             topology = Topology(self.name, self._feed())
         else:
@@ -170,7 +171,15 @@ class TaskJob:
             try:
                 queues = self._client.queues(topic, for_="write")
             except TopicNotFoundError:
-                Admin(self._client).create_topic(topic, self._order.terms.queues)
+                self._create(topic)
                 queues = self._client.queues(topic, for_="write")
             found[topic] = [queue.name for queue in sorted(queues)]
         return found
+
+    def _create(self, topic: str) -> None:
+        """Make a topic: with as many queues in all as the task says, else as many per broker."""
+        wanted = None if self._impulse is None else self._impulse.queues.get(topic)
+        queues = self._order.terms.queues
+        if wanted is not None:
+            queues = -(-wanted // max(1, len(self._client.brokers())))
+        Admin(self._client).create_topic(topic, queues)

@@ -114,10 +114,13 @@ class TaskChannel:
         """Wait until the task has something to give; an idle task costs nothing meanwhile."""
         return self.await_topics(wait) is not None
 
-    def await_topics(self, wait: timedelta) -> list[str] | None:
-        """Wait until the task has something to give; give every topic that it has named so far."""
+    def await_topics(self, wait: timedelta) -> dict[str, int | None] | None:
+        """Wait until the task has something to give; give the topics that it is for.
+
+        Each comes with the number of queues that it shall have where it is made, if the task says.
+        """
         header, _ = self._ask({"op": "ready", "wait_ms": _milliseconds(wait)})
-        return list(header["topics"]) if header["ready"] else None
+        return dict(header["topics"]) if header["ready"] else None
 
     # A sink task.
 

@@ -17,6 +17,7 @@ from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import catalog, connector_of
 from headrace.connect.hosts.serving import Answer, Refused, Serving
 from headrace.connect.hosts.terms import Terms
+from headrace.connect.records import SourceBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,8 +44,8 @@ class SourceUnit(Unit):
         self._ahead = Ahead(told.ahead_records, told.ahead_bytes)
         self._committed = Committed(told.positions)
         self._commit_due = threading.Event()
-        #: The topics that it has written to.
-        self._topics: set[str] = set()
+        #: The topics that it has written to, with the number of queues that each shall have.
+        self._topics: dict[str, int | None] = {}
         self._task: SourceTask
         self._chain: SourceChain
         self._serving: Serving
@@ -102,7 +103,7 @@ class SourceUnit(Unit):
         before = time.monotonic()
         with self.in_call("poll()"):
             polled = self._chain.poll(self._task)
-        if not polled:
+        if polled is None or (not polled and not isinstance(polled, SourceBatch)):
             # A poll that waited for records has done the waiting.
             return time.monotonic() - before > _IDLE_FIRST
         with self.in_call("converters and transforms"):
@@ -114,7 +115,8 @@ class SourceUnit(Unit):
     def _tell_topics(self, ready: Polled) -> None:
         for topic in pc.unique(ready.rows["topic"]).to_pylist():
             if topic not in self._topics:
-                self._topics.add(topic)
+                with self.in_call("queues_of()"):
+                    self._topics[topic] = self._task.queues_of(topic)
                 self._control.tell("topic", topic=topic)
 
     def _pass_commit_on(self) -> None:
@@ -155,9 +157,9 @@ class SourceUnit(Unit):
                 self._ahead.rewind()
             case "ready":
                 wait = header.get("wait_ms", 0) / 1000
-                topics = self._ahead.await_topics(wait)
-                ready = topics is not None
-                return {"ready": ready, "topics": topics or [], **self._standing()}, None
+                found = self._ahead.await_topics(wait)
+                topics = {topic: self._topics.get(topic) for topic in found or ()}
+                return {"ready": found is not None, "topics": topics, **self._standing()}, None
             case "counters":
                 return {"counters": asdict(self._chain.handling.counters.statistics())}, None
             case other:

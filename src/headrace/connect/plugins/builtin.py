@@ -140,6 +140,13 @@ BUILTIN: tuple[Builtin, ...] = (
         "headrace.connect.connectors.elasticsearch:ElasticsearchSourceConnector",
         "source",
         ("elasticsearch-source", "opensearch-source"),
+    Builtin(
+        "headrace.connect.connectors.rocketmq:RocketMQSourceConnector",
+        "source",
+        ("rocketmq-source",),
+    ),
+    Builtin(
+        "headrace.connect.connectors.rocketmq:RocketMQSinkConnector", "sink", ("rocketmq-sink",)
     ),
     # converters
     _converter("SimpleHeaderConverter", "storage.SimpleHeaderConverter", kind="header_converter"),

@@ -44,9 +44,10 @@ class SourceTask(Task, ABC):
 
     @abstractmethod
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
-        """Give what is new; ``None`` or nothing when there is nothing.
+        """Give what is new; ``None`` or an empty list when there is nothing.
 
-        It may wait for a second at most, best by ``context.stopping.wait(...)``.
+        It may wait for a second at most, best by ``context.stopping.wait(...)``.  A batch without
+        rows is not nothing: its position is committed.
         """
 
     def commit(self) -> None:
@@ -55,6 +56,14 @@ class SourceTask(Task, ABC):
         Acknowledge there what the outside holds back until then.
         """
         return
+
+    def queues_of(self, topic: str) -> int | None:
+        """Say how many queues a topic shall have that the runtime makes for the task's records.
+
+        ``None`` (the default) leaves it to the connector's config.
+        """
+        del topic
+        return None
 
 
 class SinkTask(Task, ABC):

@@ -106,8 +106,7 @@ class SourceTaskKit(TaskKit[SourceTask]):
         self.requests.raise_failure()
         if isinstance(polled, SourceBatch):
             _check_position(polled.partition, polled.offset)
-            if len(polled):
-                self._given.append((polled.partition, polled.offset))
+            self._given.append((polled.partition, polled.offset))
         else:
             for record in polled or ():
                 _check_record(record)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SourceReader",
     "SourceTask",
+    "carried_properties",
     "joined",
     "original_at",
     "picked",
@@ -41,6 +42,8 @@ _RESERVED = frozenset(
     | {KEYS, EXACT_KEY, BATCH, TAG}
     | THROUGH_PROPERTIES
 )
+#: Of those, what a message keeps wherever it goes.
+_NOT_CARRIED = _RESERVED - {names.TAGS, names.SHARDING_KEY}
 _SHOWN_BYTES = 80
 _NEEDLE = WATERMARK.encode()
 
@@ -169,6 +172,20 @@ def user_properties(raw: bytes) -> dict[str, str] | None:
         return None
     found = decode_properties(raw)
     return {name: value for name, value in found.items() if name not in _RESERVED} or None
+
+
+def carried_properties(raw: bytes) -> dict[str, str] | None:
+    r"""Give the properties that go along with a message beside its key; None for none.
+
+    They are the user's own, and the tag and the sharding key, which producers set, too.
+
+    >>> carried_properties(b"TAGS\x01red\x02WAIT\x01true\x02colour\x01red\x02")
+    {'TAGS': 'red', 'colour': 'red'}
+    """
+    if not raw:
+        return None
+    found = decode_properties(raw)
+    return {name: found[name] for name in found if name not in _NOT_CARRIED} or None
 
 
 def original_at(topic: str, columns: MessageColumns, index: int) -> Original:

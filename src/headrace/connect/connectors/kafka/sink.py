@@ -25,6 +25,7 @@ from headrace.connect import (
 )
 from headrace.connect.connectors.kafka.offsets import OffsetLog, Standing, owners
 from headrace.connect.connectors.kafka.settings import KAFKA_KEYS, client_settings, unreachable
+from headrace.connect.connectors.texts import raw_bytes
 from headrace.errors import FencedError, ProcessingError
 
 if TYPE_CHECKING:
@@ -428,17 +429,7 @@ def _is_fence(error: KafkaError) -> bool:
 
 
 def _bytes(record: SinkRecord, value: Any, part: str) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    queue = record.queue
-    raise SchemaError(
-        f"Record {record.offset} of queue {queue.queue_id} of topic {queue.topic}: its {part} is"
-        f" {type(value).__name__} {value!r:.100}, and Kafka takes bytes.",
-        hint="Set the converter of keys and values to ByteArrayConverter, which hands bytes on as"
-        " they are, or to StringConverter.",
-    )
+    return raw_bytes(record, value, part, "Kafka")
 
 
 def _refused(record: SinkRecord, error: KafkaError) -> ProcessingError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -33,9 +31,10 @@ from headrace.connect import (
     key,
     one_of,
 )
+from headrace.connect.connectors.foreign_topics import TopicWatch, chosen_topics
 from headrace.connect.connectors.kafka.settings import KAFKA_KEYS, client_settings, unreachable
 from headrace.connect.schema import BYTES
-from headrace.errors import ConnectorConfigError, StateError
+from headrace.errors import StateError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -219,7 +218,7 @@ class KafkaSourceConnector(SourceConnector):
     task: ClassVar[type[SourceTask]] = KafkaSourceTask
     exactly_once: ClassVar[bool | None] = True
 
-    _watching: threading.Thread | None = None
+    _watch: TopicWatch | None = None
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Refuse a format that throws topics together by accident."""
@@ -230,8 +229,8 @@ class KafkaSourceConnector(SourceConnector):
     def start(self, config: Config) -> None:
         """Watch for topics and partitions that are new."""
         self._config = config
-        self._watching = threading.Thread(target=self._watch, name="partitions", daemon=True)
-        self._watching.start()
+        self._watch = TopicWatch(self.context, self._partitions, config["topics.poll.interval.ms"])
+        self._watch.start()
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the partitions out among tasks."""
@@ -241,9 +240,8 @@ class KafkaSourceConnector(SourceConnector):
 
     def stop(self) -> None:
         """Stop watching."""
-        self.context.stopping.set()
-        if self._watching is not None:
-            self._watching.join()
+        if self._watch is not None:
+            self._watch.stop()
 
     def _partitions(self) -> list[tuple[str, int]]:
         config = self._config
@@ -255,37 +253,16 @@ class KafkaSourceConnector(SourceConnector):
             raise unreachable(config, error) from None
         finally:
             consumer.close()
-        names = _chosen(config["kafka.topics"], topics)
+        names = chosen_topics(
+            config["kafka.topics"],
+            topics,
+            key="kafka.topics",
+            system="Kafka",
+            # Kafka keeps topics of its own, which nobody means.
+            hidden=lambda name: name.startswith("__"),
+        )
         return [(name, number) for name in names for number in sorted(topics[name].partitions)]
-
-    def _watch(self) -> None:
-        pause = self._config["topics.poll.interval.ms"].total_seconds()
-        known: list[tuple[str, int]] | None = None
-        while not self.context.stopping.wait(0 if known is None else pause):
-            try:
-                found = self._partitions()
-            except (ConnectorConfigError, OSError) as error:
-                self.context.logger.warning("topics could not be listed: %s", error)
-                continue
-            if known is not None and found != known:
-                self.context.request_task_reconfiguration()
-            known = found
 
 
 def _partition(topic: str, number: int) -> dict[str, Any]:
     return {"kafka_topic": topic, "kafka_partition": number}
-
-
-def _chosen(wanted: Iterable[str], there: Iterable[str]) -> list[str]:
-    names = set(there)
-    found: set[str] = set()
-    for one in wanted:
-        if one.startswith("^"):
-            # Kafka keeps topics of its own, which nobody means.
-            found |= {name for name in names if re.fullmatch(one, name) and name[:2] != "__"}
-        elif one in names:
-            found.add(one)
-        else:
-            message = f"Kafka has no topic {one!r} that this user can see."
-            raise ConnectorConfigError.of([("kafka.topics", message)])
-    return sorted(found)

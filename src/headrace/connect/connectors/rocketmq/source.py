@@ -1,0 +1,324 @@
+"""``rocketmq-source``: topics of another RocketMQ cluster come into topics here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from headrace.client import Admin, AsyncClient, Client, MessageQueue, PullConsumer
+from headrace.connect import (
+    Config,
+    ConfigDeclaration,
+    ConfigProblem,
+    SourceBatch,
+    SourceConnector,
+    SourceTask,
+    at_least,
+    declare,
+    key,
+    one_of,
+)
+from headrace.connect.connectors.foreign_topics import TopicWatch
+from headrace.connect.connectors.rocketmq.messages import Circles, carried_raw
+from headrace.connect.connectors.rocketmq.reading import QueueReader
+from headrace.connect.connectors.rocketmq.settings import (
+    CLUSTER_KEYS,
+    TOPIC_KEYS,
+    client_settings,
+    connected,
+    remote_name,
+)
+from headrace.connect.connectors.rocketmq.topics import Renaming, replicated_topics
+from headrace.connect.schema import BYTES
+from headrace.errors import HeadraceError
+from headrace.keys import EXACT_KEY
+
+if TYPE_CHECKING:
+    from headrace.client import PullResult
+    from headrace.connect.records import Position
+
+__all__ = ["RocketMQSourceConnector", "RocketMQSourceTask"]
+
+_SHARE = "task.queues"
+_FIRST, _LAST = "first", "last"
+_HEADERS = pa.map_(pa.string(), pa.string())
+#: A try of the reader ends so soon, so that its log tells of brokers that are gone.
+_TRIED = timedelta(seconds=5)
+#: Groups' offsets are shown so often, in seconds.
+_SHOWN = 1.0
+
+_KEYS = (
+    CLUSTER_KEYS
+    | declare(
+        key(
+            "rocketmq.topics",
+            list,
+            "Topics of the other cluster to read; what begins with ^ is a regular expression,"
+            " which never means topics that brokers, groups and jobs keep for themselves.",
+            required=True,
+            group="Topics",
+        ),
+        key(
+            "local.cluster",
+            str,
+            "What this cluster is called: records that were born here do not come back. Without"
+            " it, no record comes that was replicated into the other cluster from anywhere.",
+            group="Loops",
+        ),
+        key(
+            "queue.by",
+            str,
+            "Which queue a record goes to: number (its place among the topic's queues there), or"
+            " key (by the key's hash).",
+            default="number",
+            valid=one_of("number", "key"),
+            group="Topics",
+        ),
+        key(
+            "start.from",
+            str,
+            "Where a queue begins that was never read: first, last (what is stored from the"
+            " connector's first start on), or a time such as 2026-11-22T07:00:00Z.",
+            default=_FIRST,
+            group="Topics",
+        ),
+        key(
+            "when.lost",
+            str,
+            "What to do when messages were deleted there before they were read: fail, or skip.",
+            default="fail",
+            valid=one_of("fail", "skip"),
+            group="Guarantee",
+        ),
+        key(
+            "isolation.level",
+            str,
+            "Whether what Headrace's jobs have written and not committed is left out:"
+            " read_committed or read_uncommitted.",
+            default="read_committed",
+            valid=one_of("read_committed", "read_uncommitted"),
+            group="Guarantee",
+        ),
+        key(
+            "show.group",
+            bool,
+            "Whether the positions are also written as offsets of the group headrace-connect- and"
+            " the connector's name there, for its tools to show the lag.",
+            default=True,
+            importance="low",
+            group="Other cluster",
+        ),
+        key(
+            "topics.poll.interval.ms",
+            timedelta,
+            "How often to look for new topics and queues.",
+            default=timedelta(seconds=30),
+            valid=at_least(timedelta(seconds=1)),
+            group="Topics",
+        ),
+    )
+    | TOPIC_KEYS
+)
+
+
+class RocketMQSourceTask(SourceTask):
+    """Reads its share of the queues, from where they were committed."""
+
+    _client: Client | None = None
+    _reader: QueueReader | None = None
+
+    def start(self, config: Config) -> None:
+        """Begin each queue at its committed position."""
+        self._config = config
+        self._client = connected(config)
+        self._consumer = PullConsumer(self._client, f"headrace-connect-{self.context.connector}")
+        self._circles = Circles(remote_name(config, self._client), config["local.cluster"])
+        self._renaming = Renaming.of(config)
+        self._by_number = config["queue.by"] == "number"
+        self._shown = 0.0
+        #: Positions that are committed without a record.
+        self._moved: deque[SourceBatch] = deque()
+        self._places: dict[MessageQueue, int] = {}
+        self._counts: dict[str, int] = {}
+        for topic, broker, number, place, count in json.loads(config.texts.get(_SHARE, "[]")):
+            self._places[MessageQueue(topic, broker, number)] = place
+            self._counts[self._renaming(topic)] = count
+        settings = client_settings(config, retry_timeout=_TRIED)
+        self._reader = QueueReader(
+            lambda: AsyncClient(config["rocketmq.namesrv"], settings),
+            self._begins(),
+            self.context.logger,
+            committed=config["isolation.level"] == "read_committed",
+            skips_lost=config["when.lost"] == "skip",
+        )
+        self._reader.start()
+
+    def poll(self) -> SourceBatch | None:
+        """Give what one of the queues holds."""
+        assert self._reader is not None
+        if self._moved:
+            return self._moved.popleft()
+        result = self._reader.take(0.5)
+        return None if result is None else self._batch(result)
+
+    def commit(self) -> None:
+        """Show the positions to the other cluster's tools; they are never read back."""
+        now = time.monotonic()
+        if not self._config["show.group"] or now - self._shown < _SHOWN:
+            return
+        self._shown = now
+        found = {one: self._committed(one) for one in self._places}
+        try:
+            self._consumer.commit({one: at for one, at in found.items() if at is not None})
+        except HeadraceError as error:
+            self.context.logger.warning("positions are not shown in the other cluster: %s", error)
+
+    def queues_of(self, topic: str) -> int | None:
+        """Have topics made with as many queues as they have there."""
+        return self._counts.get(topic)
+
+    def stop(self) -> None:
+        """Leave the other cluster."""
+        if self._reader is not None:
+            self._reader.close()
+        if self._client is not None:
+            self._client.close()
+
+    def _committed(self, one: MessageQueue) -> int | None:
+        found = self.context.offsets.get(_partition(one))
+        return None if found is None else int(found["origin_offset"])
+
+    def _begins(self) -> dict[MessageQueue, int]:
+        """Find where to begin each queue."""
+        known = {one: self._committed(one) for one in self._places}
+        new = [one for one, offset in known.items() if offset is None]
+        begins = {one: offset for one, offset in known.items() if offset is not None}
+        since = self._since()
+        if since is None:
+            return begins | self._consumer.begin_offsets(new)
+        return begins | self._consumer.offsets_for_time(new, since)
+
+    def _since(self) -> datetime | None:
+        """Give the time from which on queues are read that were never read."""
+        start = self._config["start.from"]
+        if start != _LAST:
+            return None if start == _FIRST else _time(start)
+        partition = {"origin_start": _LAST}
+        found = self.context.offsets.get(partition)
+        if found is None:
+            # A queue may stay empty for long, and what comes then must not be passed over after
+            # a restart: so the time of the first start is a position, too.
+            found = {"since_ms": round(time.time() * 1000)}
+            nothing = pa.array([], pa.binary())
+            topic = next(iter(self._counts), "")
+            self._moved.append(
+                SourceBatch(partition=partition, offset=found, topic=topic, value=nothing)
+            )
+        return datetime.fromtimestamp(found["since_ms"] / 1000, UTC)
+
+    def _batch(self, result: PullResult) -> SourceBatch:
+        columns = result.columns()
+        keys: list[str | None] = []
+        properties: list[dict[str, str] | None] = []
+        for raw in columns.properties.to_pylist():
+            text, others = carried_raw(raw)
+            keys.append(text)
+            properties.append(self._circles.marked(others))
+        kept = pa.array([one is not None for one in properties], pa.bool_())
+        place = self._places[result.queue]
+        queues = [
+            place if self._by_number or EXACT_KEY in (one or ()) else None for one in properties
+        ]
+        return SourceBatch(
+            partition=_partition(result.queue),
+            offset={"origin_offset": result.next_offset},
+            topic=self._renaming(result.queue.topic),
+            value=columns.body.filter(kept),
+            value_schema=BYTES,
+            key=pa.array(keys, pa.string()).cast(pa.binary()).filter(kept),
+            key_schema=BYTES.as_optional(),
+            timestamp_ms=pa.array(columns.born).filter(kept),
+            queue=pa.array(queues, pa.int32()).filter(kept),
+            headers=pa.array(
+                [None if one is None else list(one.items()) for one in properties], _HEADERS
+            ).filter(kept),
+        )
+
+
+class RocketMQSourceConnector(SourceConnector):
+    """Brings topics of another RocketMQ cluster here; see docs/connect-rocketmq.md."""
+
+    version: ClassVar[str] = "1.0"
+    config: ClassVar[ConfigDeclaration] = _KEYS
+    task: ClassVar[type[SourceTask]] = RocketMQSourceTask
+
+    _client: Client | None = None
+    _watch: TopicWatch | None = None
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Name what does not fit together."""
+        yield from Renaming.problems(config, config["rocketmq.topics"])
+        start = config["start.from"]
+        if start not in {_FIRST, _LAST}:
+            try:
+                _time(start)
+            except ValueError:
+                message = f"start.from is {start!r}: write first, last, or a time as ISO 8601."
+                yield ConfigProblem("start.from", message)
+
+    def start(self, config: Config) -> None:
+        """Watch for topics and queues that are new."""
+        self._config = config
+        self._client = connected(config)
+        self._seen: set[MessageQueue] = set()
+        self._watch = TopicWatch(self.context, self._look, config["topics.poll.interval.ms"])
+        self._watch.start()
+
+    def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
+        """Share the queues out among tasks."""
+        queues = self._queues()
+        count = min(max_tasks, len(queues))
+        return [{_SHARE: json.dumps(queues[number::count])} for number in range(count)]
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.stop()
+        if self._client is not None:
+            self._client.close()
+
+    def _look(self) -> frozenset[MessageQueue]:
+        """Give all queues that there ever were: one that is gone may come back with its broker."""
+        self._seen |= {MessageQueue(*one[:3]) for one in self._queues()}
+        return frozenset(self._seen)
+
+    def _queues(self) -> list[list[Any]]:
+        """List the queues, each with its place in its topic and the count of that."""
+        assert self._client is not None
+        found: list[list[Any]] = []
+        for topic in replicated_topics(self._config["rocketmq.topics"], Admin(self._client)):
+            queues = sorted(self._client.queues(topic, refresh=True))
+            found += [
+                [topic, one.broker, one.queue_id, place, len(queues)]
+                for place, one in enumerate(queues)
+            ]
+        return found
+
+
+def _partition(one: MessageQueue) -> Position:
+    return {
+        "origin_topic": one.topic,
+        "origin_broker": one.broker,
+        "origin_queue": one.queue_id,
+    }
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
