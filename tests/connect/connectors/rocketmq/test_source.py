@@ -19,7 +19,7 @@ from headrace.connect.records import SourceRecord
 from headrace.connect.testing.sources import SourceTaskKit
 from headrace.errors import ConnectorConfigError, StateError
 from headrace.keys import properties_of_key
-from tests.clusters import Cluster, await_messages
+from tests.clusters import await_messages
 from tests.connect.connectors.rocketmq.conftest import NewSource, queue
 
 NewTopic = Callable[..., str]
@@ -257,7 +257,7 @@ def test_positions_show_in_the_other_cluster_as_a_group(
 
 
 def test_new_queues_and_topics_have_the_work_shared_out_anew(
-    cluster: Cluster, client: Client, make_topic: NewTopic, source: NewSource
+    client: Client, make_topic: NewTopic, source: NewSource
 ) -> None:
     topic = make_topic(1)
     more = {"topics.poll.interval.ms": "1 s"}
