@@ -29,14 +29,12 @@ from headrace.spark.ticks import run_ticking
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
-
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.blocks import Block
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state.checks import Migrations
-    from headrace.spark.ticks import Ticks
+    from headrace.spark.ticks import Batch, Ticks
     from headrace.spark.worker import PlanHandle
 
 __all__ = ["JobDriver"]
@@ -253,7 +251,7 @@ class JobDriver:
             line=line,
         )
 
-    def _on_batch(self, epoch: int, frame: DataFrame, _: int) -> None:
+    def _on_batch(self, epoch: int, frame: Batch, _: int) -> None:
         """Collect what the tasks report (the batch's one action) and commit it.
 
         A failure is kept for the supervisor, which stops the query: raised here, it would come

@@ -24,11 +24,11 @@ from headrace.spark.session import get_session
 from headrace.spark.statistics import JobStatistics, Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
     from types import TracebackType
 
-    from headrace.protocol.transactions import CommitRecord
+    from headrace.protocol.transactions import CommitRecord, Position
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state.checks import Migrations
@@ -282,6 +282,11 @@ class StreamJob:
     def batch(self) -> int:
         """The last committed batch; 0: none."""
         return 0 if self._driver is None else self._driver.batch
+
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """Where outside systems stood at the last commit, by partition."""
+        return {} if self._record is None else self._record.positions
 
     def stalled(self) -> float:
         """Give the seconds for which the job's query was not looked after: it hangs, or Java does.

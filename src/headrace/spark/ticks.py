@@ -28,12 +28,23 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from headrace.runtime.planning import Split
     from headrace.spark.source import Launch
     from headrace.spark.worker import PlanHandle
 
-__all__ = ["Impulse", "Opening", "TickStream", "Ticks", "run_ticking"]
+__all__ = [
+    "Batch",
+    "BatchWork",
+    "Impulse",
+    "Opening",
+    "TickStream",
+    "TickedBatch",
+    "Ticks",
+    "run_ticking",
+]
 
 #: Nobody is asked for news for longer than this, s: so soon a stop is noticed.
 _PATIENCE = 0.5
@@ -41,6 +52,13 @@ _PATIENCE = 0.5
 _LOOK_SECONDS = 1.0
 #: A job that is held looks so often whether it still is, s.
 _HELD_SECONDS = 0.1
+
+
+class Batch(Protocol):
+    """A batch whose tasks report when they are asked: a data frame is one."""
+
+    def toArrow(self) -> pa.Table:
+        """Run the tasks, and give what they report."""
 
 
 class Impulse(Protocol):
@@ -61,6 +79,27 @@ class Opening(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TickedBatch:
+    """A batch that is planned, for who runs it in place of the first stage."""
+
+    handle: PlanHandle
+    #: What every task must know, as JSON.
+    control: bytes
+    splits: Sequence[Split]
+
+
+class BatchWork(Protocol):
+    """Runs batches by frames of Spark's own, in place of the first stage, which is the only one."""
+
+    def run(self, session: SparkSession, batch: TickedBatch) -> pa.Table:
+        """Run a batch, and give what its tasks report, as rows of blocks.
+
+        Caller: the thread of the query.  A batch that was not committed may come again, with other
+        splits and the same beginning.
+        """
+
+
+@dataclass(frozen=True, slots=True)
 class Ticks:
     """What makes a driver's batches, besides messages in the job's topics."""
 
@@ -75,6 +114,8 @@ class Ticks:
     #: Gives the writable queues of topics that the job is about to write, and makes those topics
     #: where they are missing.
     provide: Callable[[Sequence[str]], Mapping[str, list[str]]] = lambda _: {}
+    #: What runs the batches; None: the first stage.
+    work: BatchWork | None = None
 
 
 def run_ticking(
@@ -84,7 +125,7 @@ def run_ticking(
     ticks: Ticks,
     stages: int,
     checkpoint: str,
-    on_batch: Callable[[DataFrame, int], None],
+    on_batch: Callable[[Batch, int], None],
     wait: Callable[[float], bool],
     committed: Callable[[int, float], bool],
 ) -> None:
@@ -100,9 +141,17 @@ def run_ticking(
         stages,
         launch.splits,
     )
-    query = (
-        frame.writeStream.foreachBatch(on_batch).option("checkpointLocation", checkpoint).start()
-    )
+    planned: list[SplitPartition] = []
+
+    def run(rows: DataFrame, number: int) -> None:
+        failed = any(part.failure is not None for part in planned)
+        if ticks.work is None or failed or not planned:
+            on_batch(rows, number)
+        else:
+            batch = _ticked(launch.handle, planned)
+            on_batch(_Worked(ticks.work, rows.sparkSession, batch), number)
+
+    query = frame.writeStream.foreachBatch(run).option("checkpointLocation", checkpoint).start()
     watch = _Watch(query, wait)
     reader = JobReader(launch, idle_wait=round(_PATIENCE * 1000))
     at = _begun(reader.initialOffset(), ticks.opening)
@@ -115,8 +164,8 @@ def run_ticking(
                 continue
             if end == at:
                 continue
-            for part in reader.partitions(at, end):
-                assert isinstance(part, SplitPartition)
+            planned[:] = map(_split_partition, reader.partitions(at, end))
+            for part in planned:
                 stream.send(pickle.dumps((part.control, part.split, part.failure)))
             while not committed(end["batch"], _PATIENCE):
                 if watch.ends():
@@ -130,6 +179,28 @@ def _begun(at: dict[str, Any], opening: Opening | None) -> dict[str, Any]:
     if opening is None:
         return at
     return {**at, "queues": {**opening.begins(), **at["queues"]}}
+
+
+def _split_partition(part: InputPartition) -> SplitPartition:
+    assert isinstance(part, SplitPartition)
+    return part
+
+
+def _ticked(handle: PlanHandle, parts: Sequence[SplitPartition]) -> TickedBatch:
+    splits = [part.split for part in parts if part.split is not None]
+    return TickedBatch(handle, parts[0].control, splits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Worked:
+    """A batch that runs when somebody asks what came of it."""
+
+    work: BatchWork
+    session: SparkSession
+    batch: TickedBatch
+
+    def toArrow(self) -> pa.Table:
+        return self.work.run(self.session, self.batch)
 
 
 def _plan(reader: JobReader, at: dict[str, Any], ticks: Ticks) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -26,7 +26,15 @@ from headrace.topology.operators.outside import Taken
 if TYPE_CHECKING:
     from headrace.connect.hosts.channel import PolledBatch
 
-__all__ = ["HostImpulse", "HostIntake", "HostOutlet", "messages_out", "records_in"]
+__all__ = [
+    "HostImpulse",
+    "HostIntake",
+    "HostOutlet",
+    "key_bytes",
+    "messages_out",
+    "property_pairs",
+    "records_in",
+]
 
 _MOST_RECORDS = 200_000
 _MOST_BYTES = 32 << 20
@@ -166,18 +174,22 @@ def messages_out(messages: pa.RecordBatch) -> pa.RecordBatch:
         "broker": _spread(names, [place.broker for place in places], pa.string()),
         "queue": _spread(names, [place.queue_id for place in places], pa.int32()),
         "offset": messages.column("offset"),
-        "key": _key_bytes(raw),
+        "key": key_bytes(raw),
         "value": pc.if_else(empty, pa.scalar(None, pa.binary()), body),
-        "properties": pa.array(
-            [_pairs(carried_properties(one)) for one in raw.to_pylist()], PROPERTIES
-        ),
+        "properties": property_pairs(raw),
         "timestamp": messages.column("timestamp"),
     }
     return pa.RecordBatch.from_pydict(columns, schema=SINK_SCHEMA)
 
 
-def _pairs(properties: Mapping[str, str] | None) -> list[tuple[str, str]] | None:
-    return None if properties is None else list(properties.items())
+def property_pairs(raw: pa.BinaryArray) -> pa.MapArray:
+    r"""Read the properties that go along with messages.
+
+    >>> property_pairs(pa.array([b"TAGS\x01red\x02", b""], pa.binary())).to_pylist()
+    [[('TAGS', 'red')], None]
+    """
+    found = map(carried_properties, raw.to_pylist())
+    return pa.array([None if one is None else list(one.items()) for one in found], PROPERTIES)
 
 
 def _spread(names: pa.DictionaryArray, values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -200,7 +212,12 @@ def _place(name: str) -> Queue:
     return Queue(queue.topic, queue.broker, queue.queue_id)
 
 
-def _key_bytes(raw: pa.BinaryArray) -> pa.BinaryArray:
+def key_bytes(raw: pa.BinaryArray) -> pa.BinaryArray:
+    r"""Read the keys of messages out of their properties, as bytes.
+
+    >>> key_bytes(pa.array([b"KEYS\x01k\x02", b""], pa.binary())).to_pylist()
+    [b'k', None]
+    """
     keys, exact = property_column(raw, KEYS), property_column(raw, EXACT_KEY)
     if exact.null_count == len(exact):
         return keys

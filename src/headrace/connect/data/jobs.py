@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.client import Admin
 from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
 from headrace.connect.data.positions import stamp_of, task_job
 from headrace.connect.data.queues import SinkQueues
+from headrace.connect.data.spark_reading import SparkReads
+from headrace.connect.data.spark_writing import SparkWrites
+from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.worker.launching import Figures
 from headrace.errors import JobFailedError, TopicNotFoundError
 from headrace.spark import StreamJob
+from headrace.spark.session import get_session
 from headrace.spark.ticks import Ticks
 from headrace.topology import Topology
 from headrace.topology.operators.outside import Delivery, Feed, FeedSink, MessageSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.client import Client
     from headrace.connect.data.orders import Start
@@ -30,6 +35,8 @@ __all__ = ["TaskJob"]
 
 #: One that starts has so long until it can be stopped.
 _STARTING = timedelta(seconds=10)
+#: The operator that a source's records come by.
+_POLL = "poll"
 #: A batch that is under way has so long to be committed when its job is stopped, s.
 _DRAINING = 1.5
 
@@ -69,16 +76,17 @@ class TaskJob:
         if order.paused:
             self._hold.set()
         self.name = task_job(order.unit.connector, order.unit.task)
+        with TaskChannel(order.address, self._patience) as channel:
+            told = channel.in_engine()
         if order.role == "source":
-            self._impulse = HostImpulse(order.address, lambda: self.batch)
-            self._ticks = Ticks(self._impulse, hold=self._hold, provide=self._provide)
             self._say = partial(waits, "")
-            topology = Topology(self.name, self._feed())
+            ticks, operators = self._source(told, settings)
         else:
             queues = SinkQueues(order, client, self._patience, waits)
-            self._ticks = Ticks(opening=queues, hold=self._hold)
             self._say = queues.say
-            topology = Topology(self.name, self._delivery(queues))
+            ticks, operators = self._sink(told, queues)
+        self._ticks = replace(ticks, hold=self._hold, provide=self._provide)
+        topology = Topology(self.name, operators)
         self._job = StreamJob(topology, settings.job_settings(), ticks=self._ticks)
 
     @property
@@ -135,13 +143,33 @@ class TaskJob:
             self._ticks.rests.wait(_DRAINING)
             self._job.stop()
 
-    def _feed(self) -> tuple[Feed, FeedSink]:
-        order = self._order
-        stamp = stamp_of(order.unit.generation)
-        feed = Feed(name="poll", parents=(), intake=HostIntake(order.address), generation=stamp)
-        return feed, FeedSink(name="topics", parents=("poll",))
+    def _source(
+        self, told: Mapping[str, Any] | None, settings: EngineSettings
+    ) -> tuple[Ticks, tuple[Operator, ...]]:
+        order, stamp = self._order, stamp_of(self._order.unit.generation)
+        sink = FeedSink(name="topics", parents=(_POLL,))
+        if told is None:
+            feed = Feed(name=_POLL, parents=(), intake=HostIntake(order.address), generation=stamp)
+            self._impulse = HostImpulse(order.address, lambda: self.batch)
+            return Ticks(self._impulse), (feed, sink)
+        session = partial(get_session, settings.job_settings())
+        reads = SparkReads(told, _POLL, stamp, session, self._positions)
+        feed = Feed(name=_POLL, parents=(), intake=None, generation=stamp)
+        return Ticks(reads, work=reads), (feed, sink)
 
-    def _delivery(self, queues: SinkQueues) -> tuple[Operator, ...]:
+    def _positions(self) -> dict[str, Any]:
+        """Give the committed offsets; the job's own record has them: there is one task."""
+        positions = self._job.positions
+        return {name: one.offset for name, one in positions.items() if one.offset is not None}
+
+    def _sink(
+        self, told: Mapping[str, Any] | None, queues: SinkQueues
+    ) -> tuple[Ticks, tuple[Operator, ...]]:
+        work = None if told is None else SparkWrites(told, self._order.unit.task)
+        operators = self._delivery(queues, in_engine=told is not None)
+        return Ticks(opening=queues, work=work), operators
+
+    def _delivery(self, queues: SinkQueues, *, in_engine: bool) -> tuple[Operator, ...]:
         order = self._order
         source = MessageSource(
             name="messages",
@@ -155,7 +183,7 @@ class TaskJob:
         outlet = Delivery(
             name="put",
             parents=("messages",),
-            outlet=HostOutlet(order.address, self._patience),
+            outlet=None if in_engine else HostOutlet(order.address, self._patience),
             generation=stamp_of(order.unit.generation),
         )
         letters = order.terms.letters

@@ -175,6 +175,12 @@ class TaskChannel:
 
     # Both.
 
+    def in_engine(self) -> dict[str, Any] | None:
+        """Give what the engine is to do in the task's place; None: the task moves the records."""
+        header, _ = self._ask({"op": "in_engine"})
+        work: dict[str, Any] | None = header["work"]
+        return work
+
     def counters(self) -> dict[str, int]:
         """Count what failed in the task, and what became of it.
 

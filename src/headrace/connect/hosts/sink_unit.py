@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -52,6 +52,8 @@ class SinkUnit(Unit):
         self._serving: Serving
         #: The last flush that was done, and its answer: it is not done twice.
         self._flushed: tuple[object, Answer] | None = None
+        #: What the engine does in the task's place.
+        self._in_engine: Mapping[str, Any] | None = None
 
     def make(self) -> None:
         """Import the plugin and make the task with its context."""
@@ -79,6 +81,7 @@ class SinkUnit(Unit):
     def start(self) -> str:
         """Call ``start``."""
         self._task.start(self._context.config)
+        self._in_engine = self._task.in_engine()
         return self._serving.address
 
     def work(self) -> None:
@@ -103,6 +106,8 @@ class SinkUnit(Unit):
         """Hand a request over to the task's thread and wait for what comes of it."""
         if header["op"] == "counters":
             return {"counters": asdict(self._chain.handling.counters.statistics())}, None
+        if header["op"] == "in_engine":
+            return {"work": self._in_engine}, None
         if self._life.stopping.is_set():
             raise Refused(f"{self._told.who} is stopping")
         done: Future[Answer] = Future()

@@ -20,6 +20,8 @@ from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import SourceBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from headrace.connect.hosts.control import Control
@@ -49,6 +51,8 @@ class SourceUnit(Unit):
         self._task: SourceTask
         self._chain: SourceChain
         self._serving: Serving
+        #: What the engine does in the task's place.
+        self._in_engine: Mapping[str, Any] | None = None
 
     def make(self) -> None:
         """Import the plugin and make the task with its context."""
@@ -76,6 +80,7 @@ class SourceUnit(Unit):
     def start(self) -> str:
         """Call ``start``."""
         self._task.start(self._task.context.config)
+        self._in_engine = self._task.in_engine()
         return self._serving.address
 
     def work(self) -> None:
@@ -160,6 +165,8 @@ class SourceUnit(Unit):
                 found = self._ahead.await_topics(wait)
                 topics = {topic: self._topics.get(topic) for topic in found or ()}
                 return {"ready": found is not None, "topics": topics, **self._standing()}, None
+            case "in_engine":
+                return {"work": self._in_engine}, None
             case "counters":
                 return {"counters": asdict(self._chain.handling.counters.statistics())}, None
             case other:

@@ -148,6 +148,8 @@ BUILTIN: tuple[Builtin, ...] = (
     Builtin(
         "headrace.connect.connectors.rocketmq:RocketMQSinkConnector", "sink", ("rocketmq-sink",)
     ),
+    Builtin("headrace.connect.connectors.spark:SparkSourceConnector", "source", ("spark-source",)),
+    Builtin("headrace.connect.connectors.spark:SparkSinkConnector", "sink", ("spark-sink",)),
     # converters
     _converter("SimpleHeaderConverter", "storage.SimpleHeaderConverter", kind="header_converter"),
     *_for_headers_too("BooleanConverter", "converters.BooleanConverter"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.connect.plugins.units import Unit
 
@@ -20,6 +20,14 @@ class Task(Unit):
 
     ``start`` gets the connector's config with the task's own on top.
     """
+
+    def in_engine(self) -> Mapping[str, Any] | None:
+        """Say what the engine's Spark does itself, in place of polling or putting.
+
+        Caller: the runtime, after :meth:`start`.  ``None`` (the default): the task moves the
+        records.  What is said must be what JSON holds.
+        """
+        return None
 
 
 class SourceTask(Task, ABC):

@@ -40,6 +40,7 @@ class DeliveryProcessor(Processor[Delivery]):
         messages = pa.RecordBatch.from_arrays(
             [names, *batch.columns], ["queue", *batch.schema.names]
         )
+        assert self.operator.outlet is not None, "somebody takes them"
         self.operator.outlet.put(*self.context.epoch_and_batch, messages)
         self._handed = True
         counters, size = self.context.counters, byte_count(batch.column("body"))
@@ -48,9 +49,9 @@ class DeliveryProcessor(Processor[Delivery]):
 
     def finish(self) -> Chunk:
         """Have the batch made sure of, and pass on what was refused."""
-        if not self._handed:
-            return Chunk.empty()
         outlet = self.operator.outlet
+        if not self._handed or outlet is None:
+            return Chunk.empty()
         outlet.flush(*self.context.epoch_and_batch)
         refused = outlet.refused(*self.context.epoch_and_batch)
         return Chunk.empty() if refused is None else chunk_of(refused, self.context.partition)

@@ -31,15 +31,15 @@ class FeedProcessor(Processor[Feed]):
     """Takes the records of the batch; one task does."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        """Give what comes: nothing does."""
+        """Pass on what is fed in, where there is no intake."""
         return chunk
 
     def finish(self) -> Chunk:
         """Take what the intake has, and keep where it has come to."""
-        context = self.context
-        if context.partition:
+        context, intake = self.context, self.operator.intake
+        if context.partition or intake is None:
             return Chunk.empty()
-        taken = self.operator.intake.take(*context.epoch_and_batch)
+        taken = intake.take(*context.epoch_and_batch)
         for partition, offset in taken.positions:
             context.positions[partition] = Position(
                 offset=offset, generation=self.operator.generation

@@ -68,7 +68,8 @@ class Feed(Operator):
     label: ClassVar[str] = "feed"
     changes_key: ClassVar[bool] = True
 
-    intake: Intake
+    #: None: whoever runs the batch feeds the records in.
+    intake: Intake | None
     #: Generation of the task, by which of two positions the later one is known.
     generation: int = 0
 
@@ -116,6 +117,7 @@ class Delivery(Operator):
 
     label: ClassVar[str] = "delivery"
 
-    outlet: Outlet
+    #: None: whoever runs the batch has taken the messages out.
+    outlet: Outlet | None
     #: Generation of the task, by which of two positions the later one is known.
     generation: int = 0
