@@ -66,7 +66,6 @@ _SECRET = re.compile(r"(?i)password|secret|token|credential|access.?key")
 
 
 def fed(
-    session: SparkSession,
     batch: TickedBatch,
     rows: DataFrame,
     operator: str,
@@ -86,6 +85,7 @@ def fed(
     # One row more, of no topic: also where Spark finds that there is nothing to read, there is
     # a task that reports.
     none = [lit(None).cast(kind).alias(name) for name, kind in INTAKE.items()]
+    session = rows.sparkSession
     marker = session.range(0, 1, 1, 1).select(*none)
     most = 2 * session.sparkContext.defaultParallelism
     whole = rows.select(*INTAKE).coalesce(most).union(marker)

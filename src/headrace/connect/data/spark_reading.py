@@ -100,12 +100,14 @@ class SparkReads:
 
     def run(self, session: SparkSession, batch: TickedBatch) -> pa.Table:
         """Read what was planned, and stage it as messages."""
+        # The frame has a session already.
+        del session
         plan = self._next
         assert plan is not None, "a batch begins when there is something to read"
         at = Position(offset=plan.offset, generation=self._generation)
         with self._told("read"):
             rows = plan.rows.select(*_intake(self._order))
-            return fed(session, batch, rows, self._operator, {self._name: at})
+            return fed(batch, rows, self._operator, {self._name: at})
 
     def _told(self, doing: str) -> Any:
         where = self._order.get("path") or ""

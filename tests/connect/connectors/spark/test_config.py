@@ -56,7 +56,7 @@ def test_the_format_says_how_it_is_read(keys: dict[str, str], way: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "folders"), [("orc", True), ("jdbc", False)])
-def test_files_have_a_folder_for_each_batch(name: str, folders: bool) -> None:  # noqa: FBT001
+def test_files_have_a_folder_for_each_batch(name: str, folders: bool) -> None:
     assert order(SparkSinkTask(), SparkSinkConnector, format=name)["folders"] is folders
 
 

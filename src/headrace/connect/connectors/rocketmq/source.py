@@ -48,7 +48,7 @@ __all__ = ["RocketMQSourceConnector", "RocketMQSourceTask"]
 _SHARE = "task.queues"
 _FIRST, _LAST = "first", "last"
 _HEADERS = pa.map_(pa.string(), pa.string())
-#: A try of the reader ends so soon, so that its log tells of brokers that are gone.
+#: A try ends so soon: the log tells of brokers that are gone, and nothing waits for them long.
 _TRIED = timedelta(seconds=5)
 #: Groups' offsets are shown so often, in seconds.
 _SHOWN = 1.0
@@ -136,7 +136,7 @@ class RocketMQSourceTask(SourceTask):
     def start(self, config: Config) -> None:
         """Begin each queue at its committed position."""
         self._config = config
-        self._client = connected(config)
+        self._client = connected(config, retry_timeout=_TRIED)
         self._consumer = PullConsumer(self._client, f"headrace-connect-{self.context.connector}")
         self._circles = Circles(remote_name(config, self._client), config["local.cluster"])
         self._renaming = Renaming.of(config)
