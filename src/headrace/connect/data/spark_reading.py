@@ -120,7 +120,9 @@ _GLOB = re.compile(r"[{}\[\]*?\\]")
 
 def planner_of(order: Mapping[str, Any]) -> Planner:
     """Choose how a source is read."""
-    return {"files": _Files, "column": _ByColumn, "once": _Once}[order["read"]](order)
+    ways: Mapping[str, Callable[[Mapping[str, Any]], Planner]]
+    ways = {"files": _Files, "column": _ByColumn, "once": _Once}
+    return ways[order["read"]](order)
 
 
 def _load(session: SparkSession, order: Mapping[str, Any], paths: list[str] | None) -> DataFrame:
@@ -160,7 +162,7 @@ class _Files:
 
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._order = order
-        self.partition = {"path": order["path"]}
+        self.partition: Mapping[str, Any] = {"path": order["path"]}
 
     def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
         done: dict[str, list[int]] = dict((offset or {}).get("files", {}))
@@ -209,7 +211,11 @@ class _ByColumn:
         self._column: str = order["increasing.column"]
         options = order["options"]
         what = order.get("path") or options.get("dbtable") or options.get("query") or ""
-        self.partition = {"format": order["format"], "of": what, "column": self._column}
+        self.partition: Mapping[str, Any] = {
+            "format": order["format"],
+            "of": what,
+            "column": self._column,
+        }
 
     def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
         rows = _load(session, self._order, None)
@@ -243,7 +249,7 @@ class _Once:
         self._order = order
         options = order["options"]
         what = order.get("path") or options.get("dbtable") or options.get("query") or ""
-        self.partition = {"format": order["format"], "of": what}
+        self.partition: Mapping[str, Any] = {"format": order["format"], "of": what}
 
     def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
         if offset is not None:

@@ -27,9 +27,9 @@ NewTopic = Callable[..., str]
 
 def send(client: Client, topic: str, *bodies: str, number: int = 0, **more: Any) -> None:
     producer = Producer(client)
-    for body in bodies:
-        last = producer.send(Message(topic=topic, body=body.encode(), **more), queue(topic, number))
-    await_messages(client, queue(topic, number), last.offset + 1)
+    place = queue(topic, number)
+    sent = [producer.send(Message(topic=topic, body=one.encode(), **more), place) for one in bodies]
+    await_messages(client, place, sent[-1].offset + 1)
 
 
 def bodies(records: list[SourceRecord]) -> list[str]:
@@ -71,7 +71,7 @@ def test_they_become_messages_with_the_same_properties(
     send(client, topic, "", keys="k", tags="red")
     send(client, topic, "typed", properties=typed)
     with source(topic, {"queue.by": "key"}) as kit:
-        rows = []
+        rows: list[dict[str, Any]] = []
         while len(rows) < 2:
             rows += kit.messages()
     assert (rows[0]["key"], rows[0]["value"], rows[0]["queue"]) == (b"k", b"", None)

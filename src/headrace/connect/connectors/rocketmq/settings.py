@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headrace.client import Client, ClientSettings
 from headrace.connect import Config, Secret, declare, key
 from headrace.errors import ConnectorConfigError
-
-if TYPE_CHECKING:
-    from datetime import timedelta
 
 __all__ = ["CLUSTER_KEYS", "TOPIC_KEYS", "client_settings", "connected", "remote_name"]
 
@@ -70,7 +67,11 @@ TOPIC_KEYS = declare(
 )
 
 
-def client_settings(config: Config, **more: timedelta) -> ClientSettings:
+#: A try ends so soon: logs tell of brokers that are gone, and what waits for them goes on trying.
+_TRIED = timedelta(seconds=5)
+
+
+def client_settings(config: Config) -> ClientSettings:
     """Make the client's settings from a config."""
 
     def revealed(name: str) -> str | None:
@@ -84,13 +85,13 @@ def client_settings(config: Config, **more: timedelta) -> ClientSettings:
         tls=config["rocketmq.tls"],
         tls_verify=config["rocketmq.tls.verify"],
         tls_ca=config["rocketmq.tls.ca"],
-        **more,
+        retry_timeout=_TRIED,
     )
 
 
-def connected(config: Config, **more: timedelta) -> Client:
+def connected(config: Config) -> Client:
     """Give a client of the other cluster."""
-    return Client(config["rocketmq.namesrv"], client_settings(config, **more))
+    return Client(config["rocketmq.namesrv"], client_settings(config))
 
 
 def remote_name(config: Config, client: Client) -> str:

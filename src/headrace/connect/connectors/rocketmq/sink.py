@@ -36,8 +36,6 @@ from headrace.protocol.properties import encode_properties
 
 __all__ = ["RocketMQSinkConnector", "RocketMQSinkTask"]
 
-#: A try of a request ends so soon; the task tries again for as long as its config says.
-_TRIED = timedelta(seconds=5)
 _TAKER = "a message"
 
 _KEYS = (
@@ -105,7 +103,7 @@ class RocketMQSinkTask(SinkTask):
     def start(self, config: Config) -> None:
         """Reach the other cluster."""
         self._config = config
-        self._client = connected(config, retry_timeout=_TRIED)
+        self._client = connected(config)
         self._circles = Circles(config["local.cluster"], remote_name(config, self._client))
         self._renaming = Renaming.of(config)
         self._by_key = config["queue.by"] == "key"

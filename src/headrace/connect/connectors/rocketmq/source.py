@@ -48,8 +48,6 @@ __all__ = ["RocketMQSourceConnector", "RocketMQSourceTask"]
 _SHARE = "task.queues"
 _FIRST, _LAST = "first", "last"
 _HEADERS = pa.map_(pa.string(), pa.string())
-#: A try ends so soon: the log tells of brokers that are gone, and nothing waits for them long.
-_TRIED = timedelta(seconds=5)
 #: Groups' offsets are shown so often, in seconds.
 _SHOWN = 1.0
 
@@ -136,7 +134,7 @@ class RocketMQSourceTask(SourceTask):
     def start(self, config: Config) -> None:
         """Begin each queue at its committed position."""
         self._config = config
-        self._client = connected(config, retry_timeout=_TRIED)
+        self._client = connected(config)
         self._consumer = PullConsumer(self._client, f"headrace-connect-{self.context.connector}")
         self._circles = Circles(remote_name(config, self._client), config["local.cluster"])
         self._renaming = Renaming.of(config)
@@ -149,7 +147,7 @@ class RocketMQSourceTask(SourceTask):
         for topic, broker, number, place, count in json.loads(config.texts.get(_SHARE, "[]")):
             self._places[MessageQueue(topic, broker, number)] = place
             self._counts[self._renaming(topic)] = count
-        settings = client_settings(config, retry_timeout=_TRIED)
+        settings = client_settings(config)
         self._reader = QueueReader(
             lambda: AsyncClient(config["rocketmq.namesrv"], settings),
             self._begins(),
