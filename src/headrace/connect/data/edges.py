@@ -9,32 +9,21 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client import MessageQueue
-from headrace.connect.columns import PROPERTIES, SINK_SCHEMA
+from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.records import Queue, position_key
-from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
 from headrace.protocol.properties import encode_properties
-from headrace.protocol.property_columns import property_column
-from headrace.runtime.sources.messages import carried_properties
+from headrace.runtime.outside.carried import key_bytes, property_pairs
 from headrace.topology.operators.outside import Taken
 
 if TYPE_CHECKING:
     from headrace.connect.hosts.channel import PolledBatch
 
-__all__ = [
-    "HostImpulse",
-    "HostIntake",
-    "HostOutlet",
-    "key_bytes",
-    "messages_out",
-    "property_pairs",
-    "records_in",
-]
+__all__ = ["HostImpulse", "HostIntake", "HostOutlet", "messages_out", "records_in"]
 
 _MOST_RECORDS = 200_000
 _MOST_BYTES = 32 << 20
@@ -182,16 +171,6 @@ def messages_out(messages: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=SINK_SCHEMA)
 
 
-def property_pairs(raw: pa.BinaryArray) -> pa.MapArray:
-    r"""Read the properties that go along with messages.
-
-    >>> property_pairs(pa.array([b"TAGS\x01red\x02", b""], pa.binary())).to_pylist()
-    [[('TAGS', 'red')], None]
-    """
-    found = map(carried_properties, raw.to_pylist())
-    return pa.array([None if one is None else list(one.items()) for one in found], PROPERTIES)
-
-
 def _spread(names: pa.DictionaryArray, values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind).take(names.indices)
 
@@ -210,21 +189,3 @@ def _ends(messages: pa.RecordBatch) -> dict[Queue, int]:
 def _place(name: str) -> Queue:
     queue = MessageQueue.parse(name)
     return Queue(queue.topic, queue.broker, queue.queue_id)
-
-
-def key_bytes(raw: pa.BinaryArray) -> pa.BinaryArray:
-    r"""Read the keys of messages out of their properties, as bytes.
-
-    >>> key_bytes(pa.array([b"KEYS\x01k\x02", b""], pa.binary())).to_pylist()
-    [b'k', None]
-    """
-    keys, exact = property_column(raw, KEYS), property_column(raw, EXACT_KEY)
-    if exact.null_count == len(exact):
-        return keys
-    return pa.array(list(map(_as_bytes, keys_from_columns(keys, exact))), pa.binary())
-
-
-def _as_bytes(key: Any) -> bytes | None:
-    if key is None or isinstance(key, bytes):
-        return key
-    return key.encode() if isinstance(key, str) else orjson.dumps(key, default=str)

@@ -12,12 +12,11 @@ from headrace.client import Admin
 from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
 from headrace.connect.data.positions import stamp_of, task_job
 from headrace.connect.data.queues import SinkQueues
-from headrace.connect.data.spark_reading import SparkReads
-from headrace.connect.data.spark_writing import SparkWrites
 from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.worker.launching import Figures
 from headrace.errors import JobFailedError, TopicNotFoundError
 from headrace.spark import StreamJob
+from headrace.spark.formats import SparkReads, SparkWrites
 from headrace.spark.session import get_session
 from headrace.spark.ticks import Ticks
 from headrace.topology import Topology

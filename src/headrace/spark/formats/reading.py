@@ -16,9 +16,9 @@ import orjson
 from pyspark.sql import functions as f
 from pyspark.sql.types import TimestampType
 
-from headrace.connect.data.spark_frames import INTAKE, failures_told, fed
 from headrace.errors import ConnectorConfigError
 from headrace.protocol.transactions import Position
+from headrace.spark.formats.frames import INTAKE, failures_told, fed
 
 if TYPE_CHECKING:
     import pyarrow as pa

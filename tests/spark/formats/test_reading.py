@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.connect.connectors.spark import SparkSourceConnector, SparkSourceTask
-from headrace.connect.data.spark_reading import SparkReads, planner_of
 from headrace.errors import ConnectorConfigError, TaskFailedError
+from headrace.spark.formats.reading import SparkReads, planner_of
 
 pytestmark = pytest.mark.spark
 

@@ -18,12 +18,11 @@ from pyspark.sql.functions import lit
 
 from headrace.client import MessageQueue
 from headrace.columns import ColumnValues
-from headrace.connect.columns import PROPERTIES
-from headrace.connect.data.edges import key_bytes, property_pairs
 from headrace.errors import JavaEndedError, TaskFailedError
 from headrace.runtime.bolts.tasks import spout_mark
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.control import Control
+from headrace.runtime.outside.carried import key_bytes, property_pairs
 from headrace.runtime.sources.messages import ranged
 from headrace.runtime.task import guarded
 from headrace.spark.rows import ROW_SCHEMA, rows_of
@@ -201,7 +200,7 @@ def _reading(handle: PlanHandle, parts: Sequence[Sequence[QueueRange]], *, heade
 def _rows(queue: MessageQueue, columns: Any, *, headers: bool) -> pa.RecordBatch:
     count = len(columns)
     empty = pc.equal(pc.binary_length(columns.body), 0)
-    pairs: pa.Array = pa.nulls(count, PROPERTIES)
+    pairs: pa.Array = pa.nulls(count, pa.map_(pa.string(), pa.string()))
     if headers:
         pairs = property_pairs(columns.properties)
     return pa.RecordBatch.from_pydict(

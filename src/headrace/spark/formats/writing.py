@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as f
 
-from headrace.connect.data.spark_frames import failures_told, message_frame, reported
 from headrace.runtime.control import Control
 from headrace.runtime.planning import make_splits
+from headrace.spark.formats.frames import failures_told, message_frame, reported
 
 if TYPE_CHECKING:
     import pyarrow as pa
