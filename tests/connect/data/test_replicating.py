@@ -19,7 +19,7 @@ from headrace.connect.worker import HostSpec, Started
 from tests.clusters import Cluster
 from tests.connect.connectors.rocketmq.conftest import stored
 from tests.connect.connectors.sources import task_configs
-from tests.connect.data.test_moving import plane_of
+from tests.connect.data.planes import plane_at
 from tests.connect.hosts.running import Heard, on_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -52,7 +52,7 @@ def spec(role: str, address: str, topic: str) -> HostSpec:
 @asynccontextmanager
 async def both_ways(near: Cluster, far: str, topic: str, folder: Path) -> AsyncIterator[DataPlane]:
     """Copy a topic of the far cluster here, and what is born here back."""
-    async with plane_of(near, folder) as plane:
+    async with plane_at(near.namesrv, folder) as plane:
         coming, going = Heard(), Heard()
         await plane.launch(spec("source", far, topic), coming)
         await coming.first(Started)

@@ -16,7 +16,8 @@ from headrace.client import Admin, Client, Message, Producer
 from headrace.connect.worker import HostSpec, Started
 from tests.clusters import Cluster
 from tests.connect.connectors.rocketmq.conftest import stored
-from tests.connect.data.test_moving import handed_over, plane_of, until
+from tests.connect.data.planes import plane_at, until
+from tests.connect.data.test_moving import handed_over
 from tests.connect.hosts.running import Heard, on_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -90,7 +91,7 @@ async def test_rows_move_once_over_the_death_of_the_engine(
 ) -> None:
     topic = f"rows-{os.getpid()}"
     write(tmp_path, 0)
-    async with plane_of(embedded, tmp_path) as plane:
+    async with plane_at(embedded.namesrv, tmp_path) as plane:
         reading, writing = Heard(), Heard()
         await plane.launch(source(tmp_path, topic), reading)
         await reading.first(Started)
@@ -120,7 +121,7 @@ async def test_a_batch_that_spark_cannot_write_fails_the_task_and_is_not_committ
     embedded: Cluster, make_rows: Callable[[int], str], tmp_path: Path
 ) -> None:
     topic = make_rows(3)
-    async with plane_of(embedded, tmp_path) as plane:
+    async with plane_at(embedded.namesrv, tmp_path) as plane:
         heard = Heard()
         await plane.launch(sink(tmp_path, topic), heard)
         async with asyncio.timeout(120):

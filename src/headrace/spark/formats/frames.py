@@ -23,6 +23,7 @@ from headrace.runtime.bolts.tasks import spout_mark
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.control import Control
 from headrace.runtime.outside.carried import key_bytes, property_pairs
+from headrace.runtime.outside.feed import byte_count
 from headrace.runtime.sources.messages import ranged
 from headrace.runtime.task import guarded
 from headrace.spark.rows import ROW_SCHEMA, rows_of
@@ -133,6 +134,8 @@ class _Feeding:
                 for rows in _gathered(batches):
                     task.feed({self._operator: self._chunk(rows, mark)})
                     task.counters["records_in"] += rows.num_rows
+                    size = byte_count(rows.column("key"), rows.column("value"))
+                    task.counters["outside_bytes"] += size
                     mark += rows.num_rows
                 task.context.positions.update(positions)
                 return list(task.finish(splits, {} if self._number == 0 else None))
