@@ -30,7 +30,6 @@ QUEUES = 3
 def spec(role: str, address: str, topic: str) -> HostSpec:
     source = role == "source"
     config = {
-        "connector.class": f"rocketmq-{role}",
         "name": f"{role}-{topic}",
         "rocketmq.namesrv": address,
         "rocketmq.topics" if source else "topics": topic,
@@ -44,7 +43,7 @@ def spec(role: str, address: str, topic: str) -> HostSpec:
         connector=config["name"],
         task=0,
         generation=1,
-        config=config,
+        config={**config, "connector.class": f"rocketmq-{role}"},
         role="source" if source else "sink",
     )
 
