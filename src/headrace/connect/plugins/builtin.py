@@ -140,6 +140,7 @@ BUILTIN: tuple[Builtin, ...] = (
         "headrace.connect.connectors.elasticsearch:ElasticsearchSourceConnector",
         "source",
         ("elasticsearch-source", "opensearch-source"),
+    ),
     Builtin(
         "headrace.connect.connectors.rocketmq:RocketMQSourceConnector",
         "source",
