@@ -32,7 +32,7 @@ class JobTopics:
     def __init__(self, connection: JobConnection, queues: dict[str, list[QueueName]]) -> None:
         self._connection = connection
         self.queues = queues
-        self._lag = LagReader(PullConsumer(connection.client))
+        self._lag = LagReader(PullConsumer(connection.client, connection.plan.job))
         #: Ends of queues that were sent to at once, for the next batch to read.
         self._sent: dict[QueueName, int] = {}
 

@@ -19,11 +19,11 @@ from tests.faults.broker import running_broker
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 #: Far less patience than in real life, so that all of it is used up while the broker is away.
-IMPATIENT = JobSettings(connect_timeout="500 ms", request_timeout="2 s", retry_timeout="1 s")  # type: ignore[arg-type]
+IMPATIENT = JobSettings(connect_timeout="1 s", request_timeout="5 s", retry_timeout="1 s")  # type: ignore[arg-type]
 
 
 def await_that(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.1)

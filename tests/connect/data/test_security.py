@@ -8,9 +8,9 @@ import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, ClientSettings
-from headrace.connect.worker import Failed, Started
+from headrace.connect.worker import Failed, Moved
 from headrace.settings import JobSettings
-from tests.connect.data.planes import plane_at, sink, source, until, written
+from tests.connect.data.planes import plane_at, sink, source, task, until, written
 from tests.connect.hosts.running import Heard, on_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -54,9 +54,12 @@ async def test_lines_move_over_tls_with_just_the_permissions_that_tasks_need(
             await plane.launch(source(tmp_path, "lines", 1), reading)
             await plane.launch(sink(tmp_path, "lines", 1), writing)
             await until(lambda: sorted(written(tmp_path)) == ["a", "b"])
-            assert any(isinstance(event, Started) for event in reading.events)
+            for heard in (reading, writing):
+                # How much it has moved, and what is left, is told under that account, too.
+                await until(lambda heard=heard: any(isinstance(one, Moved) for one in heard.events))
             # Of what it may not do it says what is lacking, and where.
-            await plane.launch(sink(tmp_path, "secret", 1), refused)
+            other = task("out-secret", "sink", connector_class="chaos-sink", topics="secret")
+            await plane.launch(other, refused)
             await until(lambda: any(isinstance(event, Failed) for event in refused.events))
             (failed,) = (event for event in refused.events if isinstance(event, Failed))
             assert broker.address in failed.cause.summary

@@ -11,7 +11,7 @@ import orjson
 from headrace.connect.data.orders import Ask, Commit, Ended, Measured, Unit, Waits
 from headrace.connect.data.process import EngineProcess
 from headrace.connect.data.settings import EngineSettings
-from headrace.connect.data.tasks import QueryTask
+from headrace.connect.data.tasks import QueryTask, pauses
 from headrace.connect.worker.answers import OffsetEntry
 from headrace.connect.worker.launching import Moved
 from headrace.errors import EngineAwayError
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Who asks where a connector is gets an answer within so long, s.
 _PATIENCE = 20.0
+#: A source that starts waits so long for brokers that are away, s.
+_START_PATIENCE = 60.0
 
 
 class DataPlane:
@@ -152,24 +154,32 @@ class DataPlane:
     async def _source_positions(
         self, connector: str
     ) -> Sequence[tuple[dict[str, Any], dict[str, Any]]]:
-        found = await self._committed(connector)
-        return [(orjson.loads(name), offset) for name, offset in found.items()]
+        """Give where a source goes on; a start may wait some time for brokers that are away."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _START_PATIENCE
+        for pause in pauses():
+            try:
+                found = await self.engine.ask(lambda number: Ask(number, connector))
+            except EngineAwayError:
+                if loop.time() + pause > deadline:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                return [(orjson.loads(name), offset) for name, offset in found.items()]
+        raise AssertionError("pauses have no end")
 
-    async def _committed(self, connector: str) -> dict[str, Any]:
+    async def read(self, connector: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
+        """Give what is committed."""
+        del config
+        await self.engine.open()
         try:
             async with asyncio.timeout(_PATIENCE):
-                found: dict[str, Any] = await self.engine.ask(lambda number: Ask(number, connector))
+                found = await self.engine.ask(lambda number: Ask(number, connector))
         except TimeoutError:
             raise EngineAwayError(
                 f"where connector '{connector}' is could not be read within {_PATIENCE:g} s",
                 hint="are the brokers away? Try again later",
             ) from None
-        return found
-
-    async def read(self, connector: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
-        """Give what is committed."""
-        del config
-        found = await self._committed(connector)
         return [_entry(name, offset) for name, offset in sorted(found.items())]
 
     async def alter(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.connect.hosts.process_host import ProcessHost
     from headrace.connect.worker.launching import HostSpec, Listener
 
-__all__ = ["QueryTask"]
+__all__ = ["QueryTask", "pauses"]
 
 #: A task's query has so long to end in order before its host is asked to stop all the same, s.
 _DRAINING = 2.0
@@ -94,7 +94,7 @@ class QueryTask:
         """Have the query begin; while brokers are away, try again and again."""
         self._beginning = True
         try:
-            for pause in _pauses():
+            for pause in pauses():
                 if self._ending:
                     return False
                 try:
@@ -190,7 +190,13 @@ class QueryTask:
         return self.host.alive()
 
 
-def _pauses() -> Iterator[float]:
+def pauses() -> Iterator[float]:
+    """Give the seconds to wait between tries of what brokers or engine cannot do now, for ever.
+
+    >>> from itertools import islice
+    >>> list(islice(pauses(), 6))
+    [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    """
     pause = _FIRST_PAUSE
     while True:
         yield pause

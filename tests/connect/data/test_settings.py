@@ -1,0 +1,59 @@
+"""Where the engine runs, and how it reaches its cluster."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace.connect.data.settings import EngineSettings
+from headrace.errors import SettingsError
+from headrace.settings import JobSettings
+
+
+def settings(master: str = "local[2,4]", **jobs: object) -> EngineSettings:
+    return EngineSettings(
+        namesrv="127.0.0.1:9876",
+        folder=Path("engine"),
+        master=master,
+        jobs=JobSettings(**jobs),  # type: ignore[arg-type]
+    )
+
+
+def test_accounts_tls_and_time_limits_reach_the_engines_client_and_its_jobs() -> None:
+    given = settings(
+        access_key="connect",
+        secret_key="hush",
+        tls=True,
+        tls_ca=Path("ca.pem"),
+        retry_timeout="3 s",
+        lease_expiry="30 s",
+        spark_config={"spark.ui.enabled": "true"},
+    )
+    job, client = given.job_settings(), given.client_settings
+    for one in (job, client):
+        assert (one.access_key, one.secret_key, one.tls) == ("connect", "hush", True)
+        assert (one.tls_ca, one.retry_timeout) == (Path("ca.pem"), timedelta(seconds=3))
+    assert job.lease_expiry == timedelta(seconds=30)
+    assert job.spark_config["spark.ui.enabled"] == "true"
+    assert "hush" not in repr(given)
+
+
+def test_what_belongs_to_pipelines_does_not_reach_tasks() -> None:
+    job = settings(poison="skip", start="latest", partitions=7, guarantee="at_least_once")
+    assert job.job_settings().poison == "fail"
+    assert job.job_settings().partitions == 1
+    assert job.job_settings().guarantee == "exactly_once"
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "local-cluster[3,1,1024]"])
+def test_spark_runs_on_the_workers_own_machine(master: str) -> None:
+    assert settings(master).job_settings().master == master
+
+
+@pytest.mark.parametrize("master", ["spark://other:7077", "yarn", "k8s://https://cluster"])
+def test_executors_elsewhere_are_refused(master: str) -> None:
+    with pytest.raises(SettingsError, match="own machine") as refused:
+        settings(master)
+    assert "run a worker on each machine" in str(refused.value)
