@@ -25,6 +25,10 @@ accounts:
 """
 
 
+def has_figures(heard: Heard) -> bool:
+    return any(isinstance(event, Moved) for event in heard.events)
+
+
 def logs(folder: Path) -> str:
     return "".join(log.read_text(errors="replace") for log in folder.rglob("*.log"))
 
@@ -54,9 +58,8 @@ async def test_lines_move_over_tls_with_just_the_permissions_that_tasks_need(
             await plane.launch(source(tmp_path, "lines", 1), reading)
             await plane.launch(sink(tmp_path, "lines", 1), writing)
             await until(lambda: sorted(written(tmp_path)) == ["a", "b"])
-            for heard in (reading, writing):
-                # How much it has moved, and what is left, is told under that account, too.
-                await until(lambda heard=heard: any(isinstance(one, Moved) for one in heard.events))
+            # How much they have moved, and what is left, is told under that account, too.
+            await until(lambda: all(has_figures(heard) for heard in (reading, writing)))
             # Of what it may not do it says what is lacking, and where.
             other = task("out-secret", "sink", connector_class="chaos-sink", topics="secret")
             await plane.launch(other, refused)
