@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CHAOS", "FAKES", "FILE_SINK", "FILE_SOURCE", "FakePlugin", "Key", "config_of", "named"]
+__all__ = [
+    "CHAOS",
+    "DATAGEN",
+    "FAKES",
+    "FILE_SINK",
+    "FILE_SOURCE",
+    "FakePlugin",
+    "Key",
+    "config_of",
+    "named",
+]
 
 FILE_SOURCE = "fakes.FileSourceConnector"
 FILE_SINK = "fakes.FileSinkConnector"
@@ -114,12 +124,13 @@ FAKES = (
     ),
     FakePlugin(FILE_SINK, "sink", (Key("file", required=True), Key("topics", required=True))),
     FakePlugin(CHAOS, "source", aliases=("chaos",)),
-    # The one that the examples in the API's description name.
-    FakePlugin("fakes.Datagen", "source", (Key("topic", required=True),), ("datagen-source",)),
     FakePlugin("fakes.BrokenConnector", "source", error="ImportError: no module named 'gone'"),
     FakePlugin(CHAOS_TRANSFORM, "transformation"),
     FakePlugin("fakes.TextConverter", "converter"),
 )
+
+
+DATAGEN = FakePlugin("fakes.Datagen", "source", (Key("topic", required=True),), ("datagen-source",))
 
 
 def named(class_name: str, plugins: tuple[FakePlugin, ...] = FAKES) -> FakePlugin:

@@ -65,7 +65,7 @@ def whole(folder: Path) -> Iterator[Stage]:
 
     names = f"{_FILES}.FileSourceConnector", f"{_FILES}.FileSinkConnector", f"{_CHAOS}.ChaosSource"
     # The time that a task has to start and to stop is also that of its query.
-    profile = _profile(folder, *names, start_ms=10_000, stop_ms=4_000)
+    profile = _profile(folder, *names, start_ms=8_000, stop_ms=4_000)
     with (
         EmbeddedBroker(folder / "broker") as broker,
         running(lambda: make(broker.address), positions, settings=times) as worker,

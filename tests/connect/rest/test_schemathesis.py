@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
-from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of
+from tests.connect.fakes.plugins import CHAOS, DATAGEN, FAKES, FILE_SOURCE, config_of
 from tests.connect.rest.programs import call
 from tests.connect.running import Running, quick_settings, running
 from tests.connect.waiting import until_running
 
 _CONFIG = Path(__file__).with_name("schemathesis.toml")
+
+
+def _launcher() -> FakeLauncher:
+    """Play also the plugin that the examples in the description name."""
+    return FakeLauncher(fakes=(*FAKES, DATAGEN))
 
 
 def _make_connectors(worker: Running, folder: Path) -> None:
@@ -40,7 +45,7 @@ def test_every_answer_is_as_it_is_described(
     token: str | None, examples: int, tmp_path: Path
 ) -> None:
     settings = quick_settings(token=token)
-    with running(FakeLauncher, positions_of_fakes, settings=settings) as worker:
+    with running(_launcher, positions_of_fakes, settings=settings) as worker:
         headers = [] if token is None else ["--header", f"Authorization: Bearer {token}"]
         if token is not None:
             worker.http.headers["Authorization"] = f"Bearer {token}"
