@@ -80,7 +80,7 @@ $(DONE)/clients: $(DONE)/venv requirements/clients.txt
 
 clients: $(DONE)/clients ## Install the outside programs that call the REST API of Connect in tests
 
-servers: ## Install PostgreSQL, Kafka, S3Mock and OpenSearch for the tests of connectors, where they are missing
+servers: ## Install the servers that the tests of connectors talk to, where they are missing
 	@.ci/install-servers
 
 test: $(DONE)/archive $(DONE)/clients servers ## Run the tests, two at a time (ARGS="-k name" for some of them)

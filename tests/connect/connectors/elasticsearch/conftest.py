@@ -1,4 +1,4 @@
-"""A node for all tests."""
+"""Nodes for all tests, of both kinds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.connect.servers.opensearch import SearchServer, running_opensearch
+from tests.connect.servers.search import SearchServer, running_search
 
 
-@pytest.fixture(scope="session")
-def opensearch() -> Iterator[SearchServer]:
-    """The node of this test run."""
-    with running_opensearch() as server:
+@pytest.fixture(scope="session", params=["opensearch", "elasticsearch"])
+def node(request: pytest.FixtureRequest) -> Iterator[SearchServer]:
+    """A node of this test run."""
+    with running_search(request.param) as server:
         yield server

@@ -1,4 +1,4 @@
-"""Against a real node of OpenSearch."""
+"""Against a real node of OpenSearch, and one of Elasticsearch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.connect.connectors.elasticsearch import ElasticsearchSourceConnect
 from headrace.connect.connectors.elasticsearch._cursor import _MOST_IDS, Cursor
 from headrace.errors import ConnectorConfigError, DeserializationError
 from tests.connect.connectors.runs import problems, source
-from tests.connect.servers.opensearch import SearchServer
+from tests.connect.servers.search import SearchServer
 
 
 def config(server: SearchServer, index: str, **more: str) -> dict[str, str]:
@@ -27,45 +27,45 @@ def add(server: SearchServer, index: str, *documents: Any) -> None:
 
 
 @pytest.mark.requirement(21)
-def test_documents_come_once_in_the_order_of_the_field(opensearch: SearchServer) -> None:
-    index = opensearch.index(properties={"n": {"type": "long"}})
-    add(opensearch, index, *({"n": number} for number in (3, 1, 2, 5, 4, 0)))
-    with source(ElasticsearchSourceConnector, config(opensearch, index)) as run:
+def test_documents_come_once_in_the_order_of_the_field(node: SearchServer) -> None:
+    index = node.index(properties={"n": {"type": "long"}})
+    add(node, index, *({"n": number} for number in (3, 1, 2, 5, 4, 0)))
+    with source(ElasticsearchSourceConnector, config(node, index)) as run:
         found = run.values(rounds=1)
         run.poll(rounds=1)
         run.kill()
         found += run.values()
-        add(opensearch, index, {"n": 6}, {"other": 1})
+        add(node, index, {"n": 6}, {"other": 1})
         found += run.values()
         run.kill()
         assert run.values() == []
     assert [one["n"] for one in found] == list(range(7))
 
 
-def test_documents_that_share_a_value_all_come(opensearch: SearchServer) -> None:
-    index = opensearch.index(properties={"at": {"type": "date"}})
-    add(opensearch, index, *({"at": "2026-03-01T12:00:00Z", "n": number} for number in range(8)))
-    with source(ElasticsearchSourceConnector, config(opensearch, index, cursor_field="at")) as run:
+def test_documents_that_share_a_value_all_come(node: SearchServer) -> None:
+    index = node.index(properties={"at": {"type": "date"}})
+    add(node, index, *({"at": "2026-03-01T12:00:00Z", "n": number} for number in range(8)))
+    with source(ElasticsearchSourceConnector, config(node, index, cursor_field="at")) as run:
         found = []
         for _ in range(5):
             found += run.values(rounds=1)
             run.kill()
         assert run.values() == []
-        add(opensearch, index, {"at": "2026-03-01T12:00:00Z", "n": 8})
+        add(node, index, {"at": "2026-03-01T12:00:00Z", "n": 8})
         found += run.values()
     assert sorted(one["n"] for one in found) == list(range(9))
 
 
-def test_filter_and_delay_leave_documents_out(opensearch: SearchServer) -> None:
-    index = opensearch.index(properties={"at": {"type": "date"}, "kind": {"type": "keyword"}})
+def test_filter_and_delay_leave_documents_out(node: SearchServer) -> None:
+    index = node.index(properties={"at": {"type": "date"}, "kind": {"type": "keyword"}})
     add(
-        opensearch,
+        node,
         index,
         {"at": "2026-03-01", "kind": "a"},
         {"at": "2026-03-01", "kind": "b"},
         {"at": "2999-01-01", "kind": "a"},
     )
-    texts = config(opensearch, index, cursor_field="at", delay_ms="5 s")
+    texts = config(node, index, cursor_field="at", delay_ms="5 s")
     texts["query"] = '{"term": {"kind": "a"}}'
     with source(ElasticsearchSourceConnector, texts) as run:
         assert run.values() == [{"at": "2026-03-01", "kind": "a"}]
@@ -74,19 +74,19 @@ def test_filter_and_delay_leave_documents_out(opensearch: SearchServer) -> None:
     assert len(offset["ids"]) == 1
 
 
-def test_index_that_comes_later_is_read_then(opensearch: SearchServer) -> None:
-    texts = config(opensearch, "later-*")
+def test_index_that_comes_later_is_read_then(node: SearchServer) -> None:
+    texts = config(node, "later-*")
     with source(ElasticsearchSourceConnector, texts) as run:
         assert run.values() == []
-        add(opensearch, "later-1", {"n": 1})
+        add(node, "later-1", {"n": 1})
         assert run.values() == [{"n": 1}]
 
 
-def test_field_that_does_not_sort_is_named(opensearch: SearchServer) -> None:
-    index = opensearch.index(properties={"n": {"type": "text"}})
-    add(opensearch, index, {"n": "one"})
+def test_field_that_does_not_sort_is_named(node: SearchServer) -> None:
+    index = node.index(properties={"n": {"type": "text"}})
+    add(node, index, {"n": "one"})
     with (
-        source(ElasticsearchSourceConnector, config(opensearch, index)) as run,
+        source(ElasticsearchSourceConnector, config(node, index)) as run,
         pytest.raises(ConnectorConfigError, match=r"cursor\.field"),
     ):
         run.poll()

@@ -6,9 +6,9 @@ import org.opensearch.node.InternalSettingsPreparer;
 import org.opensearch.node.Node;
 import org.opensearch.transport.Netty4Plugin;
 
-/** A node of OpenSearch with HTTP and nothing else: its plugins stand in the class path. */
-public final class OpenSearchNode extends Node {
-  private OpenSearchNode(Settings settings) {
+/** A node with HTTP and nothing else; for Elasticsearch, the packages have its name instead. */
+public final class SearchNode extends Node {
+  private SearchNode(Settings settings) {
     super(
         InternalSettingsPreparer.prepareEnvironment(settings, Map.of(), null, () -> "test"),
         List.of(Netty4Plugin.class),
@@ -28,7 +28,7 @@ public final class OpenSearchNode extends Node {
             .put("node.processors", 2)
             .put("cluster.routing.allocation.disk.threshold_enabled", false)
             .build();
-    new OpenSearchNode(settings).start();
+    new SearchNode(settings).start();
     Thread.currentThread().join();
   }
 }

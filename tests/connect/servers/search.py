@@ -1,4 +1,4 @@
-"""A node of OpenSearch, with indices for single tests."""
+"""A node of OpenSearch or Elasticsearch, with indices for single tests."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class SearchServer:
 
 
 @contextmanager
-def running_opensearch() -> Iterator[SearchServer]:
-    """Start a node on a free port of 127.0.0.1."""
-    with running_server("opensearch", _command, _answers) as port:
+def running_search(kind: str) -> Iterator[SearchServer]:
+    """Start a node on a free port of 127.0.0.1: ``opensearch`` or ``elasticsearch``."""
+
+    def command(folder: Path, port: int) -> list[str | Path]:
+        return [SCRIPT, "search", kind, folder, str(port)]
+
+    with running_server(kind, command, _answers) as port:
         yield SearchServer(f"http://127.0.0.1:{port}")
-
-
-def _command(folder: Path, port: int) -> list[str | Path]:
-    return [SCRIPT, "opensearch", folder, str(port)]
 
 
 def _answers(port: int) -> bool:
