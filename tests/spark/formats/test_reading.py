@@ -150,6 +150,19 @@ class TestByColumn:
             reading.next()
 
 
+def test_tables_of_databases_are_read_by_a_column(spark: SparkSession) -> None:
+    # Derby comes with Spark, and lives in its process.
+    options = {"url": "jdbc:derby:memory:shop;create=true", "dbtable": "orders"}
+    added = spark.createDataFrame([(1, "a"), (2, "b")], "id int, item string")
+    added.write.format("jdbc").options(**options).save()
+    keys = {f"option.{name}": text for name, text in options.items()}
+    reading = Reading(spark, format="jdbc", **{"increasing.column": "id"}, **keys)
+    assert reading.next("item") == ["a", "b"]
+    more = spark.createDataFrame([(3, "c")], "id int, item string")
+    more.write.format("jdbc").options(**options).mode("append").save()
+    assert [reading.next("item"), reading.next("item")] == [["c"], []]
+
+
 def test_everything_comes_once_where_nothing_else_is_known(
     spark: SparkSession, folder: Path
 ) -> None:

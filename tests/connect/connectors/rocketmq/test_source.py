@@ -68,13 +68,13 @@ def test_they_become_messages_with_the_same_properties(
 ) -> None:
     topic = make_topic(1)
     typed = properties_of_key(7)
-    send(client, topic, "", keys="k", tags="red")
+    send(client, topic, "text", keys="k", tags="red")
     send(client, topic, "typed", properties=typed)
     with source(topic, {"queue.by": "key"}) as kit:
         rows: list[dict[str, Any]] = []
         while len(rows) < 2:
             rows += kit.messages()
-    assert (rows[0]["key"], rows[0]["value"], rows[0]["queue"]) == (b"k", b"", None)
+    assert (rows[0]["key"], rows[0]["value"], rows[0]["queue"]) == (b"k", b"text", None)
     assert rows[0]["properties"]["TAGS"] == "red"
     assert rows[1]["key"] is None
     assert typed.items() <= rows[1]["properties"].items()
