@@ -117,7 +117,11 @@ def test_numbers_of_groups_add_up() -> None:
     assert total([one]) == one
 
 
-def test_groups_take_turns_in_a_worker_and_a_new_start_takes_the_place_of_the_old() -> None:
+def test_groups_take_turns_in_a_worker_and_a_new_start_takes_the_place_of_the_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "_MOST_CONNECTIONS", 8)
+
     def handle(name: str, **settings: Any) -> PlanHandle:
         builder = TransactionTopologyBuilder(name)
         builder.set_spout("spout", Words())
