@@ -15,7 +15,11 @@ __all__ = ["EngineSettings"]
 
 #: Where a task's host can be reached: its socket is a file of this machine.
 _HERE = re.compile(r"local(\[.*\]|-cluster\[.*\])?")
-_SPARK = {"spark.sql.streaming.pollingDelay": "50ms"}
+_SPARK = {
+    "spark.sql.streaming.pollingDelay": "50ms",
+    # Rows do not pass Java: what it collects is little, and other collectors take more memory.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+}
 #: Settings of jobs that hold for tasks, too, besides how to connect.
 _HANDED_ON = (
     "max_records_per_batch",

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from headrace.connect.hosts.holes import fill_holes
 from headrace.connect.hosts.keeper import Order, keep
 from headrace.connect.hosts.lease import SharedLease
 from headrace.connect.hosts.processes import (
@@ -162,6 +163,7 @@ def main() -> None:
         warm_up()
     # What is there now is never collected: a collection would write to every page of it.
     gc.collect()
+    fill_holes()
     gc.freeze()
     Nursery(control, lease, run).serve()
 
