@@ -122,19 +122,11 @@ BUILTIN: tuple[Builtin, ...] = (
     Builtin("headrace.connect.connectors.kafka:KafkaSourceConnector", "source", ("kafka-source",)),
     Builtin("headrace.connect.connectors.kafka:KafkaSinkConnector", "sink", ("kafka-sink",)),
     Builtin("headrace.connect.connectors.s3:S3SourceConnector", "source", ("s3-source",)),
-    Builtin(
-        "headrace.connect.connectors.s3:S3SinkConnector",
-        "sink",
-        ("s3-sink", "io.confluent.connect.s3.S3SinkConnector"),
-    ),
+    Builtin("headrace.connect.connectors.s3:S3SinkConnector", "sink", ("s3-sink",)),
     Builtin(
         "headrace.connect.connectors.elasticsearch:ElasticsearchSinkConnector",
         "sink",
-        (
-            "elasticsearch-sink",
-            "opensearch-sink",
-            "io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",
-        ),
+        ("elasticsearch-sink", "opensearch-sink"),
     ),
     Builtin(
         "headrace.connect.connectors.elasticsearch:ElasticsearchSourceConnector",

@@ -101,6 +101,7 @@ def test_record_that_makes_no_document_is_named(value: Any, key: Any, problem: s
         ({"tombstones": "delete"}, "tombstones=delete needs document.id=key"),
         ({"username": "u", "password": "p", "api.key": "k"}, "Give one of username and api.key"),
         ({"url": "localhost:9200"}, "URL"),
+        ({"url": "http://user:password@search:9200"}, "without a user"),
         ({"write": "insert"}, "index, create or upsert"),
     ],
 )

@@ -21,7 +21,7 @@ CLUSTER_KEYS = (
             str,
             "Where the cluster is: a node that takes requests, or what stands before several.",
             required=True,
-            valid=matching("https?://.+", "a URL that begins with http:// or https://"),
+            valid=matching("https?://[^@]+", "a URL such as https://search:9200, without a user"),
         ),
         key("username", str, "Who asks, with a password."),
         key("password", Secret, "The password of username."),
