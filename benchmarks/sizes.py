@@ -65,6 +65,8 @@ class Sizes:
     connect_orders: int
     #: Connectors that one worker runs.
     connectors: int
+    #: Length of a window in which a task is watched beside stuck ones, seconds.
+    stuck_seconds: int
     #: Longest wait for any one step; a step that takes longer has failed.
     patience: timedelta
 
@@ -102,6 +104,7 @@ FULL = Sizes(
     connect_lines=2_000_000,
     connect_orders=500_000,
     connectors=100,
+    stuck_seconds=10,
     patience=timedelta(minutes=15),
 )
 
@@ -138,5 +141,6 @@ SMALL = Sizes(
     connect_lines=20_000,
     connect_orders=5_000,
     connectors=3,
+    stuck_seconds=1,
     patience=timedelta(minutes=2),
 )

@@ -52,6 +52,7 @@ _MODES = Ratio("rocketmq_exactly_once", "rocketmq_at_most_once")
 _COPY_MODES = Ratio("rocketmq_copy_exactly_once", "rocketmq_copy_at_most_once")
 _CONNECT_SOURCE = Ratio("connect_file_source", "kafka_connect_file_source")
 _CONNECT_SINK = Ratio("connect_file_sink", "kafka_connect_file_sink")
+_CONNECT_STUCK = Ratio("connect_beside_stuck", "connect_alone")
 
 _COLUMNS = Ratio("word_count_columns", "word_count_1k")
 _WINDOW_COLUMNS = Ratio("window_columns", "window_tumbling")
@@ -76,6 +77,7 @@ RATIOS = [
     _COPY_MODES,
     _CONNECT_SOURCE,
     _CONNECT_SINK,
+    _CONNECT_STUCK,
 ]
 
 #: Every measure; None: it is there for a ratio, or to be known.
@@ -169,4 +171,8 @@ TARGETS: dict[str, Target | None] = {
     "connect_first_row": Target("below", 5),
     "connect_100_memory": Target("below", 3_000),
     "connect_100_list": Target("below", 0.1),
+    "connect_alone": None,
+    "connect_beside_stuck": None,
+    _CONNECT_STUCK.name: Target("at least", 0.9),
+    "connect_stuck_list": Target("below", 0.5),
 }

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import connect_files, connect_many, connect_postgres, connect_start
+from benchmarks import (
+    connect_files,
+    connect_many,
+    connect_postgres,
+    connect_start,
+    connect_stuck,
+)
 from benchmarks.clusters import embedded
 from benchmarks.connect_worker import running_connect
 from benchmarks.measures import Plan
@@ -32,15 +38,18 @@ def test_a_worker_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
     with (
         embedded() as (address, _),
-        running_connect(address, tmp_path / "worker", SMALL.patience) as worker,
+        running_connect(
+            address, tmp_path / "worker", SMALL.patience, "--plugins", connect_stuck.CHAOS
+        ) as worker,
     ):
-        for module in (connect_files, connect_postgres, connect_start, connect_many):
+        for module in (connect_files, connect_postgres, connect_start, connect_stuck, connect_many):
             place = nullcontext((address, tmp_path))
             monkeypatch.setattr(module, "embedded", lambda place=place: place)
             monkeypatch.setattr(module, "running_connect", lambda *_: nullcontext(worker))
         keep(connect_files.connect_files(plan()))
         keep(connect_postgres.connect_postgres(plan()))
         keep(connect_start.connect_first_row(plan()))
+        keep(connect_stuck.connect_beside_stuck(plan()))
         keep(connect_many.connect_100(plan()))
     assert set(found) == {one for one in TARGETS if one.startswith("connect_") and "/" not in one}
     assert all(value > 0 for value in found.values())
