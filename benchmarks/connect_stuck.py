@@ -6,11 +6,15 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from benchmarks.clusters import embedded
 from benchmarks.connect_worker import ConnectWorker, await_true, running_connect, stored
 from benchmarks.measures import Plan, benchmark
 from headrace.client import Client
+
+if TYPE_CHECKING:
+    from benchmarks.sizes import Sizes
 
 __all__ = ["CHAOS", "connect_beside_stuck"]
 
@@ -24,9 +28,8 @@ _STUCK = {
     "in-start": ("Source", {"chaos.start": "hang-hard"}),
     "in-stop": ("Source", {"chaos.stop": "hang-hard"}),
 }
-#: Windows with stuck tasks, and as many without, in each run.
-_WINDOWS = 3
-_PAUSE = 0.05
+#: Seconds between two questions by REST, and between two looks at the topic.
+_PAUSE, _LOOK = 0.05, 0.005
 
 
 @benchmark({"connect_alone": "rows/s", "connect_beside_stuck": "rows/s", "connect_stuck_list": "s"})
@@ -43,12 +46,13 @@ def connect_beside_stuck(plan: Plan) -> Iterator[Mapping[str, float]]:
         with worker.connector("well", config):
             await_true("rows", lambda: stored(client, "well") > 0, worker.patience)
             for _ in range(plan.runs):
-                yield _run(worker, client, plan.sizes.stuck_seconds)
+                yield _run(worker, client, plan.sizes)
 
 
-def _run(worker: ConnectWorker, client: Client, seconds: int) -> Mapping[str, float]:
+def _run(worker: ConnectWorker, client: Client, sizes: Sizes) -> Mapping[str, float]:
     alone, beside, answers = [], [], []
-    for _ in range(_WINDOWS):
+    seconds = sizes.stuck_seconds
+    for _ in range(sizes.stuck_windows):
         rate, _times = _window(worker, client, seconds)
         alone.append(rate)
         with ExitStack() as stack:
@@ -70,15 +74,31 @@ def _run(worker: ConnectWorker, client: Client, seconds: int) -> Mapping[str, fl
 
 
 def _window(worker: ConnectWorker, client: Client, seconds: int) -> tuple[float, list[float]]:
-    """Give the rows per second of the task that is well, and the times of REST's answers."""
-    rows, begin, times = stored(client, "well"), time.monotonic(), []
-    while time.monotonic() < begin + seconds:
-        asked = time.monotonic()
-        found = worker.http.get("/connectors", params={"expand": ["status", "info"]})
-        times.append(time.monotonic() - asked)
-        found.raise_for_status()
-        time.sleep(_PAUSE)
-    return (stored(client, "well") - rows) / (time.monotonic() - begin), times
+    """Give the rows per second of the task that is well, and the times of REST's answers.
+
+    It begins and ends with a commit: rows come in batches.
+    """
+    times: list[float] = []
+    rows, begin = _next_commit(worker, client, times)
+    while True:
+        more, now = _next_commit(worker, client, times)
+        if now - begin >= seconds:
+            return (more - rows) / (now - begin), times
+
+
+def _next_commit(worker: ConnectWorker, client: Client, times: list[float]) -> tuple[int, float]:
+    """Give the rows that are committed, and the time, at once when there are more."""
+    before, asked_at = stored(client, "well"), 0.0
+    deadline = time.monotonic() + worker.patience.total_seconds()
+    while (rows := stored(client, "well")) == before:
+        now = time.monotonic()
+        assert now < deadline, "the task that is well has stopped"
+        if now - asked_at >= _PAUSE:
+            asked_at = now
+            worker.http.get("/connectors", params={"expand": ["status", "info"]}).raise_for_status()
+            times.append(time.monotonic() - now)
+        time.sleep(_LOOK)
+    return rows, time.monotonic()
 
 
 def _are_there(worker: ConnectWorker) -> bool:

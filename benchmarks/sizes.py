@@ -65,7 +65,8 @@ class Sizes:
     connect_orders: int
     #: Connectors that one worker runs.
     connectors: int
-    #: Length of a window in which a task is watched beside stuck ones, seconds.
+    #: Windows in which a task is watched beside stuck ones, and least seconds of each.
+    stuck_windows: int
     stuck_seconds: int
     #: Longest wait for any one step; a step that takes longer has failed.
     patience: timedelta
@@ -104,6 +105,7 @@ FULL = Sizes(
     connect_lines=2_000_000,
     connect_orders=500_000,
     connectors=100,
+    stuck_windows=3,
     stuck_seconds=10,
     patience=timedelta(minutes=15),
 )
@@ -141,6 +143,7 @@ SMALL = Sizes(
     connect_lines=20_000,
     connect_orders=5_000,
     connectors=3,
-    stuck_seconds=1,
+    stuck_windows=1,
+    stuck_seconds=0,
     patience=timedelta(minutes=2),
 )
