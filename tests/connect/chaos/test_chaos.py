@@ -72,6 +72,7 @@ def endure(
         end, struck = time.monotonic() + seconds, time.monotonic()
         wait = chance.uniform(*pause)
         while time.monotonic() < end:
+            workers.tend()
             storm.step()
             if time.monotonic() - struck > wait:
                 workers.strike(chance, strikes)

@@ -211,10 +211,23 @@ class Workers:
                 self._still.remove((end, worker))
                 worker.signal(signal.SIGCONT)
 
+    def tend(self) -> None:
+        """Start those again that gave up, as whoever runs services does: Spark may be too slow."""
+        for worker in self.all:
+            if not worker.lives:
+                worker.url = ""
+                worker.start()
+                self.strikes["gave up"] += 1
+
     def calm_down(self) -> None:
         """Let all that was struck come back."""
         self._wake(all_of_them=True)
-        until(lambda: len(self.ready()) == len(self.all), 300, "workers come back")
+
+        def are_back() -> bool:
+            self.tend()
+            return len(self.ready()) == len(self.all)
+
+        until(are_back, 600, "workers come back")
 
     def close(self) -> None:
         """Kill what still runs, and see that nothing is left of it."""

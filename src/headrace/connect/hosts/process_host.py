@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -141,7 +142,9 @@ class ProcessHost(asyncio.Protocol):
     def _kill_keeper(self) -> None:
         """Go without a keeper that does not act: the kernel ends the host, the nursery the rest."""
         if not self.gone.done() and not self._last:
-            signal.pidfd_send_signal(self._keeper.handle, signal.SIGKILL)
+            # A worker that stood still hears late that its keeper has ended.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._keeper.handle, signal.SIGKILL)
 
     def last_words(self) -> str:
         """Give the end of what it wrote; one that was killed wrote where its threads were."""
