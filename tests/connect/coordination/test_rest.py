@@ -16,8 +16,10 @@ from headrace.client import AsyncClient
 from headrace.connect.coordination import Cluster, ClusterTimes
 from headrace.connect.running import RunningWorker, running_worker
 from tests.connect.fakes.launcher import FakeLauncher
+from tests.connect.fakes.loggers import NotedLevels
 from tests.connect.fakes.plugins import CHAOS, config_of
 from tests.connect.running import quick_settings
+from tests.connect.waiting import eventually
 
 TIMES = ClusterTimes(delay=timedelta(seconds=1), pull_wait=timedelta(milliseconds=200))
 
@@ -76,6 +78,12 @@ def test_what_one_worker_is_told_holds_on_all(tmp_path: Path) -> None:
             gone = await http.delete(f"{second}/connectors/a")
             assert gone.status_code == 204, gone.text
             await answered(http, f"{first}/connectors", [])
+            # Both workers are in one process here, so the other one's levels are noted, not set.
+            levels = workers[1].connect.worker.loggers = NotedLevels()
+            path = f"{first}/admin/loggers/tests.of.clusters"
+            level = await http.put(path, params={"scope": "cluster"}, json={"level": "WARN"})
+            assert level.status_code == 204, level.text
+            await eventually(lambda: levels.noted == [("tests.of.clusters", "WARN")], 20)
 
     with EmbeddedBroker(tmp_path) as broker:
         asyncio.run(asyncio.wait_for(body(broker.address), 90))

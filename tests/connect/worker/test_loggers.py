@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from headrace.connect.log import LevelSet, MemoryLog
 from headrace.connect.worker import Connect, Worker
-from headrace.connect.worker.loggers import Loggers
 from headrace.errors import ConnectNotFoundError
 from tests.connect.fakes.launcher import FakeLauncher
+from tests.connect.fakes.loggers import NotedLevels
 from tests.connect.running import quick_settings
 from tests.connect.waiting import eventually
-
-
-class _Noted(Loggers):
-    """Levels that were set, in place of those of the process that runs the tests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted: list[tuple[str, str]] = []
-
-    def set(self, name: str, level: str) -> list[str]:
-        self.noted.append((name, level))
-        return [name]
 
 
 def test_a_level_for_all_is_set_on_every_worker_that_runs_and_on_none_that_comes_later() -> None:
     async def scenario() -> None:
         log = MemoryLog()
         workers: list[Worker] = []
+        noted: list[NotedLevels] = []
         for name in ("w1", "w2", "w3"):
             if name == "w3":
                 await Connect(workers[0]).set_level("some.logger", "debug")
             worker = Worker(log, FakeLauncher(), quick_settings(worker_id=name))
-            levels: Any = _Noted()
-            worker.loggers = levels
+            noted.append(NotedLevels())
+            worker.loggers = noted[-1]
             await worker.start()
             workers.append(worker)
-        first, second, third = (worker.loggers.noted for worker in workers)  # type: ignore[attr-defined]
+        first, second, third = (levels.noted for levels in noted)
         assert first == [("some.logger", "debug")]
         await eventually(lambda: second == first)
         assert third == []
