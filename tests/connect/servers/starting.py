@@ -16,7 +16,7 @@ from tests.connect.servers.ending import dies_with_parent
 
 __all__ = ["running_server"]
 
-_PATIENCE = 120
+_PATIENCE = 90
 
 
 @contextmanager

@@ -29,11 +29,11 @@ def write(texts: dict[str, str], records: Sequence[SinkRecord], *, tolerant: boo
 
 def test_records_become_documents_once_however_often_they_come(node: SearchServer) -> None:
     index = node.index()
-    records = [record(number, {"n": number}) for number in range(1500)]
+    records = [record(number, {"n": number}) for number in range(1200)]
     for _ in range(2):
         write(config(node, index), records)
     found = node.documents(index)
-    assert sorted(found["n"] for found in found.values()) == list(range(1500))
+    assert sorted(found["n"] for found in found.values()) == list(range(1200))
     assert found["orders+broker-a+0+7"] == {"n": 7}
 
 

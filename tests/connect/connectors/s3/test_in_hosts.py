@@ -17,6 +17,9 @@ from tests.connect.connectors.test_in_hosts import QUEUE, SECOND, rows, task
 from tests.connect.hosts.running import launcher_in, on_loop
 from tests.connect.servers.s3 import S3Bucket
 
+# A busy machine needs seconds for every host.
+pytestmark = pytest.mark.timeout(300)
+
 _ROWS = 120
 _LIVES = 4
 

@@ -76,6 +76,20 @@ def test_objects_below_the_prefixes_are_read_in_the_order_of_their_keys(bucket: 
         assert run.values() == ["ab/1.jsonl", "b/1.jsonl", "c/1.jsonl"]
 
 
+def test_whole_objects_are_records_and_empty_ones_are_none(bucket: S3Bucket) -> None:
+    bucket.put("a.bin", b"\x00raw")
+    bucket.put("b.bin", b"more")
+    with source(S3SourceConnector, texts(bucket, format="whole")) as run:
+        assert run.values() == [b"\x00raw", b"more"]
+    for name in ("e.csv", "e.jsonl"):
+        bucket.put(f"empty/{name}", b"")
+    emptied = texts(bucket, prefixes="empty", when_done="delete")
+    with source(S3SourceConnector, emptied) as run:
+        assert run.values() == []
+    assert bucket.listed() == ["a.bin", "b.bin"]
+
+
+@pytest.mark.timeout(300)  # a busy machine takes its time for a thousand objects
 def test_listing_of_more_than_a_page_is_whole(bucket: S3Bucket) -> None:
     keys = [f"many/{number:04d}.jsonl" for number in range(1_001)]
     for key in keys:
