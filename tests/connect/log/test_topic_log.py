@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -277,3 +278,20 @@ def test_a_log_knows_for_how_long_it_has_heard_nothing(tmp_path: Path) -> None:
         run(broker.address, test)
     finally:
         broker.stop()
+
+
+def test_a_log_in_which_nothing_happens_is_known_to_be_read_though_pulls_are_held_back(
+    cluster: Cluster,
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        topic = f"connect-idle-{time.time_ns()}"
+        log = await TopicLog.open(client, topic, wait=timedelta(milliseconds=300))
+        await log.append(put("a"))
+        longest = 0.0
+        for _ in range(70):
+            await asyncio.sleep(0.1)
+            longest = max(longest, log.silent_for())
+        assert longest < 4  # RocketMQ looks at the pulls that it holds every five seconds
+        await log.close()
+
+    run(cluster.namesrv, test)

@@ -84,7 +84,7 @@ class TopicLog:
         self._heard = boot_time()
         self._moved = asyncio.Event()
         self._failure: HeadraceError | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._readers: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(
@@ -100,8 +100,10 @@ class TopicLog:
         log = cls(client, topic, wait=wait)
         queue = await log._made()
         await log._load(queue)
-        log._reader = asyncio.create_task(log._follow(queue), name=f"connect-log {topic}")
-        log._reader.add_done_callback(log._ended)
+        for work in (log._follow, log._look_at_end):
+            reader = asyncio.create_task(work(queue), name=f"connect-log {topic}")
+            reader.add_done_callback(log._ended)
+            log._readers.append(reader)
         return log
 
     async def append(self, record: Record | Kept) -> int:
@@ -165,10 +167,9 @@ class TopicLog:
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._reader is not None:
-            self._reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reader
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
 
     def silent_for(self) -> float:
         """Give the seconds since the last question that the broker has answered was asked."""
@@ -297,8 +298,17 @@ class TopicLog:
     async def _advance(self, queue: MessageQueue, wait: timedelta) -> None:
         asked = boot_time()
         found = await self._puller.pull(queue, self._next, max_messages=_PULL_MESSAGES, wait=wait)
-        self._heard = asked
+        self._heard = max(self._heard, asked)
         self._take(found)
+
+    async def _look_at_end(self, queue: MessageQueue) -> None:
+        """Ask for the end now and then: brokers hold pulls back for longer than they are asked to."""
+        while self._failure is None:
+            await asyncio.sleep(self._wait.total_seconds())
+            asked = boot_time()
+            with suppress(HeadraceError):  # pulls tell of it
+                if await self._puller.end_offset(queue) <= self._next:
+                    self._heard = max(self._heard, asked)
 
     def _take(self, result: PullResult) -> None:
         from headrace.client import PullStatus
