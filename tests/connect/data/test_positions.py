@@ -22,7 +22,7 @@ LEASE = 60.0
 
 
 @on_loop
-async def test_positions_are_changed_and_tasks_restarted_without_waiting_for_a_lease(
+async def test_positions_are_changed_and_set_and_tasks_restarted_without_waiting_for_a_lease(
     cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = make_topic()
@@ -57,16 +57,11 @@ async def test_positions_are_changed_and_tasks_restarted_without_waiting_for_a_l
         # Five drivers came after one another.
         assert time.monotonic() - began < LEASE
 
-
-@on_loop
-async def test_positions_are_set_before_the_first_start(
-    cluster: Cluster, make_topic: Callable[..., str], tmp_path: Path
-) -> None:
-    topic = make_topic()
-    queue = {"rocketmq_topic": topic, "rocketmq_broker": "b", "rocketmq_queue_id": 0}
-    entry = OffsetEntry(queue, {"rocketmq_queue_offset": 7})
-    async with plane_at(cluster.namesrv, tmp_path) as plane:
+        # Of a sink that has never run there is nothing to forget, and something to set.
+        queue = {"rocketmq_topic": topic, "rocketmq_broker": "b", "rocketmq_queue_id": 0}
+        entry = OffsetEntry(queue, {"rocketmq_queue_offset": 7})
         await plane.reset(f"out-{topic}", {})
         assert await plane.read(f"out-{topic}", {}) == []
         await plane.alter(f"out-{topic}", {}, [entry])
         assert await plane.read(f"out-{topic}", {}) == [entry]
+

@@ -255,6 +255,7 @@ class RocketMQSourceConnector(SourceConnector):
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = _KEYS
     task: ClassVar[type[SourceTask]] = RocketMQSourceTask
+    exactly_once: ClassVar[bool | None] = True
 
     _client: Client | None = None
     _watch: TopicWatch | None = None

@@ -145,6 +145,7 @@ class SparkSourceConnector(SourceConnector):
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = _KEYS
     task: ClassVar[type[SourceTask]] = SparkSourceTask
+    exactly_once: ClassVar[bool | None] = True
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Name what does not fit together."""
