@@ -64,4 +64,3 @@ async def test_positions_are_changed_and_set_and_tasks_restarted_without_waiting
         assert await plane.read(f"out-{topic}", {}) == []
         await plane.alter(f"out-{topic}", {}, [entry])
         assert await plane.read(f"out-{topic}", {}) == [entry]
-
