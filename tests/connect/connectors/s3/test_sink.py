@@ -231,11 +231,10 @@ def test_every_row_is_there_once_wherever_a_flush_is_killed(
             pass
         writes.update(kill=-1)
         run.kill()
-        while (first := run.next[QUEUE]) < 8:
-            run.put([{"n": n} for n in range(first, min(8, first + again))])
+        for most in (again, 8):
+            first = run._put[QUEUE]
+            run.put([{"n": n} for n in range(first, min(8, first + most))])
             run.commit()
-            run.next = dict(run.committed)
-            again = 8
         run.stop()
         found = [orjson.loads(line)["n"] for line in _lines(bucket, prefix)]
         assert sorted(found) == list(range(8)), f"killed at write {number}"
