@@ -183,6 +183,7 @@ def test_without_the_lease_a_second_copy_is_seen(scene: Scene) -> None:
     os.kill(still.process.pid, 0)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_worker_of_a_name_that_ran_elsewhere_waits_until_that_one_must_have_ended(
     scene: Scene,
