@@ -15,11 +15,11 @@ from headrace.client import Admin, Client, Message, Producer, PullConsumer
 from headrace.connect.connectors.rocketmq.messages import ORIGIN
 from headrace.connect.connectors.rocketmq.source import RocketMQSourceConnector
 from headrace.connect.data import DataPlane
-from headrace.connect.worker import HostSpec, Started
+from headrace.connect.worker import HostSpec
 from tests.clusters import Cluster
 from tests.connect.connectors.rocketmq.conftest import stored
 from tests.connect.connectors.sources import task_configs
-from tests.connect.data.planes import plane_at
+from tests.connect.data.planes import plane_at, until
 from tests.connect.hosts.running import Heard, on_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -54,11 +54,11 @@ async def both_ways(near: Cluster, far: str, topic: str, folder: Path) -> AsyncI
     async with plane_at(near.namesrv, folder) as plane:
         coming, going = Heard(), Heard()
         await plane.launch(spec("source", far, topic), coming)
-        await coming.first(Started)
+        await until(lambda: "Started" in coming.kinds())
         with Client(near.namesrv) as client:
             await arrived(client, topic, 1)
         await plane.launch(spec("sink", far, topic), going)
-        await going.first(Started)
+        await until(lambda: "Started" in going.kinds())
         yield plane
 
 

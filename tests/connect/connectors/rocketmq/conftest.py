@@ -51,7 +51,7 @@ def sink(cluster: Cluster) -> NewSink:
 def stored(client: Client, topic: str, count: int) -> list[StoredMessage]:
     """Wait for so many messages of a topic; give all that there are."""
     consumer = PullConsumer(client)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while True:
         ends = consumer.end_offsets(client.queues(topic))
         found = [
