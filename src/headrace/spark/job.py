@@ -92,6 +92,8 @@ class StreamJob:
         self._changed = threading.Condition()
         self._driver: JobDriver | None = None
         self._opened = ExitStack()
+        #: Held by the one who starts or stops.
+        self._turn = threading.Lock()
         self._views: dict[str, StateView] = {}
         self._batches: BatchSinks | None = None
 
@@ -103,23 +105,24 @@ class StreamJob:
         HeadraceError
             The job cannot start: no broker at the address, a topic is missing, no Java, ...
         """
-        if self._supervisor is not None:
-            raise JobFailedError(
-                f"job '{self.topology.name}' was started before", hint="make a new StreamJob"
+        with self._turn:
+            if self._supervisor is not None:
+                raise JobFailedError(
+                    f"job '{self.topology.name}' was started before", hint="make a new StreamJob"
+                )
+            try:
+                driver = self._begin()
+            except BaseException:
+                self._prepared = None
+                self._opened.close()
+                raise
+            self._supervisor = threading.Thread(
+                target=self._supervise,
+                args=(driver,),
+                name=f"headrace-{self.topology.name}",
+                daemon=True,
             )
-        try:
-            driver = self._begin()
-        except BaseException:
-            self._prepared = None
-            self._opened.close()
-            raise
-        self._supervisor = threading.Thread(
-            target=self._supervise,
-            args=(driver,),
-            name=f"headrace-{self.topology.name}",
-            daemon=True,
-        )
-        self._supervisor.start()
+            self._supervisor.start()
         return self
 
     def prepare(self) -> list[Prepared]:
@@ -171,14 +174,21 @@ class StreamJob:
         return driver
 
     def stop(self) -> None:
-        """Stop the job and wait for its end; a batch that is not committed is dropped."""
-        if self._driver is not None:
-            self._driver.stop()
-        if self._supervisor is not None:
-            self._supervisor.join()
-            self._supervisor = None
-        self._connection = self._prepared = None
-        self._opened.close()
+        """Stop the job and wait for its end; a batch that is not committed is dropped.
+
+        Where another thread starts it at this moment, its start is waited for, but not a lease
+        that it waits for.
+        """
+        if (prepared := self._prepared) is not None:
+            prepared.connection.transactions.give_up()
+        with self._turn:
+            if self._driver is not None:
+                self._driver.stop()
+            if self._supervisor is not None:
+                self._supervisor.join()
+                self._supervisor = None
+            self._connection = self._prepared = None
+            self._opened.close()
 
     def await_caught_up(self, timeout: timedelta | None = None) -> None:
         """Wait until everything that was in the source topics at this moment is committed.

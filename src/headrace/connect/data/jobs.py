@@ -119,7 +119,8 @@ class TaskJob:
         """
         self._at_rest.clear()
         try:
-            self._job.start()
+            if not self._over.is_set():
+                self._job.start()
             if self._over.is_set():
                 self._job.stop()
                 raise JobFailedError("it was stopped while it started")
