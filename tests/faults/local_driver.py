@@ -174,7 +174,10 @@ class LocalDriver:
         self._job.transactions.close()
         self._job.close()
         for key in [key for key in worker._connections if key[1] == self._handle.digest]:
-            worker._connections.pop(key).close()
+            del worker._connections[key]
+        used = {id(connection.client) for connection in worker._connections.values()}
+        for name in [name for name, client in worker._clients.items() if id(client) not in used]:
+            worker._clients.pop(name).close()
 
     def abandon(self) -> None:
         """Let go of the epoch after a failure: tasks keep their connections, as in workers."""

@@ -200,10 +200,15 @@ class JobConnection:
 
     def __init__(self, plan: JobPlan, client: Client | None = None) -> None:
         self.plan = plan
+        self._shares_client = client is not None
         self.client = client or Client(plan.namesrv, plan.client_settings)
         self.consumer = PullConsumer(self.client, plan.job)
         #: Users' components that this process keeps from batch to batch.
         self.instances = Instances()
+        if self._shares_client:
+            # What others have looked up before may not know of queues that were added since.
+            for topic in self._own_topics():
+                self.client.forget_route(topic)
 
     def source_topics(self) -> list[str]:
         """Topics that the job reads now, those included that its patterns match."""
@@ -240,12 +245,17 @@ class JobConnection:
 
     def get_ready(self) -> None:
         """Do what the first batch would wait for: connect, and look up where the topics are."""
-        plan = self.plan
-        topics = {*self.source_topics(), *plan.sink_topics, *plan.state_topics.values()}
-        for topic in topics | {plan.topology.commit_topic}:
+        for topic in {*self._patterns.topics(), *self._own_topics()}:
             self.client.queues(topic)
         self.transactions.plan([], {}, 0, 0)
 
+    def _own_topics(self) -> set[str]:
+        """Topics that the job names: all but those that its patterns match."""
+        plan = self.plan
+        states = plan.state_topics.values()
+        return {*plan.source_topics, *plan.sink_topics, *states, plan.topology.commit_topic}
+
     def close(self) -> None:
-        """Close the connection."""
-        self.client.close()
+        """Close the connection, unless others use it too."""
+        if not self._shares_client:
+            self.client.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.connect.lifecycle import Cause, Phase, Target
@@ -53,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 #: A pass that is so many intervals late means that the event loop stands still.
 _STUCK = 3
+#: Of a worker that ends, seconds from the cancel to the kill: its engine has to go as well.
+_LAST_CANCEL = 1.5
 
 
 class Worker:
@@ -185,6 +188,7 @@ class Worker:
             self._state = "stopping"
             self.restarts.keep_only(set())
         for copy in self._roster:
+            copy.limits = replace(copy.limits, cancel=min(copy.limits.cancel, _LAST_CANCEL))
             copy.stop(force=force)
         await self._roster.until_empty(self._patience())
         if self._state == "stopping":
