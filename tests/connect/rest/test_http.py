@@ -6,6 +6,7 @@ import json
 import re
 import ssl
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,17 @@ def test_an_operation_answers_only_with_statuses_that_it_names(
 def _refs(text: str) -> Iterator[str]:
     for part in text.split('"#/components/schemas/')[1:]:
         yield part.partition('"')[0]
+
+
+def test_an_answer_is_not_held_back_until_the_client_acknowledges_its_beginning(
+    worker: Running,
+) -> None:
+    with httpx.Client(base_url=worker.url) as client:
+        for _ in range(5):
+            client.get("/connectors")
+        quickest = min(client.get("/connectors").elapsed for _ in range(20))
+    # Held back, each would take the 40 ms of a delayed acknowledgement.
+    assert quickest < timedelta(milliseconds=30)
 
 
 @pytest.mark.requirement(25)
