@@ -21,6 +21,7 @@ from headrace.runtime.task import guarded
 from headrace.spark.query import later_stages, stop_query
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.source import JobReader, SplitPartition, run_split
+from headrace.spark.turns import Turns
 from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.planning import Split
     from headrace.spark.source import Launch
+    from headrace.spark.turns import Turn
     from headrace.spark.worker import PlanHandle
 
 __all__ = [
@@ -116,6 +118,10 @@ class Ticks:
     provide: Callable[[Sequence[str]], Mapping[str, list[str]]] = lambda _: {}
     #: What runs the batches; None: the first stage.
     work: BatchWork | None = None
+    #: Jobs that share it run a few batches at once; one that is alone never waits.
+    turns: Turns = field(default_factory=lambda: Turns(1))
+    #: So long a batch keeps its turn, s.
+    turn_lasts: float = 10.0
 
 
 def run_ticking(
@@ -164,15 +170,28 @@ def run_ticking(
                 continue
             if end == at:
                 continue
-            planned[:] = map(_split_partition, reader.partitions(at, end))
-            for part in planned:
-                stream.send(pickle.dumps((part.control, part.split, part.failure)))
-            while not committed(end["batch"], _PATIENCE):
-                if watch.ends():
-                    return
+            turn = _turn(ticks, watch)
+            if turn is None:
+                return
+            with turn:
+                planned[:] = map(_split_partition, reader.partitions(at, end))
+                for part in planned:
+                    stream.send(pickle.dumps((part.control, part.split, part.failure)))
+                while not committed(end["batch"], _PATIENCE):
+                    if watch.ends():
+                        return
+                    turn.look()
             at = end
     finally:
         stop_query(query)
+
+
+def _turn(ticks: Ticks, watch: _Watch) -> Turn | None:
+    """Wait until the next batch may run; None: the query must end, or has."""
+    while (turn := ticks.turns.take(_PATIENCE, lasting=ticks.turn_lasts)) is None:
+        if watch.ends():
+            return None
+    return turn
 
 
 def _begun(at: dict[str, Any], opening: Opening | None) -> dict[str, Any]:

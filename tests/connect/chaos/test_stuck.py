@@ -26,7 +26,11 @@ GRACE = 3
 ANSWER = 0.5
 STUCK = {
     "stuck-in-poll": {"connector.class": f"{CHAOS}.ChaosSource", "chaos.poll": "hang-hard @ 2"},
-    "stuck-in-put": {"connector.class": f"{CHAOS}.ChaosSink", "chaos.put": "hang-hard"},
+    # More than the batches that run at once, which is what would hold all up.
+    **{
+        f"stuck-in-put{more}": {"connector.class": f"{CHAOS}.ChaosSink", "chaos.put": "hang-hard"}
+        for more in ("", "-2", "-3", "-4")
+    },
     "stuck-in-start": {"connector.class": f"{CHAOS}.ChaosSource", "chaos.start": "hang-hard"},
     "stuck-in-stop": {"connector.class": f"{CHAOS}.ChaosSource", "chaos.stop": "hang-hard"},
 }
@@ -105,8 +109,9 @@ def test_stuck_tasks_hold_up_neither_rest_nor_other_tasks_nor_the_end(
         trace = tmp_path / f"{name}.trace"
         return trace.exists() and f"{callback} " in trace.read_text()
 
-    for name, callback in (("poll", "poll"), ("put", "put"), ("start", "start"), ("stop", "poll")):
-        until(lambda n=name, c=callback: called(f"stuck-in-{n}", c), 120, name)  # type: ignore[misc]
+    for name in STUCK:
+        callback = "poll" if name == "stuck-in-stop" else name.split("-")[2]
+        until(lambda n=name, c=callback: called(n, c), 120, name)  # type: ignore[misc]
     worker.ask("PUT", "/connectors/stuck-in-stop/stop")
     before, worker.took = worker.rows("well"), []
     end = time.monotonic() + 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -47,12 +48,33 @@ def test_what_belongs_to_pipelines_does_not_reach_tasks() -> None:
     assert job.job_settings().guarantee == "exactly_once"
 
 
-@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "local-cluster[3,1,1024]"])
-def test_spark_runs_on_the_workers_own_machine(master: str) -> None:
-    assert settings(master).job_settings().master == master
+@pytest.mark.parametrize(
+    ("master", "cores", "slots"),
+    [
+        ("local", 1, "local[251]"),
+        ("local[3]", 3, "local[253]"),
+        ("local[2, 4]", 2, "local[252,4]"),
+        # Its executors have their cores and no more.
+        ("local-cluster[3,2,1024]", 6, "local-cluster[3,2,1024]"),
+    ],
+)
+def test_batches_of_code_that_hangs_have_slots_of_their_own(
+    master: str, cores: int, slots: str
+) -> None:
+    given = settings(master)
+    assert given.cores == cores
+    assert given.job_settings().master == slots
+    assert given.job_settings().spark_config["spark.default.parallelism"] == str(cores)
 
 
-@pytest.mark.parametrize("master", ["spark://other:7077", "yarn", "k8s://https://cluster"])
+def test_a_star_takes_all_cores() -> None:
+    assert settings("local[*]").cores == len(os.sched_getaffinity(0))
+    assert settings("local[*,4]").job_settings().master.endswith(",4]")
+
+
+@pytest.mark.parametrize(
+    "master", ["spark://other:7077", "yarn", "k8s://https://cluster", "local[x]", "local[2,4"]
+)
 def test_executors_elsewhere_are_refused(master: str) -> None:
     with pytest.raises(SettingsError, match="own machine") as refused:
         settings(master)

@@ -49,6 +49,7 @@ from headrace.errors import (
     TaskFailedError,
 )
 from headrace.spark.session import get_session
+from headrace.spark.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +87,7 @@ class Engine:
         self._jobs: dict[Unit, TaskJob | None] = {}
         self._lock = threading.Lock()
         self._starting = threading.BoundedSemaphore(_AT_ONCE)
+        self._turns = Turns(settings.cores)
         self._workers = ThreadPoolExecutor(_COMMANDS, thread_name_prefix="engine")
         self._measuring = Measuring(self._running, tell)
 
@@ -143,7 +145,7 @@ class Engine:
         with self._lock:
             self._jobs[order.unit] = None
         try:
-            job = TaskJob(order, self._client, self._settings, waits)
+            job = TaskJob(order, self._client, self._settings, self._turns, waits)
             with self._lock:
                 if order.unit not in self._jobs:
                     raise JobFailedError("it was stopped while it started")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.connect.data.orders import Start
     from headrace.connect.data.settings import EngineSettings
+    from headrace.spark.turns import Turns
     from headrace.topology import Operator
 
 __all__ = ["TaskJob"]
@@ -38,6 +39,8 @@ _STARTING = timedelta(seconds=10)
 _POLL = "poll"
 #: A batch that is under way has so long to be committed when its job is stopped, s.
 _DRAINING = 1.5
+#: A sink has so long for its put(); then its batch runs beside those of others, s.
+_PUT = 2.0
 
 
 class TaskJob:
@@ -51,6 +54,8 @@ class TaskJob:
         Connection to the cluster; shared.
     settings
         Where it runs.
+    turns
+        Shared by all jobs of the engine.
     waits
         Hears what the task waits for; an empty text: nothing any more.
     """
@@ -60,6 +65,7 @@ class TaskJob:
         order: Start,
         client: Client,
         settings: EngineSettings,
+        turns: Turns,
         waits: Callable[[str], None],
     ) -> None:
         self._order = order
@@ -84,7 +90,7 @@ class TaskJob:
             queues = SinkQueues(order, client, self._patience, waits)
             self._say = queues.say
             ticks, operators = self._sink(told, queues)
-        self._ticks = replace(ticks, hold=self._hold, provide=self._provide)
+        self._ticks = replace(ticks, hold=self._hold, provide=self._provide, turns=turns)
         topology = Topology(self.name, operators)
         self._job = StreamJob(topology, settings.job_settings(), ticks=self._ticks)
 
@@ -167,7 +173,7 @@ class TaskJob:
     ) -> tuple[Ticks, tuple[Operator, ...]]:
         work = None if told is None else SparkWrites(told, self._order.unit.task)
         operators = self._delivery(queues, in_engine=told is not None)
-        return Ticks(opening=queues, work=work), operators
+        return Ticks(opening=queues, work=work, turn_lasts=_PUT), operators
 
     def _delivery(self, queues: SinkQueues, *, in_engine: bool) -> tuple[Operator, ...]:
         order = self._order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +15,10 @@ from headrace.settings import JobSettings
 __all__ = ["EngineSettings"]
 
 #: Where a task's host can be reached: its socket is a file of this machine.
-_HERE = re.compile(r"local(\[.*\]|-cluster\[.*\])?")
+_THREADS = re.compile(r"local(?:\[\s*(?P<cores>\d+|\*)\s*(?:,\s*(?P<tries>\d+)\s*)?\])?")
+_EXECUTORS = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+#: Beside the batches that take turns, so many may wait for tasks whose code hangs.
+_SPARE = 250
 _SPARK = {
     "spark.sql.streaming.pollingDelay": "50ms",
     # Rows do not pass Java: what it collects is little, and other collectors take more memory.
@@ -58,12 +62,23 @@ class EngineSettings:
     jobs: JobSettings = field(default_factory=JobSettings)
 
     def __post_init__(self) -> None:
-        if not _HERE.fullmatch(self.master):
+        if not (_THREADS.fullmatch(self.master) or _EXECUTORS.fullmatch(self.master)):
             raise SettingsError(
                 f"The setting master is {self.master!r}, but tasks of Connect run on their worker's"
                 " own machine: their data goes over sockets that are files.",
                 hint="Take local[N,F] or local-cluster[...], and run a worker on each machine.",
             )
+
+    @property
+    def cores(self) -> int:
+        """So many batches run at once, and more only where some take long."""
+        executors = _EXECUTORS.fullmatch(self.master)
+        if executors is not None:
+            return int(executors[1]) * int(executors[2])
+        threads = _THREADS.fullmatch(self.master)
+        assert threads is not None
+        given = threads["cores"] or "1"
+        return len(os.sched_getaffinity(0)) if given == "*" else int(given)
 
     @property
     def client_settings(self) -> ClientSettings:
@@ -72,14 +87,24 @@ class EngineSettings:
 
     def job_settings(self) -> JobSettings:
         """Give the settings of one task's job."""
+        parallelism = {"spark.default.parallelism": str(self.cores)}
         return JobSettings(
             namesrv=self.namesrv,
             data_dir=self.folder,
             partitions=1,
-            master=self.master,
+            master=self._master,
             batch_timeout=self.batch_timeout,
             rollback_retries=2,
-            spark_config={**_SPARK, **self.jobs.spark_config, **self.spark_config},
+            spark_config={**_SPARK, **parallelism, **self.jobs.spark_config, **self.spark_config},
             **self.jobs.connection,
             **{name: getattr(self.jobs, name) for name in _HANDED_ON},
         )
+
+    @property
+    def _master(self) -> str:
+        """Where Spark runs, with slots for batches that wait for code which hangs."""
+        threads = _THREADS.fullmatch(self.master)
+        if threads is None:
+            return self.master
+        tries = f",{threads['tries']}" if threads["tries"] else ""
+        return f"local[{self.cores + _SPARE}{tries}]"
