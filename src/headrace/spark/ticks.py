@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from headrace.runtime.planning import Split
     from headrace.spark.source import Launch
-    from headrace.spark.turns import Turn
     from headrace.spark.worker import PlanHandle
 
 __all__ = [
@@ -118,7 +117,7 @@ class Ticks:
     provide: Callable[[Sequence[str]], Mapping[str, list[str]]] = lambda _: {}
     #: What runs the batches; None: the first stage.
     work: BatchWork | None = None
-    #: Jobs that share it run a few batches at once; one that is alone never waits.
+    #: Jobs that share it run the tasks of a few batches at once; one that is alone never waits.
     turns: Turns = field(default_factory=lambda: Turns(1))
     #: So long a batch keeps its turn, s.
     turn_lasts: float = 10.0
@@ -148,14 +147,14 @@ def run_ticking(
         launch.splits,
     )
     planned: list[SplitPartition] = []
+    over = threading.Event()
 
     def run(rows: DataFrame, number: int) -> None:
         failed = any(part.failure is not None for part in planned)
-        if ticks.work is None or failed or not planned:
-            on_batch(rows, number)
-        else:
-            batch = _ticked(launch.handle, planned)
-            on_batch(_Worked(ticks.work, rows.sparkSession, batch), number)
+        batch: Batch = rows
+        if ticks.work is not None and planned and not failed:
+            batch = _Worked(ticks.work, rows.sparkSession, _ticked(launch.handle, planned))
+        on_batch(_InTurn(batch, ticks, over), number)
 
     query = frame.writeStream.foreachBatch(run).option("checkpointLocation", checkpoint).start()
     watch = _Watch(query, wait)
@@ -170,28 +169,16 @@ def run_ticking(
                 continue
             if end == at:
                 continue
-            turn = _turn(ticks, watch)
-            if turn is None:
-                return
-            with turn:
-                planned[:] = map(_split_partition, reader.partitions(at, end))
-                for part in planned:
-                    stream.send(pickle.dumps((part.control, part.split, part.failure)))
-                while not committed(end["batch"], _PATIENCE):
-                    if watch.ends():
-                        return
-                    turn.look()
+            planned[:] = map(_split_partition, reader.partitions(at, end))
+            for part in planned:
+                stream.send(pickle.dumps((part.control, part.split, part.failure)))
+            while not committed(end["batch"], _PATIENCE):
+                if watch.ends():
+                    return
             at = end
     finally:
+        over.set()
         stop_query(query)
-
-
-def _turn(ticks: Ticks, watch: _Watch) -> Turn | None:
-    """Wait until the next batch may run; None: the query must end, or has."""
-    while (turn := ticks.turns.take(_PATIENCE, lasting=ticks.turn_lasts)) is None:
-        if watch.ends():
-            return None
-    return turn
 
 
 def _begun(at: dict[str, Any], opening: Opening | None) -> dict[str, Any]:
@@ -220,6 +207,19 @@ class _Worked:
 
     def toArrow(self) -> pa.Table:
         return self.work.run(self.session, self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _InTurn:
+    """A batch whose tasks run when it is their turn, or when their query is over anyway."""
+
+    batch: Batch
+    ticks: Ticks
+    over: threading.Event
+
+    def toArrow(self) -> pa.Table:
+        with self.ticks.turns.turn(self.ticks.turn_lasts, unless=self.over.is_set):
+            return self.batch.toArrow()
 
 
 def _plan(reader: JobReader, at: dict[str, Any], ticks: Ticks) -> dict[str, Any]:

@@ -1,20 +1,27 @@
-"""Turns that batches of many jobs take, so that few run at once and none holds up the others."""
+"""Turns that the batches of many jobs take, so that few run at once and none holds up the others."""
 
 from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
-from typing import Self
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["Turn", "Turns"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Turns"]
+
+#: Whoever waits looks so often whether it still must, s.
+_LOOK_SECONDS = 0.2
 
 
 class Turns:
     """So many batches of all the jobs that share it run at once, but for those that take long.
 
-    Spark has more slots than there are turns: a batch that waits for code which hangs sits in one
-    of those, and its turn is another's.
+    Turns go in the order in which they were asked for.  Spark has more slots than there are turns:
+    a batch that waits for code which hangs sits in one of those, and its turn is another's.
 
     Parameters
     ----------
@@ -24,52 +31,59 @@ class Turns:
     Examples
     --------
     >>> turns = Turns(1)
-    >>> with turns.take(0.1, lasting=60):
-    ...     turns.take(0.1, lasting=60) is None
-    True
+    >>> with turns.turn(60):
+    ...     with turns.turn(60, unless=lambda: True) as mine:
+    ...         mine
+    False
     """
 
     def __init__(self, most: int) -> None:
-        self._free = threading.BoundedSemaphore(most)
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: deque[_Turn] = deque()
+        #: Those that have a turn, and until when nobody takes it from them.
+        self._running: dict[_Turn, float] = {}
 
-    def take(self, seconds: float, *, lasting: float) -> Turn | None:
-        """Wait for a turn, so many seconds at most; None: there was none.
+    @contextmanager
+    def turn(self, lasting: float, *, unless: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Wait for a turn and have it until the block is left; tell whether there was one.
 
         Parameters
         ----------
-        seconds
-            How long to wait.
         lasting
-            After so many seconds the turn may be another's, though the batch goes on.
+            After so many seconds it may be another's, though the block goes on.
+        unless
+            Tells that the wait is over: the block runs without a turn.
         """
-        return Turn(self._free, lasting) if self._free.acquire(timeout=seconds) else None
+        mine = _Turn(lasting)
+        with self._lock:
+            self._waiting.append(mine)
+            self._hand_out()
+        try:
+            while not (got := mine.come.wait(_LOOK_SECONDS)) and not unless():
+                with self._lock:
+                    self._hand_out()
+            yield got
+        finally:
+            with self._lock:
+                if self._running.pop(mine, None) is None and mine in self._waiting:
+                    self._waiting.remove(mine)
+                self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Give turns to those that wait, also what others have had for long."""
+        now = time.monotonic()
+        if self._waiting:
+            self._running = {turn: until for turn, until in self._running.items() if until > now}
+        while self._waiting and len(self._running) < self._most:
+            turn = self._waiting.popleft()
+            self._running[turn] = now + turn.lasting
+            turn.come.set()
 
 
-class Turn:
-    """The turn of one batch, until the block is left or it has lasted long; for one thread."""
+class _Turn:
+    """What one batch waits for."""
 
-    def __init__(self, free: threading.Semaphore, lasting: float) -> None:
-        self._free = free
-        self._until = time.monotonic() + lasting
-        self._over = False
-
-    def look(self) -> None:
-        """Give the turn to another batch if it has lasted long."""
-        if time.monotonic() >= self._until:
-            self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if not self._over:
-            self._over = True
-            self._free.release()
+    def __init__(self, lasting: float) -> None:
+        self.lasting = lasting
+        self.come = threading.Event()

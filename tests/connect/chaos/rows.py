@@ -13,6 +13,8 @@ from tests.connect.chaos.workers import Workers, until
 
 __all__ = ["Rows", "problems_in"]
 
+#: Two leases of a task on RocketMQ, and a batch: so long a table may stand still, s.
+_STANDSTILL = 180
 _RESTARTS = {
     "restart.max.attempts": "-1",
     "restart.pause.ms": "200",
@@ -91,8 +93,19 @@ class Rows:
         for topic in self.topics:
             self._put(f"from-{topic}", self._source(topic, 0) | {"count": str(rows)})
         for topic in self.topics:
-            until(lambda topic=topic: self.count(topic) >= rows, 240, f"the rows of {topic}")  # type: ignore[misc]
+            self._await_rows(topic, rows)
         return rows
+
+    def _await_rows(self, topic: str, rows: int) -> None:
+        """Wait until a table has so many rows, for as long as it grows."""
+        found = 0
+        while found < rows:
+            until(
+                lambda before=found: self.count(topic) > before,  # type: ignore[misc]
+                _STANDSTILL,
+                f"more rows of {topic} than {found} of {rows}",
+            )
+            found = self.count(topic)
 
     def problems(self, rows: int) -> list[str]:
         """Name what is wrong with the tables."""

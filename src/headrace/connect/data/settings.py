@@ -23,6 +23,12 @@ _SPARK = {
     "spark.sql.streaming.pollingDelay": "50ms",
     # Rows do not pass Java: what it collects is little, and other collectors take more memory.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    # Nobody looks at what Spark remembers of batches that are over, and a hundred queries have many.
+    "spark.sql.streaming.numRecentProgressUpdates": "1",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
 }
 #: Settings of jobs that hold for tasks, too, besides how to connect.
 _HANDED_ON = (
