@@ -16,6 +16,8 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,8 +85,7 @@ class Engine:
         self._settings = settings
         self._tell = tell
         self._client = Client(settings.namesrv, settings.client_settings)
-        #: None while the task opens its queues.
-        self._jobs: dict[Unit, TaskJob | None] = {}
+        self._runs: dict[Unit, _Run] = {}
         self._lock = threading.Lock()
         self._starting = threading.BoundedSemaphore(_AT_ONCE)
         self._turns = Turns(settings.cores)
@@ -98,12 +99,27 @@ class Engine:
         self._tell(Ready())
 
     def take(self, command: Command) -> None:
-        """Do what the supervisor asks, in a thread of its own."""
-        self._workers.submit(self._answer, command)
+        """Do what the supervisor asks, in a thread of its own.
 
-    def _answer(self, command: Command) -> None:
+        What runs is noted here, in the order of what is asked: a stop finds what any start before
+        it has begun, and a second start begins nothing.
+        """
+        work: Callable[[], Any] = partial(self._do, command)
+        with self._lock:
+            match command:
+                case Start(unit=unit) if unit in self._runs:
+                    work = _nothing
+                case Start(unit=unit):
+                    run = self._runs[unit] = _Run()
+                    work = partial(self._start, command, run)
+                case Stop(unit=unit):
+                    stopped = self._runs.pop(unit, None)
+                    work = _nothing if stopped is None else stopped.stop()
+        self._workers.submit(self._answer, command, work)
+
+    def _answer(self, command: Command, work: Callable[[], Any]) -> None:
         try:
-            value = self._do(command)
+            value = work()
         except HeadraceError as error:
             problem = self._told(error)
             self._tell(Reply(command.request, problem=problem, passes=_passes(error)))
@@ -115,13 +131,8 @@ class Engine:
 
     def _do(self, command: Command) -> Any:
         match command:
-            case Start():
-                self._start(command)
-            case Stop(unit=unit):
-                self._stop(unit)
             case Hold(unit=unit, held=held):
-                with self._lock:
-                    job = self._jobs.get(unit)
+                job = self._running().get(unit)
                 if job is not None:
                     job.hold(held=held)
             case Ask(connector=connector):
@@ -132,47 +143,49 @@ class Engine:
 
     def _running(self) -> dict[Unit, TaskJob]:
         with self._lock:
-            return {unit: job for unit, job in self._jobs.items() if job is not None}
+            return {unit: run.job for unit, run in self._runs.items() if run.job is not None}
 
     def _change(self, command: Commit) -> None:
         changes = PositionChanges(self._client, command.connector, self._settings)
         changes.commit(command.positions, reset=command.reset)
 
-    def _start(self, order: Start) -> None:
+    def _start(self, order: Start, run: _Run) -> None:
         def waits(what: str) -> None:
             self._tell(Waits(order.unit, what))
 
-        with self._lock:
-            self._jobs[order.unit] = None
         try:
             job = TaskJob(order, self._client, self._settings, self._turns, waits)
             with self._lock:
-                if order.unit not in self._jobs:
+                if run.stopped:
                     raise JobFailedError("it was stopped while it started")
-                self._jobs[order.unit] = job
+                run.job = job
             with self._starting:
                 job.start()
         except BaseException:
-            with self._lock:
-                self._jobs.pop(order.unit, None)
+            self._forget(order.unit, run)
             raise
         watch = threading.Thread(
-            target=self._watch, args=(order.unit, job), name=f"end of {job.name}", daemon=True
+            target=self._watch, args=(order.unit, run, job), name=f"end of {job.name}", daemon=True
         )
         watch.start()
 
-    def _watch(self, unit: Unit, job: TaskJob) -> None:
+    def _watch(self, unit: Unit, run: _Run, job: TaskJob) -> None:
         ended = Ended(unit, "it ended")
         try:
             job.await_end()
         except HeadraceError as error:
             ended = Ended(unit, self._told(error), passes=_passes(error))
-        with self._lock:
-            asked = self._jobs.pop(unit, None) is None
-        if not asked:
+        if self._forget(unit, run):
             with contextlib.suppress(HeadraceError):
                 job.stop()
             self._tell(ended)
+
+    def _forget(self, unit: Unit, run: _Run) -> bool:
+        """Note that a run is over; tell whether that is so without anybody having asked for it."""
+        with self._lock:
+            if self._runs.get(unit) is run:
+                del self._runs[unit]
+            return not run.stopped
 
     def _told(self, error: HeadraceError) -> str:
         """Say what failed, and on which cluster where that is what failed."""
@@ -180,11 +193,23 @@ class Engine:
             return f"the cluster at {self._settings.namesrv}: {error}"
         return str(error)
 
-    def _stop(self, unit: Unit) -> None:
-        with self._lock:
-            job = self._jobs.pop(unit, None)
-        if job is not None:
-            job.stop()
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a task's job, from the moment that it is asked for."""
+
+    #: None while the task opens its queues.
+    job: TaskJob | None = None
+    stopped: bool = False
+
+    def stop(self) -> Callable[[], None]:
+        """Note that it is to end; give what ends it."""
+        self.stopped = True
+        return _nothing if self.job is None else self.job.stop
+
+
+def _nothing() -> None:
+    """Do nothing: it is done already."""
 
 
 def _passes(error: HeadraceError) -> bool:

@@ -128,9 +128,11 @@ class TaskJob:
             if not self._over.is_set():
                 self._job.start()
             if self._over.is_set():
-                self._job.stop()
                 raise JobFailedError("it was stopped while it started")
             self._say()
+        except BaseException:
+            self._job.stop()
+            raise
         finally:
             self._at_rest.set()
 

@@ -85,6 +85,8 @@ class QueryTask:
         """Begin the query anew: it ended, or the engine with it, and the host did not."""
         if self._started is None or self._ending or self._beginning:
             return
+        # From here on: what else ends meanwhile must not begin it a second time.
+        self._beginning = True
         if problem:
             self.waits(problem)
             await asyncio.sleep(_FIRST_PAUSE)
@@ -112,6 +114,9 @@ class QueryTask:
         return True
 
     def _order(self, number: int) -> Start:
+        """Say what begins, once the engine can hear it: nobody would end it if it began now."""
+        if self._ending:
+            raise JobFailedError("it was stopped before it began")
         assert self._started is not None
         return Start(
             request=number,

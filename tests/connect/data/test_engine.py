@@ -1,0 +1,135 @@
+"""What the engine runs, by the order of what it is asked; no Spark, no broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.connect.data import engine as module
+from headrace.connect.data.engine import Engine
+from headrace.connect.data.orders import Ended, EngineEvent, Reply, Start, Stop, Unit
+from headrace.connect.data.settings import EngineSettings
+from headrace.connect.hosts.terms import Terms
+
+UNIT = Unit("orders", 0, 7)
+
+
+class Job:
+    """Stands in for a task's job: it can be made when the test lets it."""
+
+    made: list[Job]
+    may_be_made: threading.Event
+
+    def __init__(self, order: Start, *more: Any) -> None:
+        del order, more
+        self.name = "orders-0"
+        self.began = self.stops = 0
+        self._ended = threading.Event()
+        assert self.may_be_made.wait(30)
+        self.made.append(self)
+
+    def start(self) -> None:
+        self.began += 1
+
+    def await_end(self) -> None:
+        self._ended.wait(30)
+
+    def stop(self) -> None:
+        self.stops += 1
+        self._ended.set()
+
+
+class Bench:
+    """An engine, and what it has told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.told: list[EngineEvent] = []
+        settings = EngineSettings(namesrv="127.0.0.1:1", folder=folder)
+        self.engine = Engine(settings, self.told.append)
+        self._numbers = iter(range(1, 100))
+
+    def start(self) -> int:
+        number = next(self._numbers)
+        terms = Terms()
+        self.engine.take(
+            Start(
+                request=number,
+                unit=UNIT,
+                role="source",
+                address="nowhere",
+                terms=terms,
+                tasks=1,
+                paused=False,
+            )
+        )
+        return number
+
+    def stop(self) -> int:
+        number = next(self._numbers)
+        self.engine.take(Stop(number, UNIT))
+        return number
+
+    def answer(self, number: int) -> Reply:
+        reply: Reply = self.until(lambda: next(iter(self._answers(number)), None))
+        return reply
+
+    def _answers(self, number: int) -> list[Reply]:
+        return [one for one in self.told if isinstance(one, Reply) and one.request == number]
+
+    def until(self, look: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + 30
+        while (found := look()) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return found
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    Job.made, Job.may_be_made = [], threading.Event()
+    monkeypatch.setattr(module, "TaskJob", Job)
+    return Bench(tmp_path)
+
+
+def test_a_second_start_begins_nothing(bench: Bench) -> None:
+    first, second = bench.start(), bench.start()
+    assert not bench.answer(second).problem
+    Job.may_be_made.set()
+    assert not bench.answer(first).problem
+    assert [job.began for job in Job.made] == [1]
+    assert not bench.answer(bench.stop()).problem
+    assert [job.stops for job in Job.made] == [1]
+    assert not bench.engine._runs
+
+
+def test_a_stop_finds_a_start_that_has_only_been_asked_for(bench: Bench) -> None:
+    start, stop = bench.start(), bench.stop()
+    assert not bench.answer(stop).problem
+    Job.may_be_made.set()
+    assert "stopped while it started" in bench.answer(start).problem
+    assert [job.began for job in Job.made] == [0]
+
+
+def test_a_start_behind_a_stop_is_another_run(bench: Bench) -> None:
+    first, _, second = bench.start(), bench.stop(), bench.start()
+    Job.may_be_made.set()
+    assert "stopped while it started" in bench.answer(first).problem
+    assert not bench.answer(second).problem
+    assert sorted(job.began for job in Job.made) == [0, 1]
+    assert not bench.answer(bench.stop()).problem
+    assert sum(job.stops for job in Job.made if job.began) == 1
+
+
+def test_a_job_that_ends_by_itself_is_told_once(bench: Bench) -> None:
+    Job.may_be_made.set()
+    assert not bench.answer(bench.start()).problem
+    Job.made[0]._ended.set()
+    ended = bench.until(lambda: next((one for one in bench.told if isinstance(one, Ended)), None))
+    assert ended.unit == UNIT
+    assert Job.made[0].stops == 1
+    assert not bench.engine._runs

@@ -1,0 +1,71 @@
+"""A task beside its engine: its query begins once, and not when the task ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.connect.data.orders import Command, Start, Stop
+from headrace.connect.data.tasks import QueryTask
+from headrace.connect.worker.launching import HostEvent, Started
+
+pytestmark = pytest.mark.anyio
+
+
+class Engine:
+    """Takes what a task asks for, once it is open."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.asked: list[Command] = []
+
+    async def ask(self, make: Callable[[int], Command]) -> Any:
+        await self.opened.wait()
+        self.asked.append(make(len(self.asked)))
+
+
+class Plane:
+    """What a task has of its data plane."""
+
+    def __init__(self) -> None:
+        self.engine = Engine()
+        self.work: list[asyncio.Task[Any]] = []
+
+    def spawn(self, work: Any) -> None:
+        self.work.append(asyncio.ensure_future(work))
+
+
+def made() -> tuple[QueryTask, Plane, list[HostEvent]]:
+    told: list[HostEvent] = []
+    plane = Plane()
+    spec = SimpleNamespace(
+        connector="orders", task=0, generation=7, role="source", tasks=1, paused=False
+    )
+    task = QueryTask(cast("Any", plane), cast("Any", spec), told.append)
+    task.host = cast("Any", SimpleNamespace(ask_stop=lambda: None))
+    return task, plane, told
+
+
+async def test_a_query_that_ends_while_it_begins_anew_begins_once() -> None:
+    task, plane, _ = made()
+    task.hear(Started(address="there", terms={}))
+    plane.engine.opened.set()
+    await asyncio.gather(*plane.work)
+    await asyncio.gather(task.begin_again("the broker is away"), task.begin_again())
+    assert [type(one) for one in plane.engine.asked] == [Start, Start]
+
+
+async def test_a_task_that_ends_while_its_engine_starts_does_not_begin() -> None:
+    task, plane, told = made()
+    task.hear(Started(address="there", terms={}))
+    await asyncio.sleep(0)
+    ending = asyncio.ensure_future(task.end_query())
+    await asyncio.sleep(0)
+    plane.engine.opened.set()
+    await asyncio.gather(*plane.work, ending)
+    assert [type(one) for one in plane.engine.asked] == [Stop]
+    assert told == []
