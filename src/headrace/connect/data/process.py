@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+import os
 import pickle
 import socket
 import sys
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import msgspec
 
 from headrace.connect.data.orders import Command, Ended, EngineEvent, Measured, Ready, Reply, Waits
+from headrace.connect.hosts.processes import end_marked, marked
 from headrace.errors import EngineAwayError, JobFailedError
 
 if TYPE_CHECKING:
@@ -23,9 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineProcess"]
 
+logger = logging.getLogger(__name__)
+
 _STARTING = timedelta(seconds=120)
 #: The positions of a connector come in one line, however many partitions it reads.
 _LONGEST_LINE = 256 << 20
+#: Variable that all processes of an engine begin with.
+_MARK = "HEADRACE_ENGINE"
+#: The engine, and after it Java and the workers, may take so long to end by themselves, s.
+_PARTING = 1.0
 
 
 class EngineProcess:
@@ -52,6 +63,7 @@ class EngineProcess:
         self._heard = heard
         self._lost = lost
         self._closing = False
+        self._mark = uuid4().hex
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ready: asyncio.Future[None] | None = None
@@ -87,6 +99,7 @@ class EngineProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, _MARK: self._mark},
             )
         assert self._process.stdin is not None
         # Secrets are among them: others on this machine see command lines.
@@ -164,10 +177,21 @@ class EngineProcess:
             with suppress(ConnectionError):
                 await self._writer.wait_closed()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), 5.0)
+            await asyncio.wait_for(self._process.wait(), _PARTING)
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+        await asyncio.to_thread(_end_family, f"{_MARK}={self._mark}")
         if self._reading is not None:
             await self._reading
         self._process = None
+
+
+def _end_family(mark: str) -> None:
+    """Wait until Java and the workers have ended; kill those that take their time."""
+    deadline = time.monotonic() + _PARTING
+    while any(marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    _, left = end_marked(mark)
+    if left:
+        logger.warning("these processes of the engine are not proven gone: %s", left)
