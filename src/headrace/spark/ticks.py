@@ -120,7 +120,7 @@ class Ticks:
     #: Jobs that share it run the tasks of a few batches at once; one that is alone never waits.
     turns: Turns = field(default_factory=lambda: Turns(1))
     #: So long a batch keeps its turn, s.
-    turn_lasts: float = 10.0
+    turn_lasts: float = 30.0
 
 
 def run_ticking(

@@ -35,6 +35,8 @@ _STARTING = timedelta(seconds=120)
 _LONGEST_LINE = 256 << 20
 #: Variable that all processes of an engine begin with.
 _MARK = "HEADRACE_ENGINE"
+#: Java has hundreds of threads here: with an arena of memory for each few, much is held unused.
+_MEMORY = {"MALLOC_ARENA_MAX": "2"}
 #: The engine, and after it Java and the workers, may take so long to end by themselves, s.
 _PARTING = 1.0
 
@@ -99,7 +101,7 @@ class EngineProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, _MARK: self._mark},
+                env={**os.environ, **_MEMORY, _MARK: self._mark},
             )
         assert self._process.stdin is not None
         # Secrets are among them: others on this machine see command lines.

@@ -22,7 +22,7 @@ _SPARE = 250
 _SPARK = {
     "spark.sql.streaming.pollingDelay": "50ms",
     # Rows do not pass Java: what it collects is little, and other collectors take more memory.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xmn96m",
     # Nobody looks at what Spark remembers of batches that are over, and a hundred queries have many.
     "spark.sql.streaming.numRecentProgressUpdates": "1",
     "spark.sql.ui.retainedExecutions": "20",
