@@ -66,8 +66,6 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 8
 #: Commands that are worked on: one may wait for the code of a task, which may hang.
 _COMMANDS = 256
-#: How far the engine stands back, with Java and its workers, where others want the cores, too.
-_NICENESS = 5
 #: What tells of brokers, and not of a task.
 _OF_BROKERS = (BrokerError, ConnectionFailedError, RequestTimeoutError, LeaseLostError)
 
@@ -224,8 +222,6 @@ def _passes(error: HeadraceError) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the engine until the supervisor is gone."""
-    # The supervisor answers people, and watches over what runs, also when all cores are busy.
-    os.nice(_NICENESS)
     parser = argparse.ArgumentParser(prog="headrace.connect.data.engine", description=__doc__)
     parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket")
     options = parser.parse_args(arguments)
