@@ -66,7 +66,8 @@ class Turns:
             yield got
         finally:
             with self._lock:
-                if self._running.pop(mine, None) is None and mine in self._waiting:
+                self._running.pop(mine, None)
+                if mine in self._waiting:
                     self._waiting.remove(mine)
                 self._hand_out()
 

@@ -73,7 +73,8 @@ def test_a_star_takes_all_cores() -> None:
 
 
 @pytest.mark.parametrize(
-    "master", ["spark://other:7077", "yarn", "k8s://https://cluster", "local[x]", "local[2,4"]
+    "master",
+    ["spark://other:7077", "yarn", "k8s://https://cluster", "local[x]", "local[2,4", "local[0]"],
 )
 def test_executors_elsewhere_are_refused(master: str) -> None:
     with pytest.raises(SettingsError, match="own machine") as refused:

@@ -46,7 +46,6 @@ def made() -> tuple[QueryTask, Plane, list[HostEvent]]:
         connector="orders", task=0, generation=7, role="source", tasks=1, paused=False
     )
     task = QueryTask(cast("Any", plane), cast("Any", spec), told.append)
-    task.host = cast("Any", SimpleNamespace(ask_stop=lambda: None))
     return task, plane, told
 
 

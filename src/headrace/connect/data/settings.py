@@ -15,8 +15,8 @@ from headrace.settings import JobSettings
 __all__ = ["EngineSettings"]
 
 #: Where a task's host can be reached: its socket is a file of this machine.
-_THREADS = re.compile(r"local(?:\[\s*(?P<cores>\d+|\*)\s*(?:,\s*(?P<tries>\d+)\s*)?\])?")
-_EXECUTORS = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+_THREADS = re.compile(r"local(?:\[\s*(?P<cores>[1-9]\d*|\*)\s*(?:,\s*(?P<tries>\d+)\s*)?\])?")
+_EXECUTORS = re.compile(r"local-cluster\[\s*([1-9]\d*)\s*,\s*([1-9]\d*)\s*,\s*\d+\s*\]")
 #: Beside the batches that take turns, so many may wait for tasks whose code hangs.
 _SPARE = 250
 _SPARK = {
