@@ -23,6 +23,7 @@ __all__ = [
     "OnExpiredOffset",
     "StartPosition",
     "settings_page",
+    "usable_cores",
 ]
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -51,8 +52,8 @@ _OF_CLIENTS = (
 )
 
 
-def _cores() -> int:
-    # A container or taskset may allow fewer cores than the machine has.
+def usable_cores() -> int:
+    """Count the cores that this process may use: a container may allow fewer than there are."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -97,7 +98,7 @@ class JobSettings:
         shown="state, in data_dir",
     )
     partitions: int = setting(
-        make=lambda: min(_DEFAULT_PARTITIONS, _cores()),
+        make=lambda: min(_DEFAULT_PARTITIONS, usable_cores()),
         doc="Shares of the key space that work side by side; belongs to the job and its state.",
         unit="partitions",
         shown="the cores of the machine, at most 8",
@@ -186,7 +187,7 @@ class JobSettings:
         shown="false",
     )
     master: str = setting(
-        make=lambda: f"local[{_cores()},4]",
+        make=lambda: f"local[{usable_cores()},4]",
         doc="Where Spark runs; in local[N,F] a task may fail F times before the job stops.",
         unit="Spark master",
         shown="local[N,4], N being the cores",

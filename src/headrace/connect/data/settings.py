@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from headrace.client import ClientSettings
 from headrace.errors import SettingsError
-from headrace.settings import JobSettings
+from headrace.settings import JobSettings, usable_cores
 
 __all__ = ["EngineSettings"]
 
@@ -84,7 +83,7 @@ class EngineSettings:
         threads = _THREADS.fullmatch(self.master)
         assert threads is not None
         given = threads["cores"] or "1"
-        return len(os.sched_getaffinity(0)) if given == "*" else int(given)
+        return usable_cores() if given == "*" else int(given)
 
     @property
     def client_settings(self) -> ClientSettings:
