@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from headrace.connect.hosts import processes
-
-SLEEP = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)"]
-
-
-@contextlib.contextmanager
-def sleeping(**variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, **variables}
-    with subprocess.Popen(SLEEP, env=environment, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield process
-        finally:
-            process.kill()
+from tests.connect.hosts.sleepers import sleeping
 
 
 @pytest.mark.parametrize("lists", [True, False])
@@ -34,15 +18,6 @@ def test_children_are_found(monkeypatch: pytest.MonkeyPatch, *, lists: bool) -> 
     with sleeping() as child:
         assert child.pid in processes.children(os.getpid())
         assert child.pid in processes.descendants(os.getpid())
-
-
-@pytest.mark.requirement(49)
-def test_only_what_carries_the_mark_is_ended() -> None:
-    with sleeping(HEADRACE_TEST_MARK="one") as one, sleeping(HEADRACE_TEST_MARK="other") as other:
-        assert list(processes.marked("HEADRACE_TEST_MARK=one")) == [one.pid]
-        assert processes.end_marked("HEADRACE_TEST_MARK=one") == (1, [])
-        assert one.wait(5) == -signal.SIGKILL
-        assert other.poll() is None
 
 
 def test_mark_that_is_written_over_is_seen_in_proc() -> None:

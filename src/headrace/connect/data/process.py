@@ -9,7 +9,6 @@ import os
 import pickle
 import socket
 import sys
-import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from uuid import uuid4
 import msgspec
 
 from headrace.connect.data.orders import Command, Ended, EngineEvent, Measured, Ready, Reply, Waits
-from headrace.connect.hosts.processes import end_marked, marked
+from headrace.connect.hosts.family import Family
 from headrace.errors import EngineAwayError, JobFailedError
 
 if TYPE_CHECKING:
@@ -37,8 +36,9 @@ _LONGEST_LINE = 256 << 20
 _MARK = "HEADRACE_ENGINE"
 #: Java has hundreds of threads here: with an arena of memory for each few, much is held unused.
 _MEMORY = {"MALLOC_ARENA_MAX": "2"}
-#: The engine, and after it Java and the workers, may take so long to end by themselves, s.
-_PARTING = 1.0
+#: The engine, Java and Spark's workers may take so long to end by themselves, and so long when
+#: they are killed, s.
+_PARTING, _KILLED = 1.0, 3.0
 
 
 class EngineProcess:
@@ -174,26 +174,22 @@ class EngineProcess:
         self._closing = True
         if self._process is None:
             return
-        if self._writer is not None:
-            self._writer.close()
-            with suppress(ConnectionError):
-                await self._writer.wait_closed()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _PARTING)
-        if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
-        await asyncio.to_thread(_end_family, f"{_MARK}={self._mark}")
+        with Family(f"{_MARK}={self._mark}") as family:
+            await asyncio.to_thread(family.look)
+            if self._writer is not None:
+                self._writer.close()
+                with suppress(ConnectionError):
+                    await self._writer.wait_closed()
+            await asyncio.to_thread(_part, family)
+        await self._process.wait()
         if self._reading is not None:
             await self._reading
         self._process = None
 
 
-def _end_family(mark: str) -> None:
-    """Wait until Java and the workers have ended; kill those that take their time."""
-    deadline = time.monotonic() + _PARTING
-    while any(marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    _, left = end_marked(mark)
+def _part(family: Family) -> None:
+    """Wait until a family has ended; kill those that take their time."""
+    family.have_ended(_PARTING)
+    left = family.end(_KILLED)
     if left:
         logger.warning("these processes of the engine are not proven gone: %s", left)

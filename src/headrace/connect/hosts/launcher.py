@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
+from headrace.connect.hosts.family import end_marked
 from headrace.connect.hosts.keeper import HOST_MARK
 from headrace.connect.hosts.listing import list_one_by_one
 from headrace.connect.hosts.nursing import Nursing
 from headrace.connect.hosts.process_host import ProcessHost
-from headrace.connect.hosts.processes import end_marked, require_linux
+from headrace.connect.hosts.processes import require_linux
 from headrace.connect.hosts.spec import Told
 from headrace.connect.worker.launching import (
     Cause,

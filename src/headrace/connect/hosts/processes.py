@@ -20,11 +20,12 @@ from headrace.errors import ConfigurationError
 
 __all__ = [
     "adopt_orphans",
+    "carries",
     "children",
     "descendants",
     "die_with_parent",
     "end_descendants",
-    "end_marked",
+    "ending",
     "has_ended",
     "marked",
     "overwrite_mark",
@@ -180,10 +181,7 @@ def reap(statuses: dict[int, int]) -> bool:
 
 def marked(mark: str) -> Iterator[int]:
     """Find all processes, but this one, that began with ``mark`` among their variables."""
-    wanted = mark.encode()
-    for pid in _pids():
-        if pid != os.getpid() and wanted in _variables(pid):
-            yield pid
+    return (pid for pid in _pids() if pid != os.getpid() and carries(pid, mark))
 
 
 def _variables(pid: int) -> list[bytes]:
@@ -198,59 +196,23 @@ def _variables(pid: int) -> list[bytes]:
     return []
 
 
-def end_marked(mark: str, patience: float = 3.0) -> tuple[int, list[int]]:
-    """End all processes that carry a mark, and what they start meanwhile.
+def carries(pid: int, mark: str) -> bool | None:
+    """Tell whether a process began with ``mark`` among its variables; None: it shows none.
 
-    Returns
-    -------
-    ended, left
-        How many are proven gone, and those that are not.
+    So does one that is about to end.
     """
-    deadline = time.monotonic() + patience
-    ended = 0
-    while pids := list(marked(mark)):
-        gone = [pid for pid in pids if _end(pid, mark, deadline)]
-        ended += len(gone)
-        if time.monotonic() > deadline:
-            return ended, [pid for pid in pids if pid not in gone]
-    # Whoever was killed a moment ago shows no variables any more, and is not gone yet.
-    left = [pid for pid in _pids() if _is_ending(pid) and not _await(pid, deadline)]
-    return ended, left
+    variables = _variables(pid)
+    return mark.encode() in variables if variables else None
+
+
+def ending() -> list[int]:
+    """Find all processes that are on their way out: killed, and not gone yet."""
+    return [pid for pid in _pids() if _is_ending(pid)]
 
 
 def _is_ending(pid: int) -> bool:
     fields = _stat(pid)
     return bool(fields) and fields[0] not in "ZX" and bool(int(fields[6]) & _EXITING)
-
-
-def _await(pid: int, deadline: float) -> bool:
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return True
-    try:
-        return has_ended(handle, max(0.0, deadline - time.monotonic()))
-    finally:
-        os.close(handle)
-
-
-def _end(pid: int, mark: str, deadline: float) -> bool:
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return True
-    try:
-        # The number may have gone to another process before the descriptor was there.
-        variables = _variables(pid)
-        if variables and mark.encode() not in variables:
-            return True
-        # One without any is about to end; what counts is that it has.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if variables:
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        return has_ended(handle, max(0.0, deadline - time.monotonic()))
-    finally:
-        os.close(handle)
 
 
 def has_ended(handle: int, patience: float = 0.0) -> bool:

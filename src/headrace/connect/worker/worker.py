@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 #: A pass that is so many intervals late means that the event loop stands still.
 _STUCK = 3
 #: Of a worker that ends, seconds from the cancel to the kill: its engine has to go as well.
-_LAST_CANCEL = 1.5
+_LAST_CANCEL = 1.0
 
 
 class Worker:
