@@ -12,7 +12,7 @@ import pytest
 
 from headrace.connect.data import engine as module
 from headrace.connect.data.engine import Engine
-from headrace.connect.data.orders import Ended, EngineEvent, Reply, Start, Stop, Unit
+from headrace.connect.data.orders import Ended, EngineEvent, Hold, Reply, Start, Stop, Unit
 from headrace.connect.data.settings import EngineSettings
 from headrace.connect.hosts.terms import Terms
 
@@ -29,6 +29,7 @@ class Job:
         del order, more
         self.name = "orders-0"
         self.began = self.stops = 0
+        self.held: list[bool] = []
         self._ended = threading.Event()
         assert self.may_be_made.wait(30)
         self.made.append(self)
@@ -38,6 +39,9 @@ class Job:
 
     def await_end(self) -> None:
         self._ended.wait(30)
+
+    def hold(self, *, held: bool) -> None:
+        self.held.append(held)
 
     def stop(self) -> None:
         self.stops += 1
@@ -72,6 +76,11 @@ class Bench:
     def stop(self) -> int:
         number = next(self._numbers)
         self.engine.take(Stop(number, UNIT))
+        return number
+
+    def hold(self, *, held: bool) -> int:
+        number = next(self._numbers)
+        self.engine.take(Hold(number, UNIT, held))
         return number
 
     def answer(self, number: int) -> Reply:
@@ -133,3 +142,18 @@ def test_a_job_that_ends_by_itself_is_told_once(bench: Bench) -> None:
     assert ended.unit == UNIT
     assert Job.made[0].stops == 1
     assert not bench.engine._runs
+
+
+def test_a_pause_that_comes_while_a_task_opens_its_queues_reaches_its_query(bench: Bench) -> None:
+    start = bench.start()
+    for held in (True, False, True):
+        assert not bench.answer(bench.hold(held=held)).problem
+    Job.may_be_made.set()
+    assert not bench.answer(start).problem
+    assert Job.made[0].held == [True]
+    bench.hold(held=False)
+    assert Job.made[0].held == [True, False]
+
+
+def test_a_pause_of_what_does_not_run_is_no_error(bench: Bench) -> None:
+    assert not bench.answer(bench.hold(held=True)).problem

@@ -68,3 +68,17 @@ async def test_a_task_that_ends_while_its_engine_starts_does_not_begin() -> None
     await asyncio.gather(*plane.work, ending)
     assert [type(one) for one in plane.engine.asked] == [Stop]
     assert told == []
+
+
+async def test_a_query_that_begins_anew_is_paused_if_its_task_is() -> None:
+    task, plane, _ = made()
+    task.host = cast("Any", SimpleNamespace(pause=lambda *, paused: None))
+    plane.engine.opened.set()
+    task.pause(paused=True)
+    task.hear(Started(address="there", terms={}))
+    await asyncio.gather(*plane.work)
+    task.pause(paused=False)
+    await task.begin_again()
+    await asyncio.gather(*plane.work)
+    starts = [one.paused for one in plane.engine.asked if isinstance(one, Start)]
+    assert starts == [True, False]

@@ -112,6 +112,10 @@ class Engine:
                 case Start(unit=unit):
                     run = self._runs[unit] = _Run()
                     work = partial(self._start, command, run)
+                case Hold(unit=unit, held=held):
+                    work = _nothing
+                    if unit in self._runs:
+                        self._runs[unit].hold(held=held)
                 case Stop(unit=unit):
                     stopped = self._runs.pop(unit, None)
                     work = _nothing if stopped is None else stopped.stop()
@@ -131,10 +135,6 @@ class Engine:
 
     def _do(self, command: Command) -> Any:
         match command:
-            case Hold(unit=unit, held=held):
-                job = self._running().get(unit)
-                if job is not None:
-                    job.hold(held=held)
             case Ask(connector=connector):
                 return read_positions(self._client, connector)
             case Commit():
@@ -158,7 +158,7 @@ class Engine:
             with self._lock:
                 if run.stopped:
                     raise JobFailedError("it was stopped while it started")
-                run.job = job
+                run.begins(job)
             with self._starting:
                 job.start()
         except BaseException:
@@ -201,6 +201,20 @@ class _Run:
     #: None while the task opens its queues.
     job: TaskJob | None = None
     stopped: bool = False
+    #: What was said last; None: nothing since it was asked for.
+    held: bool | None = None
+
+    def begins(self, job: TaskJob) -> None:
+        """Note the job, which hears what was said before it was there."""
+        self.job = job
+        if self.held is not None:
+            job.hold(held=self.held)
+
+    def hold(self, *, held: bool) -> None:
+        """Have it begin no more batches, or go on."""
+        self.held = held
+        if self.job is not None:
+            self.job.hold(held=held)
 
     def stop(self) -> Callable[[], None]:
         """Note that it is to end; give what ends it."""

@@ -54,6 +54,7 @@ class QueryTask:
         #: What the host said when it had started.
         self._started: Started | None = None
         self._ending = self._beginning = False
+        self._paused = spec.paused
         self.host: ProcessHost
 
     def hear(self, event: HostEvent) -> None:
@@ -125,7 +126,7 @@ class QueryTask:
             address=self._started.address,
             terms=msgspec.convert(self._started.terms, Terms),
             tasks=self.spec.tasks,
-            paused=self.spec.paused,
+            paused=self._paused,
         )
 
     def waits(self, what: str) -> None:
@@ -173,7 +174,8 @@ class QueryTask:
         self.host.ask_stop()
 
     def pause(self, *, paused: bool) -> None:
-        """Begin no more batches, or go on."""
+        """Begin no more batches, or go on; so does a query that begins anew."""
+        self._paused = paused
         self.host.pause(paused=paused)
         self._plane.spawn(self._hold(held=paused))
 
