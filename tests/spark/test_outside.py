@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.client import PullConsumer
 from headrace.keys import encode_key, key_from_properties, partition_of
@@ -112,3 +113,26 @@ def test_what_the_outside_refuses_is_committed_with_the_rest(rig: Rig, tmp_path:
     with StreamJob(topology, rig.settings(), ticks=Ticks()).start() as job:
         job.await_caught_up(LIMIT)
     assert sorted(body for _, body in rig.read(letters)) == [b"bad 2", b"bad 4"]
+
+
+def test_query_that_rests_waits_for_a_tick_and_does_not_look_for_one(
+    rig: Rig, tmp_path: Path
+) -> None:
+    topic = rig.topic()
+    topology = delivery(f"out-{topic}", topic, tmp_path, 0, 1)
+    with StreamJob(topology, rig.settings(), ticks=Ticks()).start() as job:
+        for body in ("first", "second"):
+            rig.send(topic, [body])
+            job.await_caught_up(LIMIT)
+            (query,) = SparkSession.active().streams.active
+            # Between two looks no batch would be open.
+            assert all(query.status["isTriggerActive"] for _ in range(200))
+    assert SparkSession.active().streams.active == []
+
+
+def test_job_without_a_batch_has_no_query(rig: Rig, tmp_path: Path) -> None:
+    topic = rig.topic()
+    topology = delivery(f"out-{topic}", topic, tmp_path, 0, 1)
+    with StreamJob(topology, rig.settings(), ticks=Ticks()).start() as job:
+        job.await_caught_up(LIMIT)
+        assert SparkSession.active().streams.active == []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -146,45 +147,34 @@ def run_ticking(
         stages,
         launch.splits,
     )
-    planned: list[SplitPartition] = []
-    over = threading.Event()
+    planner = _Planner(JobReader(launch, idle_wait=round(_PATIENCE * 1000)), ticks)
+    gate = _Gate()
 
     def run(rows: DataFrame, number: int) -> None:
-        failed = any(part.failure is not None for part in planned)
-        batch: Batch = rows
-        if ticks.work is not None and planned and not failed:
-            batch = _Worked(ticks.work, rows.sparkSession, _ticked(launch.handle, planned))
-        on_batch(_InTurn(batch, ticks, over), number)
+        with gate.batch():
+            batch = _batch(rows, launch.handle, planner.parts, ticks.work)
+            on_batch(_InTurn(batch, ticks, gate.over), number)
 
-    query = frame.writeStream.foreachBatch(run).option("checkpointLocation", checkpoint).start()
-    watch = _Watch(query, wait)
-    reader = JobReader(launch, idle_wait=round(_PATIENCE * 1000))
-    at = _begun(reader.initialOffset(), ticks.opening)
+    writer = frame.writeStream.foreachBatch(run).option("checkpointLocation", checkpoint)
+    watch = _Watch(wait)
     try:
         while not watch.ends():
-            end = _plan(reader, at, ticks)
-            if ticks.opening is not None and ticks.opening.learn(reader.known, at["queues"]):
-                # What was planned began in queues that nobody had opened.
-                at = _begun(at, ticks.opening)
+            batch = planner.plan()
+            if batch is None:
                 continue
-            if end == at:
-                continue
-            planned[:] = map(_split_partition, reader.partitions(at, end))
-            for part in planned:
+            for part in planner.split():
                 stream.send(pickle.dumps((part.control, part.split, part.failure)))
-            while not committed(end["batch"], _PATIENCE):
+            gate.let_pass()
+            if watch.query is None:
+                watch.query = writer.start()
+            while not committed(batch, _PATIENCE):
                 if watch.ends():
                     return
-            at = end
+            planner.go_on()
     finally:
-        over.set()
-        stop_query(query)
-
-
-def _begun(at: dict[str, Any], opening: Opening | None) -> dict[str, Any]:
-    if opening is None:
-        return at
-    return {**at, "queues": {**opening.begins(), **at["queues"]}}
+        gate.open()
+        if watch.query is not None:
+            stop_query(watch.query)
 
 
 def _split_partition(part: InputPartition) -> SplitPartition:
@@ -192,9 +182,13 @@ def _split_partition(part: InputPartition) -> SplitPartition:
     return part
 
 
-def _ticked(handle: PlanHandle, parts: Sequence[SplitPartition]) -> TickedBatch:
+def _batch(
+    rows: DataFrame, handle: PlanHandle, parts: Sequence[SplitPartition], work: BatchWork | None
+) -> Batch:
+    if work is None or any(part.failure is not None for part in parts):
+        return rows
     splits = [part.split for part in parts if part.split is not None]
-    return TickedBatch(handle, parts[0].control, splits)
+    return _Worked(work, rows.sparkSession, TickedBatch(handle, parts[0].control, splits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,28 +216,96 @@ class _InTurn:
             return self.batch.toArrow()
 
 
-def _plan(reader: JobReader, at: dict[str, Any], ticks: Ticks) -> dict[str, Any]:
-    if ticks.hold.is_set():
-        ticks.rests.set()
-        time.sleep(_HELD_SECONDS)
-        return at
-    ticks.rests.clear()
-    if ticks.impulse is None:
-        return reader.plan(at)
-    topics = ticks.impulse.wait(_PATIENCE)
-    if topics is None:
-        return at
-    unknown = [topic for topic in topics if topic not in reader.queues]
-    if unknown:
-        reader.queues |= ticks.provide(unknown)
-    return reader.plan(at, asked=True)
+class _Planner:
+    """What the next batch is, and where it begins."""
+
+    def __init__(self, reader: JobReader, ticks: Ticks) -> None:
+        self._reader = reader
+        self._ticks = ticks
+        self._at = self._begun(reader.initialOffset())
+        self._end = self._at
+        #: The parts of the batch that was planned last.
+        self.parts: Sequence[SplitPartition] = ()
+
+    def plan(self) -> int | None:
+        """Wait for something to do; give the number of the next batch, or None: nothing came."""
+        end = self._planned()
+        opening = self._ticks.opening
+        if opening is not None and opening.learn(self._reader.known, self._at["queues"]):
+            # What was planned began in queues that nobody had opened.
+            self._at = self._begun(self._at)
+            return None
+        if end == self._at:
+            return None
+        self._end = end
+        return cast("int", end["batch"])
+
+    def split(self) -> Sequence[SplitPartition]:
+        """Give the parts of the batch that was planned."""
+        self.parts = list(map(_split_partition, self._reader.partitions(self._at, self._end)))
+        return self.parts
+
+    def go_on(self) -> None:
+        """Plan behind the batch that was planned: it is committed."""
+        self._at = self._end
+
+    def _planned(self) -> dict[str, Any]:
+        ticks, reader = self._ticks, self._reader
+        if ticks.hold.is_set():
+            ticks.rests.set()
+            time.sleep(_HELD_SECONDS)
+            return self._at
+        ticks.rests.clear()
+        if ticks.impulse is None:
+            return reader.plan(self._at)
+        topics = ticks.impulse.wait(_PATIENCE)
+        if topics is None:
+            return self._at
+        unknown = [topic for topic in topics if topic not in reader.queues]
+        if unknown:
+            reader.queues |= ticks.provide(unknown)
+        return reader.plan(self._at, asked=True)
+
+    def _begun(self, at: dict[str, Any]) -> dict[str, Any]:
+        opening = self._ticks.opening
+        return at if opening is None else {**at, "queues": {**opening.begins(), **at["queues"]}}
+
+
+class _Gate:
+    """Where each batch of Spark waits at its end for the next tick.
+
+    Without it Spark would look for one again and again.
+    """
+
+    def __init__(self) -> None:
+        #: Set when the query ends: nobody waits any more.
+        self.over = threading.Event()
+        self._passes = threading.Event()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Run a batch, and wait until there is another tick."""
+        self._passes.clear()
+        yield
+        if not self.over.is_set():
+            self._passes.wait()
+
+    def let_pass(self) -> None:
+        """Say that there is another tick."""
+        self._passes.set()
+
+    def open(self) -> None:
+        """Let all pass: the query ends."""
+        self.over.set()
+        self._passes.set()
 
 
 class _Watch:
     """Looks whether a query must end, or has."""
 
-    def __init__(self, query: StreamingQuery, wait: Callable[[float], bool]) -> None:
-        self._query = query
+    def __init__(self, wait: Callable[[float], bool]) -> None:
+        #: None: it has not begun, as there was no batch yet.
+        self.query: StreamingQuery | None = None
         self._wait = wait
         self._looked = time.monotonic()
 
@@ -251,12 +313,12 @@ class _Watch:
         if self._wait(0):
             return True
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
+        if self.query is None or now - self._looked < _LOOK_SECONDS:
             return False
         self._looked = now
-        if self._query.isActive:
+        if self.query.isActive:
             return False
-        self._query.awaitTermination()
+        self.query.awaitTermination()
         return True
 
 

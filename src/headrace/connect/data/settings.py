@@ -19,7 +19,6 @@ _EXECUTORS = re.compile(r"local-cluster\[\s*([1-9]\d*)\s*,\s*([1-9]\d*)\s*,\s*\d
 #: Beside the batches that take turns, so many may wait for tasks whose code hangs.
 _SPARE = 250
 _SPARK = {
-    "spark.sql.streaming.pollingDelay": "50ms",
     # Rows do not pass Java: what it collects is little, and other collectors take more memory.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xmn96m",
     # Nobody looks at what Spark remembers of batches that are over, and a hundred queries have many.
