@@ -46,14 +46,15 @@ class ClusterView:
     recent: tuple[str, ...] = ()
 
     def connectors(self) -> Mapping[str, ConnectorEntry]:
-        """Give the connectors that there are: the only filter that hides deleted ones."""
+        """Give the connectors that there are, without deleted ones."""
         return MappingProxyType(
             {name: entry for name, entry in self.entries.items() if not entry.deleted}
         )
 
     def connector(self, name: str) -> ConnectorEntry | None:
         """Give one connector, unless there is none of that name."""
-        return self.connectors().get(name)
+        entry = self.entries.get(name)
+        return None if entry is None or entry.deleted else entry
 
     def units(self) -> Iterator[UnitId]:
         """Give every copy that is wanted, connectors before their tasks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -60,6 +60,8 @@ class Catalog:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._plugins: tuple[Plugin, ...] | None = None
+        self._connectors: Mapping[str, Plugin] = {}
+        self._others: Mapping[str, Plugin] = {}
         self._loading = asyncio.Lock()
 
     async def plugins(self) -> tuple[Plugin, ...]:
@@ -72,8 +74,7 @@ class Catalog:
 
     def known(self, name: str) -> Plugin | None:
         """Give a connector plugin by any of its names, if it has been listed."""
-        found = self._plugins or ()
-        return next((one for one in found if _is(one, name)), None)
+        return self._connectors.get(name)
 
     async def connector(self, name: str) -> Plugin:
         """Give a connector plugin by any of its names.
@@ -165,11 +166,12 @@ class Catalog:
         return found
 
     def _known_of_any_type(self, name: str) -> Plugin | None:
-        others = (one for one in self._plugins or () if name in one.names())
-        return self.known(name) or next(others, None)
+        return self._connectors.get(name) or self._others.get(name)
 
     async def _load(self) -> None:
         self._plugins = await self._ask("plugins", "", {}, {}, tuple[Plugin, ...])
+        self._connectors = _by_name(one for one in self._plugins if one.type in _CONNECTORS)
+        self._others = _by_name(one for one in self._plugins if one.type not in _CONNECTORS)
 
     async def _ask(
         self,
@@ -194,20 +196,19 @@ class Catalog:
             raise PluginFailedError(f"{about} gave something else: {error}") from None
 
     def _meant(self, name: str) -> str:
-        names = {
-            alias: one.class_name
-            for one in self._plugins or ()
-            for alias in (*one.names(),)
-            if one.type in _CONNECTORS
-        }
-        close = get_close_matches(name, names, n=1)
+        close = get_close_matches(name, self._connectors, n=1)
         if close:
-            return f"did you mean {names[close[0]]}?"
+            return f"did you mean {self._connectors[close[0]].class_name}?"
         return "GET /connector-plugins lists those that there are"
 
 
-def _is(plugin: Plugin, name: str) -> bool:
-    return plugin.type in _CONNECTORS and name in plugin.names()
+def _by_name(plugins: Iterable[Plugin]) -> Mapping[str, Plugin]:
+    """Find plugins by each of their names; the first that goes by one has it."""
+    found: dict[str, Plugin] = {}
+    for plugin in plugins:
+        for name in plugin.names():
+            found.setdefault(name, plugin)
+    return found
 
 
 def _told(answer: PluginAnswer) -> str | None:
