@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from headrace.connect.data import engine as module
 from headrace.connect.data.engine import Engine
-from headrace.connect.data.orders import Ended, EngineEvent, Hold, Reply, Start, Stop, Unit
+from headrace.connect.data.orders import Ended, EngineEvent, Hold, Level, Reply, Start, Stop, Unit
 from headrace.connect.data.settings import EngineSettings
 from headrace.connect.hosts.terms import Terms
 
@@ -157,3 +158,10 @@ def test_a_pause_that_comes_while_a_task_opens_its_queues_reaches_its_query(benc
 
 def test_a_pause_of_what_does_not_run_is_no_error(bench: Bench) -> None:
     assert not bench.answer(bench.hold(held=True)).problem
+
+
+def test_level_is_set_in_the_engine(bench: Bench) -> None:
+    logger = logging.getLogger("tests.of.engine.levels")
+    bench.engine.take(Level(99, "tests.of.engine", logging.DEBUG))
+    assert not bench.answer(99).problem
+    assert logger.level == logging.DEBUG

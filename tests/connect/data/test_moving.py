@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from headrace.connect.data import DataPlane
 from headrace.connect.worker import Started
+from headrace.errors import EngineAwayError
 from tests.clusters import Cluster
 from tests.connect.data.planes import plane_at, sink, source, until, written
 from tests.connect.hosts.running import Heard, on_loop
@@ -67,6 +70,30 @@ async def test_lines_move_once_over_the_death_of_a_host_and_of_the_engine(
         await until(lambda: len(written(tmp_path)) >= 3 * LINES)
         assert sorted(written(tmp_path)) == sorted(lines)
         await handed_over(plane, f"out-{topic}", 3 * LINES)
+
+
+@on_loop
+async def test_levels_of_loggers_reach_the_engine_and_the_one_that_follows_it(
+    embedded: Cluster, tmp_path: Path
+) -> None:
+    log = tmp_path / "engine" / "engine.log"
+
+    async def asked_until_it_is_logged(plane: DataPlane, seen: int) -> None:
+        async with asyncio.timeout(120):
+            while b"DEBUG:headrace.connect.data.engine:asked to ask" not in log.read_bytes()[seen:]:
+                with suppress(EngineAwayError):
+                    await plane.read("nobody", {})
+                await asyncio.sleep(0.05)
+
+    async with plane_at(embedded.namesrv, tmp_path) as plane:
+        await plane.read("nobody", {})
+        assert b"asked to" not in log.read_bytes()
+        plane.set_level("headrace.connect.data", logging.DEBUG)
+        await asked_until_it_is_logged(plane, 0)
+        assert plane.engine.pid is not None
+        os.kill(plane.engine.pid, signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        await asked_until_it_is_logged(plane, log.stat().st_size)
 
 
 @pytest.mark.defect(13)

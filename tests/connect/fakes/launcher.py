@@ -204,6 +204,8 @@ class FakeLauncher:
         #: Makes a launch fail, when it returns a text.
         self.refuse: Callable[[HostSpec], str | None] = lambda spec: None
         self.closed = False
+        #: Levels of loggers for the processes of plugins.
+        self.levels: list[tuple[str, int]] = []
         #: When the worker's lease is over.
         self.until = math.inf
 
@@ -223,6 +225,9 @@ class FakeLauncher:
         except TimeoutError:
             cause = Cause(f"{call.what} took longer than {self.call_timeout} s")
             return PluginAnswer(failure=cause, timed_out=True)
+
+    def set_level(self, logger: str, level: int) -> None:
+        self.levels.append((logger, level))
 
     def live_until(self, time: float) -> None:
         self.until = time

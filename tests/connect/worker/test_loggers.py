@@ -60,3 +60,13 @@ def test_a_level_that_there_is_not_comes_into_no_log() -> None:
         await worker.stop(force=True)
 
     asyncio.run(scenario())
+
+
+def test_a_level_goes_to_the_processes_of_plugins_too() -> None:
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        worker = Worker(MemoryLog(), launcher, quick_settings())
+        assert worker.loggers.set("tests.of.plugins", "DEBUG") == ["tests.of.plugins"]
+        assert launcher.levels == [("tests.of.plugins", 10)]
+
+    asyncio.run(scenario())

@@ -32,6 +32,7 @@ from headrace.connect.data.orders import (
     Ended,
     EngineEvent,
     Hold,
+    Level,
     Ready,
     Reply,
     Start,
@@ -40,6 +41,7 @@ from headrace.connect.data.orders import (
     Waits,
 )
 from headrace.connect.data.positions import PositionChanges, read_positions
+from headrace.connect.levels import set_level
 from headrace.errors import (
     BrokerError,
     ConnectionFailedError,
@@ -60,7 +62,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "main"]
 
-logger = logging.getLogger(__name__)
+#: It runs as ``__main__``, and is known by the name of its module all the same.
+logger = logging.getLogger("headrace.connect.data.engine")
 
 #: Queries that start at the same time.
 _AT_ONCE = 8
@@ -104,6 +107,7 @@ class Engine:
         What runs is noted here, in the order of what is asked: a stop finds what any start before
         it has begun, and a second start begins nothing.
         """
+        logger.debug("asked to %s", type(command).__name__.lower())
         work: Callable[[], Any] = partial(self._do, command)
         with self._lock:
             match command:
@@ -116,6 +120,8 @@ class Engine:
                     work = _nothing
                     if unit in self._runs:
                         self._runs[unit].hold(held=held)
+                case Level(logger=name, level=level):
+                    work = partial(set_level, name, level)
                 case Stop(unit=unit):
                     stopped = self._runs.pop(unit, None)
                     work = _nothing if stopped is None else stopped.stop()

@@ -16,6 +16,7 @@ __all__ = [
     "Ended",
     "EngineEvent",
     "Hold",
+    "Level",
     "Measured",
     "Ready",
     "Reply",
@@ -64,6 +65,14 @@ class Hold(msgspec.Struct, frozen=True, tag="hold"):
     held: bool
 
 
+class Level(msgspec.Struct, frozen=True, tag="level"):
+    """Set the level of a logger, and of those below it."""
+
+    request: int
+    logger: str
+    level: int
+
+
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
     """Say where a connector is."""
 
@@ -82,7 +91,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     reset: bool = False
 
 
-Command = Start | Stop | Hold | Ask | Commit
+Command = Start | Stop | Hold | Ask | Commit | Level
 """What a worker asks."""
 
 

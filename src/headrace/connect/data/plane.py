@@ -108,6 +108,11 @@ class DataPlane:
         """Ask plugin code a question, in a process of its own."""
         return await self._launcher.call(call)
 
+    def set_level(self, logger: str, level: int) -> None:
+        """Set the level of a logger, and of those below it, in hosts and engine."""
+        self._launcher.set_level(logger, level)
+        self.engine.set_level(logger, level)
+
     def live_until(self, time: float) -> None:
         """End all hosts at that time, unless a later one is told before."""
         self._launcher.live_until(time)

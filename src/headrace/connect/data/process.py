@@ -16,8 +16,18 @@ from uuid import uuid4
 
 import msgspec
 
-from headrace.connect.data.orders import Command, Ended, EngineEvent, Measured, Ready, Reply, Waits
+from headrace.connect.data.orders import (
+    Command,
+    Ended,
+    EngineEvent,
+    Level,
+    Measured,
+    Ready,
+    Reply,
+    Waits,
+)
 from headrace.connect.hosts.family import Family
+from headrace.connect.levels import LevelsToCome
 from headrace.errors import EngineAwayError, JobFailedError
 
 if TYPE_CHECKING:
@@ -73,6 +83,7 @@ class EngineProcess:
         self._reading: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
+        self._levels = LevelsToCome()
 
     @property
     def pid(self) -> int | None:
@@ -109,6 +120,8 @@ class EngineProcess:
         self._process.stdin.close()
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LONGEST_LINE)
         self._reading = asyncio.create_task(self._read(reader), name="engine")
+        for name, level in self._levels.in_order():
+            self._tell_level(name, level)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         decoder = msgspec.json.Decoder(EngineEvent)
@@ -165,9 +178,21 @@ class EngineProcess:
         await self.open()
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
-        assert self._writer is not None
-        self._writer.write(msgspec.json.encode(make(number)) + b"\n")
+        self._write(make(number))
         return await answer
+
+    def set_level(self, logger: str, level: int) -> None:
+        """Set the level of a logger in the engine, and in those that follow it."""
+        self._levels.set(logger, level)
+        if self._writer is not None:
+            self._tell_level(logger, level)
+
+    def _tell_level(self, logger: str, level: int) -> None:
+        self._write(Level(next(self._numbers), logger, level))
+
+    def _write(self, command: Command) -> None:
+        assert self._writer is not None
+        self._writer.write(msgspec.json.encode(command) + b"\n")
 
     async def close(self) -> None:
         """End the process and what it has started."""

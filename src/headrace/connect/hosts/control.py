@@ -1,7 +1,8 @@
 """A host's end of the channel to its worker: one message of JSON per line, both ways.
 
 ======================  ==========================================================
-the worker says         ``stop``, ``pause``, ``resume``, ``where``; first of all what is to run
+the worker says         ``stop``, ``pause``, ``resume``, ``where``, ``level``; first of all what is
+                        to run
 the host says           ``born``, ``started``, ``failed``, ``stopped``, ``stop_failed``,
                         ``reconfigure``, ``outside``, ``unhealthy``, ``healthy``, ``topic``,
                         ``answer``
@@ -61,11 +62,12 @@ class Control:
         message: dict[str, Any] = orjson.loads(line)
         return message
 
-    def follow(self, hear: Mapping[str, Callable[[], None]]) -> None:
+    def follow(self, hear: Mapping[str, Callable[..., object]]) -> None:
         """Go on hearing in a thread of its own; each word has its answer, which must not wait."""
 
         def listen() -> None:
             while True:
-                hear[self.ask()["do"]]()
+                message = self.ask()
+                hear[message.pop("do")](**message)
 
         threading.Thread(target=listen, name="headrace-control", daemon=True).start()

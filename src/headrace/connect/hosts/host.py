@@ -18,6 +18,7 @@ from headrace.connect.hosts.output import mask_output
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
 from headrace.connect.hosts.spec import Told
+from headrace.connect.levels import set_level
 
 __all__ = ["run", "set_up_logging"]
 
@@ -35,6 +36,8 @@ def run(connected: socket.socket) -> None:
     control.tell("born", pid=os.getpid())
     told = msgspec.convert(control.ask(), Told)
     set_up_logging()
+    for name, level in told.levels:
+        set_level(name, level)
     masking = Masking()
     mask_output(masking)
     sys.path[:0] = told.folders

@@ -22,6 +22,7 @@ from headrace.connect.hosts.nursing import Nursing
 from headrace.connect.hosts.process_host import ProcessHost
 from headrace.connect.hosts.processes import require_linux
 from headrace.connect.hosts.spec import Told
+from headrace.connect.levels import LevelsToCome
 from headrace.connect.worker.launching import (
     Cause,
     HostEvent,
@@ -111,6 +112,7 @@ class ProcessLauncher:
         self._calls = asyncio.Semaphore(self._settings.calls_at_once)
         #: All hosts of which something is left.
         self._hosts: set[ProcessHost] = set()
+        self._levels = LevelsToCome()
 
     def use_positions(self, positions: Callable[[str], Awaitable[Positions]]) -> None:
         """Ask somebody else for the committed positions of source connectors."""
@@ -219,7 +221,7 @@ class ProcessLauncher:
         host.gone.add_done_callback(lambda _: self._hosts.discard(host))
         try:
             await asyncio.get_running_loop().create_connection(lambda: host, sock=ours)
-            host.tell(**_message(told))
+            host.begin(**_message(told) | {"levels": self._levels.in_order()})
             await host.born
         except BaseException:
             # Nobody will ever know of this host.
@@ -231,6 +233,12 @@ class ProcessLauncher:
         """End what is left of a host whose keeper and whose nursery were killed."""
         _, left = await asyncio.to_thread(end_marked, f"{HOST_MARK}={token}")
         return not left
+
+    def set_level(self, logger: str, level: int) -> None:
+        """Set the level of a logger, and of those below it, in all hosts and in those to come."""
+        self._levels.set(logger, level)
+        for host in self._hosts:
+            host.set_level(logger, level)
 
     def live_until(self, time: float) -> None:
         """End all hosts at that time, unless a later one is told before."""

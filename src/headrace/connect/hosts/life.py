@@ -16,6 +16,7 @@ import msgspec
 from headrace.connect.config import Masking
 from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.probing import Probe
+from headrace.connect.levels import set_level
 from headrace.user_lines import line_of_stack
 
 if TYPE_CHECKING:
@@ -103,11 +104,12 @@ class Life:
     def live(self, unit: Unit) -> None:
         """Make, start, work, stop; exit with 1 where something of it failed."""
         self._unit = unit
-        words: dict[str, Callable[[], None]] = {
+        words: dict[str, Callable[..., object]] = {
             "stop": self._stop,
             "pause": self._pause,
             "resume": self._resume,
             "where": self._where,
+            "level": set_level,
         }
         self.control.follow(words)
         if self._make(unit):

@@ -76,7 +76,7 @@ class ProcessHost(asyncio.Protocol):
         self._keeper: Keeper
         self._keepers_socket: socket.socket
         self._last: dict[str, Any] = {}
-        self._kill_asked = False
+        self._begun = self._kill_asked = False
         self._told_end = False
         #: The process's number, once it is born.
         self.born: asyncio.Future[int] = self._loop.create_future()
@@ -108,6 +108,11 @@ class ProcessHost(asyncio.Protocol):
 
     # What the worker asks for.
 
+    def begin(self, **told: Any) -> None:
+        """Say what is to run: the first message."""
+        self._begun = True
+        self.tell(**told)
+
     def tell(self, **message: Any) -> None:
         """Send the host a message; one that is gone hears nothing."""
         if self._channel is not None and not self._channel.is_closing():
@@ -121,6 +126,11 @@ class ProcessHost(asyncio.Protocol):
     def pause(self, *, paused: bool) -> None:
         """Stop polling, or go on; all resources stay."""
         self.tell(do="pause" if paused else "resume")
+
+    def set_level(self, logger: str, level: int) -> None:
+        """Set the level of a logger; one that was told nothing yet hears of it then."""
+        if self._begun:
+            self.tell(do="level", logger=logger, level=level)
 
     async def cancel(self) -> None:
         """End the task's query in the data plane; a host without one returns at once."""

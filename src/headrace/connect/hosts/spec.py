@@ -39,6 +39,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     what: str = ""
     connector_class: str = ""
     arguments: dict[str, Any] = {}
+    #: Levels of loggers, in the order in which they were set.
+    levels: list[tuple[str, int]] = []
 
     @property
     def who(self) -> str:

@@ -88,7 +88,7 @@ class Connect:
 
     @property
     def loggers(self) -> Loggers:
-        """Levels of this process's loggers."""
+        """Levels of the worker's loggers."""
         return self._worker.loggers
 
     # About the worker.

@@ -268,6 +268,9 @@ class Launcher(Protocol):
     async def call(self, call: PluginCall) -> PluginAnswer:
         """Answer a question in a process of its own, within a hard time limit; never raise."""
 
+    def set_level(self, logger: str, level: int) -> None:
+        """Set the level of a logger, and of those below it, in what runs and in what will."""
+
     def live_until(self, time: float) -> None:
         """End all hosts at that time, unless a later one is told before.
 

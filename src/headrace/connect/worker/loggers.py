@@ -1,11 +1,13 @@
-"""Levels of the worker's loggers, seen and set while it runs."""
+"""Levels of loggers, seen and set while it runs."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
+from headrace.connect.levels import ROOT, known_loggers, set_level
 from headrace.errors import ConnectNotFoundError
 
 __all__ = ["Loggers", "check_level"]
@@ -31,11 +33,15 @@ _WORDS = {
     logging.CRITICAL: "FATAL",
     logging.CRITICAL + 10: "OFF",
 }
-_ROOT = "root"
 
 
 class Loggers:
-    """The loggers of this process, by Kafka Connect's words.
+    """The loggers of a worker, by Kafka Connect's words: what is set holds in all its processes.
+
+    Parameters
+    ----------
+    spread
+        Takes a logger's name and level to the processes of plugins and to the engine.
 
     Examples
     --------
@@ -46,12 +52,13 @@ class Loggers:
     'WARN'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spread: Callable[[str, int], None] = lambda *_: None) -> None:
+        self._spread = spread
         self._changed_ms: dict[str, int] = {}
 
     def levels(self) -> dict[str, dict[str, Any]]:
         """Give every logger that has a level of its own."""
-        named = {_ROOT: logging.root, **_existing()}
+        named = {ROOT: logging.root, **known_loggers()}
         return {
             name: self._one(name, logger) for name, logger in sorted(named.items()) if logger.level
         }
@@ -64,7 +71,7 @@ class Loggers:
         ConnectNotFoundError
             Nothing has logged by that name.
         """
-        logger = logging.root if name == _ROOT else _existing().get(name)
+        logger = logging.root if name == ROOT else known_loggers().get(name)
         if logger is None:
             raise ConnectNotFoundError(f"there is no logger '{name}'")
         return self._one(name, logger)
@@ -78,11 +85,9 @@ class Loggers:
             There is no such level.
         """
         number = check_level(level)
-        below = [one for one in _existing() if one.startswith(f"{name}.")]
-        names = sorted({name, *below}) if name != _ROOT else [_ROOT]
-        for one in names:
-            logging.getLogger(None if one == _ROOT else one).setLevel(number)
-            self._changed_ms[one] = time.time_ns() // 1_000_000
+        names = set_level(name, number)
+        self._changed_ms |= dict.fromkeys(names, time.time_ns() // 1_000_000)
+        self._spread(name, number)
         return names
 
     def _one(self, name: str, logger: logging.Logger) -> dict[str, Any]:
@@ -108,8 +113,3 @@ def check_level(word: str) -> int:
     if number is None:
         raise ConnectNotFoundError(f"there is no level '{word}'", hint=f"use {', '.join(_LEVELS)}")
     return number
-
-
-def _existing() -> dict[str, logging.Logger]:
-    found = logging.root.manager.loggerDict
-    return {name: one for name, one in list(found.items()) if isinstance(one, logging.Logger)}

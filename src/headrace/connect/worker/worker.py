@@ -89,8 +89,8 @@ class Worker:
         self.settings = WorkerSettings() if settings is None else settings
         self.name = self.settings.name
         self.catalog = Catalog(launcher)
-        #: Levels of this process's loggers.
-        self.loggers = Loggers()
+        #: Levels of loggers, here and in all processes that run for it.
+        self.loggers = Loggers(launcher.set_level)
         self._log = log
         self._launcher = launcher
         self._heir = heir
