@@ -98,8 +98,8 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     if not _LISTS_CHILDREN:
         return [one for one in _pids() if _parent(one) == pid]
-    with contextlib.suppress(OSError):
-        for thread in os.scandir(f"/proc/{pid}/task"):
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as threads:
+        for thread in threads:
             with contextlib.suppress(OSError):
                 text = Path(thread.path, "children").read_bytes()
                 found += map(int, text.split())
@@ -190,9 +190,10 @@ def _variables(pid: int) -> list[bytes]:
         if found := Path(f"/proc/{pid}/environ").read_bytes():
             return found.split(b"\0")
         # The main thread may have ended before the others.
-        for thread in os.scandir(f"/proc/{pid}/task"):
-            if found := Path(thread.path, "environ").read_bytes():
-                return found.split(b"\0")
+        with os.scandir(f"/proc/{pid}/task") as threads:
+            for thread in threads:
+                if found := Path(thread.path, "environ").read_bytes():
+                    return found.split(b"\0")
     return []
 
 
