@@ -280,6 +280,29 @@ def test_a_log_knows_for_how_long_it_has_heard_nothing(tmp_path: Path) -> None:
         broker.stop()
 
 
+def test_a_log_that_is_read_in_part_counts_as_read_only_at_its_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: AsyncClient) -> None:
+        topic = f"connect-parts-{time.time_ns()}"
+        behind = await TopicLog.open(client, topic)
+        await behind.close()  # it reads by hand from here on
+        other = await TopicLog.open(client, topic)
+        for number in range(3):
+            await other.append(put(str(number)))
+        await other.close()
+        (queue,) = await client.queues(topic)
+        monkeypatch.setattr("headrace.connect.log.topic._PULL_MESSAGES", 1)
+        silent = behind.silent_for()
+        heard = []
+        while await behind.end() < 3:
+            await behind._advance(queue, timedelta(milliseconds=100))
+            heard.append(behind.silent_for() < silent)
+        assert heard == [False, False, True]
+
+    run(cluster.namesrv, test)
+
+
 def test_a_log_in_which_nothing_happens_is_known_to_be_read_though_pulls_are_held_back(
     cluster: Cluster,
 ) -> None:

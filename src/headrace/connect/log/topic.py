@@ -80,7 +80,7 @@ class TopicLog:
         self._keys: dict[int, str] = {}
         #: Where the next pull begins.
         self._next = 0
-        #: When the last question was asked that has an answer: an answer may lie around for long.
+        #: When the last question was asked whose answer reached the end: it may lie around for long.
         self._heard = boot_time()
         self._moved = asyncio.Event()
         self._failure: HeadraceError | None = None
@@ -172,7 +172,7 @@ class TopicLog:
         await asyncio.gather(*self._readers, return_exceptions=True)
 
     def silent_for(self) -> float:
-        """Give the seconds since the last question that the broker has answered was asked."""
+        """Give the seconds since the question was asked whose answer reached the end."""
         return boot_time() - self._heard
 
     @property
@@ -296,10 +296,14 @@ class TopicLog:
                 await asyncio.sleep(pause)
 
     async def _advance(self, queue: MessageQueue, wait: timedelta) -> None:
+        from headrace.client import PullStatus
+
         asked = boot_time()
         found = await self._puller.pull(queue, self._next, max_messages=_PULL_MESSAGES, wait=wait)
-        self._heard = max(self._heard, asked)
         self._take(found)
+        # A broker gives a part at a time: what it has not given yet may say something else.
+        if found.status is not PullStatus.FOUND or found.next_offset >= found.max_offset:
+            self._heard = max(self._heard, asked)
 
     async def _look_at_end(self, queue: MessageQueue) -> None:
         """Ask for the end now and then: brokers hold pulls back for longer than they are asked to."""

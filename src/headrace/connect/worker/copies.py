@@ -120,7 +120,7 @@ class Copy:
         return None if self.host is None else self.host.pid
 
     def start(self) -> None:
-        """Have its process made."""
+        """Have its process made: the log says already that it is about to start."""
         self.handle(Start(at=self._loop.time()))
 
     def stop(self, *, force: bool = False) -> None:
@@ -145,7 +145,8 @@ class Copy:
         self._measure()
         for action in actions:
             if isinstance(action, Record):
-                self._owner.record(self, action)
+                if not isinstance(event, Start):  # its claim has said so
+                    self._owner.record(self, action)
             elif isinstance(action, Launch):
                 self._spawn(self._launch())
             elif isinstance(action, AskStop):

@@ -36,6 +36,8 @@ class _Item:
     #: None: nothing is written, the copy is dropped.
     status: StatusSet | None = None
     copy: Copy | None = None
+    #: Done when the status is in the log.
+    written: asyncio.Future[None] | None = None
 
 
 class Outbox:
@@ -83,6 +85,13 @@ class Outbox:
     def put(self, copy: Copy, record: Record, target: Target) -> None:
         """Write a copy's new state."""
         self._put(_Item(_key(copy), self._status(copy, record, target)))
+
+    async def claim(self, copy: Copy, target: Target) -> None:
+        """Say that a copy is about to start, and wait until the log says so, too."""
+        written = asyncio.get_running_loop().create_future()
+        status = self._status(copy, Record(phase=Phase.PENDING), target)
+        self._put(_Item(_key(copy), status, written=written))
+        await written
 
     def drop(self, copy: Copy) -> None:
         """Drop a copy once all that was put for it is written."""
@@ -138,6 +147,8 @@ class Outbox:
         for item in chain:
             if item.status is not None:
                 await self._write(item.status)
+            if item.written is not None and not item.written.done():
+                item.written.set_result(None)
             if item.copy is not None:
                 self._dropped(item.copy)
 

@@ -11,7 +11,7 @@ from headrace.connect.naming import UnitId
 if TYPE_CHECKING:
     from headrace.connect.log import ClusterView, ConnectorEntry
 
-__all__ = ["Plan", "Stop", "plan"]
+__all__ = ["Plan", "Stop", "may_start", "plan"]
 
 Mine = Callable[[UnitId], bool]
 """Whether this worker is to run a unit."""
@@ -84,6 +84,18 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
         if entry.tasks_due and entry.healthy and mine(UnitId(name, None, entry.generation)):
             asks.append(name)
     return Plan(stops=tuple(stops), starts=tuple(starts), asks=tuple(asks), failed=tuple(failed))
+
+
+def may_start(
+    view: ClusterView, worker: str, held: Iterable[UnitId], mine: Mine, unit: UnitId
+) -> bool:
+    """Tell whether a copy that is held, and does not run yet, is one to start."""
+    entry = view.connector(unit.connector)
+    if entry is None:
+        return False
+    copies = {one for one in held if one.connector == unit.connector and one != unit}
+    wanted = dict.fromkeys(filter(mine, entry.units()))
+    return unit in _starts(entry, worker, copies, wanted.keys())
 
 
 def _stops(

@@ -34,7 +34,7 @@ from headrace.connect.worker.lease import Standing
 from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.periodic import Periodic
-from headrace.connect.worker.planning import Plan, plan
+from headrace.connect.worker.planning import Plan, may_start, plan
 from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.restarts import AutoRestarts
 from headrace.connect.worker.roster import Roster
@@ -258,6 +258,8 @@ class Worker:
 
         Caller: Copy.
         """
+        if copy.unit.phase is Phase.NEW:
+            self._outbox.unassign(copy, self._target(copy.id.connector))
         self._outbox.drop(copy)
 
     def heard(self, copy: Copy, event: Remark) -> None:
@@ -283,7 +285,8 @@ class Worker:
         """
         self._passes.wakeup()
         stopped = self._state == "stopping" or copy.unit.phase is Phase.ERROR
-        if stopped and copy.id not in self._failures:
+        began = copy.unit.phase is not Phase.NEW
+        if stopped and began and copy.id not in self._failures:
             self._outbox.unassign(copy, self._target(copy.id.connector))
         self._failures.discard(copy.id)
         self._roster.drop(copy)
@@ -356,7 +359,22 @@ class Worker:
         limits = limits_of(entry.config, self.settings)
         copy = Copy(unit, prepare, limits, self._launcher, self)
         self._roster.add(copy)
-        copy.start()
+        self._spawn(self._claim(copy))
+
+    async def _claim(self, copy: Copy) -> None:
+        """Start a copy if it still is to run when the log tells everybody that it is about to.
+
+        Of two workers that want to run a unit, as one of them is behind in the log, the later one
+        finds the claim of the other; and who is behind finds that the unit is not its own any more.
+        """
+        await self._outbox.claim(copy, self._target(copy.id.connector))
+        if copy.unit.gone:
+            return
+        held = self._roster.units()
+        if self._runs_well() and may_start(self.view, self.name, held, self._mine, copy.id):
+            copy.start()
+        else:
+            copy.stop()
 
     def _restart_by_itself(self, unit: UnitId) -> None:
         logger.info("%s is started again", unit.what)
