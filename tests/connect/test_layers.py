@@ -20,11 +20,12 @@ PLUGIN_SIDE = {"columns", "config", "schema", "values", "records", "plugins"}
 #: What each part may import of the others.
 MAY_IMPORT: dict[str, set[str]] = {
     "naming": set(),
+    "levels": set(),
     "lifecycle": {"naming"},
     "log": {"naming", "lifecycle"},
     "assignment": {"naming", "lifecycle", "log"},
     "coordination": {"naming", "lifecycle", "log", "assignment"},
-    "worker": {"naming", "lifecycle", "log", "assignment"},
+    "worker": {"naming", "levels", "lifecycle", "log", "assignment"},
     "rest": {"naming", "lifecycle", "log", "assignment", "worker"},
     "running": {"naming", "lifecycle", "log", "assignment", "worker", "rest", "hosts"}
     | {"coordination"},
@@ -41,8 +42,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": PLUGIN_SIDE | {"converters", "predicates", "transforms", "handling"},
     "connectors": PLUGIN_SIDE | {"testing"},
     "hosts": PLUGIN_SIDE
-    | {"converters", "predicates", "transforms", "handling", "lifecycle", "naming", "worker"},
-    "data": PLUGIN_SIDE | {"converters", "handling", "hosts", "lifecycle", "naming", "worker"},
+    | {"converters", "predicates", "transforms", "handling", "levels", "lifecycle", "naming"}
+    | {"worker"},
+    "data": PLUGIN_SIDE
+    | {"converters", "handling", "hosts", "levels", "lifecycle", "naming", "worker"},
 }
 
 #: What may import PySpark: the supervisor never does, nor does a plugin's process.
@@ -54,6 +57,7 @@ MAY_IMPORT_RUNTIME = {"data"}
 #: What runs in the supervisor.
 CONTROL_PLANE = (
     "naming",
+    "levels",
     "lifecycle",
     "log",
     "assignment",
