@@ -73,9 +73,7 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
     for name in {**view.connectors(), **dict.fromkeys(here)}:
         entry = view.entries.get(name)
         copies = set(here.get(name, ()))
-        wanted = (
-            {} if entry is None or entry.deleted else dict.fromkeys(filter(mine, entry.units()))
-        )
+        wanted = {} if entry is None or entry.deleted else _wanted(entry, mine)
         stops += _stops(entry, here.get(name, []), wanted.keys())
         if entry is None or entry.deleted:
             continue
@@ -94,8 +92,11 @@ def may_start(
     if entry is None:
         return False
     copies = {one for one in held if one.connector == unit.connector and one != unit}
-    wanted = dict.fromkeys(filter(mine, entry.units()))
-    return unit in _starts(entry, worker, copies, wanted.keys())
+    return unit in _starts(entry, worker, copies, _wanted(entry, mine).keys())
+
+
+def _wanted(entry: ConnectorEntry, mine: Mine) -> dict[UnitId, None]:
+    return dict.fromkeys(filter(mine, entry.units()))
 
 
 def _stops(

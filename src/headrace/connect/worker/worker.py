@@ -258,8 +258,6 @@ class Worker:
 
         Caller: Copy.
         """
-        if copy.unit.phase is Phase.NEW:
-            self._outbox.unassign(copy, self._target(copy.id.connector))
         self._outbox.drop(copy)
 
     def heard(self, copy: Copy, event: Remark) -> None:
@@ -284,9 +282,9 @@ class Worker:
         Caller: Outbox.
         """
         self._passes.wakeup()
-        stopped = self._state == "stopping" or copy.unit.phase is Phase.ERROR
-        began = copy.unit.phase is not Phase.NEW
-        if stopped and began and copy.id not in self._failures:
+        # One in New has been claimed, and was not started.
+        stopped = self._state == "stopping" or copy.unit.phase in {Phase.ERROR, Phase.NEW}
+        if stopped and copy.id not in self._failures:
             self._outbox.unassign(copy, self._target(copy.id.connector))
         self._failures.discard(copy.id)
         self._roster.drop(copy)
