@@ -15,6 +15,8 @@ from tests.clusters import Cluster, fetch_rocketmq, require_rocketmq, running_ro
 from tests.java.clients import Java
 from tests.java.process import running_java
 
+pytest_plugins = ["tests.run.session"]
+
 _numbers = itertools.count(1)
 _SPARK = Path(__file__).parent / "spark"
 #: Folders of tests that start whole jobs; a busy machine needs seconds for every process of them.
