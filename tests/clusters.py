@@ -81,7 +81,7 @@ def _start(folder: Path, arguments: Callable[[str], list[str | Path]], java: str
         with (folder / "start.out").open("w") as output:
             done = subprocess.run(
                 [SCRIPT, *arguments(str(port))],
-                env=os.environ | ({"JAVA_TOOL_OPTIONS": java} if java else {}),
+                env=os.environ | java_options(java),
                 check=attempt == _STARTS - 1,
                 timeout=180,
                 stdin=subprocess.DEVNULL,
@@ -92,6 +92,11 @@ def _start(folder: Path, arguments: Callable[[str], list[str | Path]], java: str
             return port
         subprocess.run([SCRIPT, "stop", folder, "-9"], check=False, timeout=120)
     raise AssertionError("the last attempt raises")
+
+
+def java_options(more: str) -> dict[str, str]:
+    """The variable that gives each Java more options than those of the run."""
+    return {"JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {more}"}
 
 
 def _await_registration(address: str, name: str = "broker-a") -> None:

@@ -11,11 +11,11 @@ import hypothesis
 import pytest
 
 from headrace.client import Admin, Client
-from tests.clusters import Cluster, fetch_rocketmq, require_rocketmq, running_rocketmq
+from tests.clusters import Cluster, require_rocketmq
 from tests.java.clients import Java
 from tests.java.process import running_java
 
-pytest_plugins = ["tests.run.session"]
+pytest_plugins = ["tests.run.servers", "tests.run.session"]
 
 _numbers = itertools.count(1)
 _SPARK = Path(__file__).parent / "spark"
@@ -37,29 +37,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if slow and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_PATIENCE))
     items.sort(key=lambda item: _SPARK not in item.path.parents)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    # Here, as the first download takes longer than a test may.
-    wanted = any(item.get_closest_marker("rocketmq") for item in session.items)
-    if wanted and not session.config.getoption("collectonly"):
-        fetch_rocketmq()
-
-
-@pytest.fixture(scope="session")
-def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real RocketMQ, started once for all tests; ``ROCKETMQ_NAMESRV`` names one that runs."""
-    if running := os.environ.get("ROCKETMQ_NAMESRV"):
-        yield Cluster("rocketmq", running)
-        return
-    # Half messages are asked about within seconds, not half minutes.
-    settings = (
-        "transactionTimeOut=300",
-        "transactionCheckInterval=300",
-        "transactionOpBatchInterval=100",
-    )
-    with running_rocketmq(tmp_path_factory.mktemp("rocketmq"), *settings) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.client import Client
-from tests.clusters import SCRIPT, running_rocketmq, running_rocketmq_broker
+from tests.clusters import SCRIPT, java_options, running_rocketmq, running_rocketmq_broker
 
 #: How long a driver's lease lasts without a word of it; RocketMQ's own 60 s would be a long wait.
 LEASE_SECONDS = 10
@@ -88,7 +88,7 @@ class RocketBrokers:
                     server.port,
                     f"brokerName={server.name}",
                 ],
-                env=os.environ | {"JAVA_TOOL_OPTIONS": _JAVA},
+                env=os.environ | java_options(_JAVA),
                 check=True,
                 timeout=_PATIENCE,
                 stdin=subprocess.DEVNULL,

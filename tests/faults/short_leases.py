@@ -8,15 +8,13 @@ from datetime import timedelta
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from tests.clusters import running_rocketmq
-
-#: How long a lock holds, in seconds.
-LEASE = 4
+from tests.clusters import Cluster
+from tests.run.servers import LEASE
 
 
 @pytest.fixture(
     scope="module",
-    params=["embedded", pytest.param("rocketmq", marks=pytest.mark.rocketmq)],
+    params=["embedded", pytest.param("rocketmq_of_short_leases", marks=pytest.mark.rocketmq)],
 )
 def namesrv(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -27,6 +25,5 @@ def namesrv(
         with EmbeddedBroker(tmp_path_factory.mktemp("broker"), settings=settings) as broker:
             yield broker.address
         return
-    java = f"-Drocketmq.broker.rebalance.lockMaxLiveTime={LEASE * 1000}"
-    with running_rocketmq(tmp_path_factory.mktemp("rocketmq"), java=java) as cluster:
-        yield cluster.namesrv
+    cluster: Cluster = request.getfixturevalue("rocketmq_of_short_leases")
+    yield cluster.namesrv

@@ -4,14 +4,13 @@ Made a program of its own at the start of a run, whose Python imports nothing bu
 see ``forking.fork_client``.
 """
 
+import _socket
 import array
 import json
 import os
 import signal
 import sys
 import time
-
-import _socket
 
 address = os.environ["HEADRACE_TESTS_FORK_SERVER"]
 command = [os.environ["HEADRACE_TESTS_PYTHON"], *sys.argv[1:]]

@@ -37,6 +37,7 @@ FORKED = frozenset(
     {
         "headrace.broker",
         "headrace run",
+        "tests.run.servers",
         "tests.connect.coordination.host_program",
         "tests.store.compaction.kill_child",
         "tests.store.kill_child",

@@ -17,10 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run import forking
-
-#: The folder of this run, where its processes keep what they share.
-FOLDER = "HEADRACE_TESTS_FOLDER"
+from tests.run import forking, servers
 
 #: Java that lives for a minute gains nothing by its second compiler.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -36,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         stack.enter_context(_own_folder(config))
         os.environ["JAVA_TOOL_OPTIONS"] = _JAVA
+        stack.enter_context(servers.life())
     if not hands_out and not config.option.collectonly:
         stack.enter_context(_quick_processes())
 
@@ -50,7 +48,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _own_folder(config: pytest.Config) -> Iterator[None]:
     # Sockets have short names.
     folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))
-    os.environ[FOLDER] = str(folder)
+    # PostgreSQL runs as a user of its own.
+    folder.chmod(0o711)
+    os.environ[servers.FOLDER] = str(folder)
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None
     try:
@@ -62,7 +62,7 @@ def _own_folder(config: pytest.Config) -> Iterator[None]:
 @contextmanager
 def _quick_processes() -> Iterator[None]:
     """Have processes forked that take long to start."""
-    folder = Path(tempfile.mkdtemp(prefix="fork-", dir=os.environ[FOLDER]))
+    folder = Path(tempfile.mkdtemp(prefix="fork-", dir=os.environ[servers.FOLDER]))
     plain = subprocess.Popen
     with forking.fork_server(folder) as address:
         os.environ |= {

@@ -18,7 +18,7 @@ from tests.connect.chaos.marked import Mark, read_marks
 from tests.connect.chaos.rows import Rows
 from tests.connect.chaos.storm import Storm
 from tests.connect.chaos.workers import DELAY, running_workers, until
-from tests.connect.servers.postgres import PostgresServer, running_postgres
+from tests.connect.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.spark
 
@@ -26,12 +26,6 @@ MINUTES = float(os.environ.get("MINUTES", "10"))
 SEED = int(os.environ.get("FAULTS_SEED", "0")) or random.randrange(1, 1_000_000)
 #: What is done to workers, and how often compared with the others.
 STRIKES = {"worker": 3, "host": 4, "engine": 2, "stillness": 2}
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with running_postgres() as server:
-        yield server
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.connect.chaos.marked import Mark
 from tests.connect.chaos.rows import problems_in
 from tests.connect.chaos.test_chaos import copies_that_overlap
 from tests.connect.connectors.sinks import Life, record
-from tests.connect.servers.postgres import running_postgres
+from tests.connect.servers.postgres import PostgresServer
 
 ROWS = 40
 
@@ -55,8 +55,8 @@ class UnfencedSink(PostgresSinkConnector):
 
 
 @pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    with running_postgres() as server, server.database() as words:
+def dsn(postgres: PostgresServer) -> Iterator[str]:
+    with postgres.database() as words:
         yield words
 
 

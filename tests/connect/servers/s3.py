@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class S3Server:
 
     def bucket(self) -> S3Bucket:
         """Make a bucket that no other test has."""
-        name = f"bucket-{next(_numbers)}"
+        name = f"bucket-{os.getpid()}-{next(_numbers)}"
         self.http.put(f"{self.endpoint}/{name}").raise_for_status()
         files = fs.S3FileSystem(
             access_key=_KEYS["access.key.id"],

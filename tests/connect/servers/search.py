@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class SearchServer:
 
     def index(self, **mapping: Any) -> str:
         """Make an index that no other test has."""
-        name = f"index-{next(_numbers)}"
+        name = f"index-{os.getpid()}-{next(_numbers)}"
         settings = {"number_of_shards": 1, "number_of_replicas": 0}
         self.ask("PUT", name, {"settings": settings, "mappings": mapping})
         return name

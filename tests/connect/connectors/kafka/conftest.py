@@ -1,19 +1,10 @@
-"""A broker for all tests."""
+"""A topic for each test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.connect.servers.kafka import KafkaServer, running_kafka
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaServer]:
-    """A Kafka of this test run."""
-    with running_kafka() as server:
-        yield server
+from tests.connect.servers.kafka import KafkaServer
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A server for all tests, a database for each."""
+"""A database for each test."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.connect.servers.postgres import PostgresServer, running_postgres
+from tests.connect.servers.postgres import PostgresServer
 
 Connection = psycopg.Connection[tuple[object, ...]]
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL of this test run."""
-    with running_postgres() as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,19 +1,10 @@
-"""Storage for all tests, and a bucket for each."""
+"""A bucket for each test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.connect.servers.s3 import S3Bucket, S3Server, running_s3
-
-
-@pytest.fixture(scope="session")
-def storage() -> Iterator[S3Server]:
-    """The storage of this test run."""
-    with running_s3() as server:
-        yield server
+from tests.connect.servers.s3 import S3Bucket, S3Server
 
 
 @pytest.fixture
