@@ -15,7 +15,7 @@ from tests.clusters import Cluster, require_rocketmq
 from tests.java.clients import Java
 from tests.java.process import running_java
 
-pytest_plugins = ["tests.run.servers", "tests.run.session"]
+pytest_plugins = ["tests.run.servers", "tests.run.session", "tests.run.tiers"]
 
 _numbers = itertools.count(1)
 _SPARK = Path(__file__).parent / "spark"
@@ -29,14 +29,10 @@ hypothesis.settings.load_profile("headrace")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Two processes share the tests out: those of one Spark session stay together, and begin.
     for item in items:
-        home = "spark" if _SPARK in item.path.parents else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(home))
         slow = any(folder in item.path.parents for folder in _SLOW)
         if slow and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_PATIENCE))
-    items.sort(key=lambda item: _SPARK not in item.path.parents)
 
 
 @pytest.fixture(scope="session")

@@ -35,13 +35,21 @@ _ROOT = _HERE.parents[1]
 #: ``headrace`` is its command.
 FORKED = frozenset(
     {
-        "headrace.broker",
+        "headrace broker",
+        "headrace connect",
         "headrace run",
-        "tests.run.servers",
+        "headrace.broker",
+        "headrace.connect.data.engine",
+        "headrace.connect.hosts.nursery",
         "tests.connect.coordination.host_program",
+        "tests.connect.coordination.worker_program",
+        "tests.connect.program",
+        "tests.faults.journal_program",
+        "tests.run.servers",
         "tests.store.compaction.kill_child",
         "tests.store.kill_child",
         "tests.transactions.cases.local",
+        "tests.transactions.cases.spark",
     }
 )
 

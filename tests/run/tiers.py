@@ -1,0 +1,275 @@
+"""What tests cost: the tier of each, what it may take, in which order they run, where time went.
+
+A pytest plugin.  Tests are of four tiers, by what they need: nothing, a broker or a process of our
+own, Spark, servers of others.  A run says at its start how long it will take, and at its end where
+the time went; a test that took longer than its tier allows, or a tier that took longer than it may
+in sum, fails the run where ``--hold-budgets`` is given.
+
+Budgets are those of a quiet machine with two cores.  How much slower the one at hand is, a run
+finds out by itself: it compares what it sees with what was recorded in ``durations.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from tests.run.servers import SERVERS
+
+Tier = Literal["pure", "broker", "spark", "servers"]
+
+#: Seconds that a test of each tier may take.
+BUDGETS: dict[Tier, float] = {"pure": 0.2, "broker": 1.0, "spark": 5.0, "servers": 10.0}
+
+#: Seconds that all tests of a tier may take, one after the other: of `make test`, and of all.
+SUMS: dict[Tier, tuple[float, float]] = {
+    "pure": (300, 900),
+    "broker": (300, 1200),
+    "spark": (300, 1500),
+    "servers": (200, 900),
+}
+
+_ROOT = Path(__file__).parents[1]
+_RECORDED = Path(__file__).with_name("durations.json")
+#: Tests below this many seconds are recorded with their file only.
+_WORTH = 0.3
+#: Chance alone makes some tests take so many times as long as they should, and so much longer.
+_TIMES, _MORE = 2.0, 0.5
+#: So few tests tell nothing about the machine.
+_ENOUGH = 10
+_SLOWEST = 5
+
+#: Fixtures that mean a broker or a process of our own.
+_OF_BROKERS = {"broker", "client", "cluster", "embedded", "namesrv", "rig", "wire", "guarded"}
+#: Folders whose tests start brokers and processes, fixtures or not.
+_PROCESSES = (
+    *("broker", "cli", "client", "faults", "fuzz", "store/test_kills.py"),
+    *("connect/chaos", "connect/coordination", "connect/data", "connect/hosts", "connect/worker"),
+    *("connect/rest", "connect/log", "connect/connectors", "examples", "transactions"),
+)
+
+
+def tier_of(item: pytest.Item) -> Tier:
+    """Return the tier of a test, by its marks, its fixtures and its folder."""
+    names = set(getattr(item, "fixturenames", ()))
+    call = getattr(item, "callspec", None)
+    names |= {value for value in (call.params.values() if call else ()) if isinstance(value, str)}
+    if item.get_closest_marker("spark") or "spark" in names:
+        return "spark"
+    if item.get_closest_marker("rocketmq") or names & set(SERVERS) or "java" in names:
+        return "servers"
+    if names & _OF_BROKERS or any(_is_in(item, folder) for folder in _PROCESSES):
+        return "broker"
+    return "pure"
+
+
+def budget_of(item: pytest.Item) -> float:
+    """Return the seconds that a test may take on a quiet machine."""
+    marker = item.get_closest_marker("budget")
+    return float(marker.args[0]) if marker else BUDGETS[tier_of(item)]
+
+
+def _is_in(item: pytest.Item, folder: str) -> bool:
+    return item.path.is_relative_to(_ROOT / folder)
+
+
+def _group(item: pytest.Item) -> str:
+    """Name what a test shares a process with: the session of Spark, or its file."""
+    return "spark" if _is_in(item, "spark") else item.nodeid.partition("::")[0]
+
+
+def _group_in(name: str) -> str:
+    """Find the group in the name that a test has where several processes run tests."""
+    return name.rpartition("@")[2] if name.rfind("@") > name.rfind("]") else name.partition("::")[0]
+
+
+def _plain(name: str) -> str:
+    """Name a test as people do, without its group."""
+    return name.rpartition("@")[0] if name.rfind("@") > name.rfind("]") else name
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What tests took on a quiet machine."""
+
+    #: Of each group: what its short tests took together, and how many they are.
+    groups: dict[str, tuple[float, int]]
+    #: What each of the long tests took.
+    tests: dict[str, float]
+
+    @classmethod
+    def read(cls) -> Recorded:
+        """Read what the repository has."""
+        held = json.loads(_RECORDED.read_text()) if _RECORDED.exists() else {}
+        groups = {name: (took, count) for name, (took, count) in held.get("groups", {}).items()}
+        return cls(groups, held.get("tests", {}))
+
+    def of(self, name: str, group: str) -> float:
+        """Seconds that a test will take."""
+        took, count = self.groups.get(group, (0.0, 0))
+        return self.tests.get(name, took / count if count else 0.0)
+
+
+@dataclass(slots=True)
+class _Ran:
+    tier: Tier
+    budget: float
+    group: str
+    #: With its set-up, which may be that of other tests too.
+    whole: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the tests of a run took; a plugin of the process that leads it."""
+
+    config: pytest.Config
+    recorded: Recorded
+    began: float = field(default_factory=time.monotonic)
+    ran: dict[str, _Ran] = field(default_factory=dict)
+    told: bool = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Say how long the run will take."""
+        if not self.told:
+            self.told = True
+            self._say(self._forecast(ids))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what a part of a test took."""
+        given: dict[str, Any] = dict(report.user_properties)
+        if "tier" in given:
+            name = _plain(report.nodeid)
+            group = _group_in(report.nodeid)
+            one = self.ran.setdefault(name, _Ran(given["tier"], given["budget"], group))
+            one.whole += report.duration
+            one.seconds += report.duration if report.when == "call" else 0.0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run that cost more than it may; record one where that was asked for."""
+        if self.config.option.record_durations:
+            self._record()
+        if self.config.option.hold_budgets and self._over() and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self) -> None:
+        """Say where the time went."""
+        slowness = self._slowness()
+        self._say("", f"{time.monotonic() - self.began:.0f} s; tests take {slowness:.1f} times as"
+                  " long as recorded." if slowness > 1 else f"{time.monotonic() - self.began:.0f} s.")
+        for tier, budget in BUDGETS.items():
+            names = [name for name, one in self.ran.items() if one.tier == tier]
+            if not names:
+                continue
+            self._say(f"{tier}: {len(names):,} tests, {self._sum(tier):.0f} s; {budget:g} s each")
+            slowest = sorted(names, key=lambda name: -self.ran[name].seconds)[:_SLOWEST]
+            self._say(*(f"  {self.ran[name].seconds:6.1f} s  {name}" for name in slowest))
+        if over := self._over():
+            self._say(f"OVER BUDGET ({len(over)}):", *(f"  {text}" for text in over))
+            self._say("  → make them quicker, or see docs/contribute/testing.md on what may cost more")
+
+    def _say(self, *lines: str) -> None:
+        reporter: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+        for line in lines:
+            reporter.write_line(line)
+
+    def _forecast(self, ids: list[str]) -> str:
+        took: dict[str, float] = defaultdict(float)
+        for name in ids:
+            took[_group_in(name)] += self.recorded.of(_plain(name), _group_in(name))
+        workers = self.config.option.numprocesses or 1
+        minutes = max(sum(took.values()) / workers, *took.values()) / 60
+        return f"{len(ids):,} tests, some {minutes:.0f} minutes on two quiet cores"
+
+    def _slowness(self) -> float:
+        """How many times as long as recorded tests take here; at least 1."""
+        known = self.recorded.tests
+        found = [one.seconds / known[name] for name, one in self.ran.items() if name in known]
+        return max(1.0, statistics.median(found)) if len(found) >= _ENOUGH else 1.0
+
+    def _over(self) -> list[str]:
+        """Say which tests took longer than they may, and which tiers."""
+        slowness = self._slowness()
+        every = 0 if "not slow" in self.config.option.markexpr else 1
+        tests = [
+            f"{name} took {one.seconds:.1f} s of {one.budget:g} s"
+            for name, one in self.ran.items()
+            if one.seconds > one.budget * slowness * _TIMES + _MORE
+        ]
+        tiers = [
+            f"all tests of the tier {tier!r} took {self._sum(tier):.0f} s of {most[every]:g} s"
+            for tier, most in SUMS.items()
+            if self._sum(tier) > most[every] * slowness
+        ]
+        return tests + tiers
+
+    def _sum(self, tier: Tier) -> float:
+        return sum(one.whole for one in self.ran.values() if one.tier == tier)
+
+    def _record(self) -> None:
+        long = {name: round(one.seconds, 1) for name, one in self.ran.items()}
+        long = {name: took for name, took in long.items() if took >= _WORTH}
+        groups: dict[str, list[float]] = defaultdict(list)
+        for name, one in self.ran.items():
+            if name not in long:
+                groups[one.group].append(one.seconds)
+        short = {name: (round(sum(took), 2), len(took)) for name, took in groups.items()}
+        held = {"groups": short, "tests": long}
+        _RECORDED.write_text(json.dumps(held, indent=0, sort_keys=True) + "\n")
+
+
+_ledger = pytest.StashKey[Recorded]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options on costs."""
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help="write what all tests take into tests/run/durations.json; on a quiet machine",
+    )
+    parser.addoption(
+        "--hold-budgets", action="store_true", help="fail where tests take longer than they may"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read what was recorded; keep a ledger where this process leads the run."""
+    recorded = config.stash[_ledger] = Recorded.read()
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Ledger(config, recorded), "ledger")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tell tiers; bring long groups to the front, since whatever runs last runs alone."""
+    recorded = config.stash[_ledger]
+    waits: set[str] = set()
+    took: dict[str, float] = defaultdict(float)
+    for item in items:
+        tier, group = tier_of(item), _group(item)
+        item.add_marker(getattr(pytest.mark, tier))
+        item.add_marker(pytest.mark.xdist_group(group))
+        item.user_properties += [("tier", tier), ("budget", budget_of(item))]
+        took[group] += recorded.of(item.nodeid, group)
+        if tier in ("servers", "spark"):
+            waits.add(group)
+    if not hasattr(config, "workerinput"):
+        return
+    order = sorted(took, key=lambda name: -took[name])
+    # Servers start meanwhile: one process begins with Spark, the other with what needs none.
+    alone = [name for name in order if name not in waits][:1]
+    first = [name for name in ("spark", *alone) if name in took]
+    place = {name: number for number, name in enumerate(dict.fromkeys(first + order))}
+    items.sort(key=lambda item: place[_group(item)])
