@@ -18,90 +18,99 @@ COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-c
 	--strip-extras --generate-hashes --allow-unsafe --no-annotate --no-emit-options \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
+STEP := @.ci/step
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java servers clients lint format test soak fuzz demo bench bench-peers lock clean
+.PHONY: help setup java servers clients lint format test test-rest test-all soak fuzz demo bench \
+	bench-peers lock clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(DONE)/java ## Make .venv from the locked requirements (does nothing when it is there)
+setup: ## Make .venv, fetch what tests need: wheels, jars, servers, side by side (once)
+	@$(MAKE) --no-print-directory -j 4 $(DONE)/java $(DONE)/clients servers
 
 $(DONE)/venv:
 	@test -n "$(PYTHON)" || { \
 		echo "No Python 3.11 or newer is on PATH."; \
 		echo "  → Install one, or name it: make PYTHON=/path/to/python3.12 setup"; exit 1; }
-	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
-	@$(PYTHON) .ci/make-venv $(VENV)
+	$(STEP) "$(VENV) with $$($(PYTHON) --version)" $(PYTHON) .ci/make-venv $(VENV)
 	@mkdir -p $(DONE) && touch $@
 
 # The build tools come first, so that nothing is fetched that has no hash here.
 $(DONE)/lock: $(DONE)/venv requirements/build.txt requirements/dev.txt
-	@echo "Installing the locked requirements (some 500 MB the first time, most of it Spark) ..."
-	@$(PIP) install --require-hashes -r requirements/build.txt
-	@$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.txt
+	$(STEP) "build tools" $(PIP) install --require-hashes -r requirements/build.txt
+	$(STEP) "locked requirements, some 500 MB the first time, most of it Spark" \
+		$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.txt
 	@touch $@
 
 $(DONE)/package: $(DONE)/lock pyproject.toml
-	@echo "Installing headrace itself, editable ..."
-	@$(PIP) install --no-index --no-deps --no-build-isolation --editable .
+	$(STEP) "headrace itself, editable" \
+		$(PIP) install --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(DONE)/java: $(DONE)/package requirements/java.txt
 	@$(BIN)/python -m headrace.java 2>/dev/null || $(MAKE) --no-print-directory java
 	@touch $@
 
+# With it each Spark starts in half the time; a run of the tests makes it beside its first ones.
 $(DONE)/archive: $(DONE)/java
-	@echo "Letting Java keep Spark's classes: each Spark of a test starts in half the time ..."
-	@$(BIN)/python -m headrace prepare || echo "  → The tests do without."
+	$(STEP) "an archive of Spark's classes" $(BIN)/python -m headrace prepare || true
 	@touch $@
 
 java: $(DONE)/package ## Install a Java into .venv (setup does so where the machine has none)
-	@echo "Installing a Java 21 into $(VENV) ..."
-	@$(PIP) install --require-hashes --no-build-isolation -r requirements/java.txt
+	$(STEP) "Java 21 for $(VENV)" $(PIP) install --require-hashes --no-build-isolation -r requirements/java.txt
 	@$(BIN)/python -m headrace.java
 
-lint: setup ## Check style, formatting and types
+lint: $(DONE)/package ## Check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup ## Put the code into shape
+format: $(DONE)/package ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Clients that cannot live with what the tests import have an environment of their own.
 $(DONE)/clients: $(DONE)/venv requirements/clients.txt
-	@echo "Installing kafka-connect-cli and schemathesis into $(VENV)/clients ..."
-	@$(PYTHON) .ci/make-venv $(VENV)/clients
-	@$(VENV)/clients/bin/python -m pip --disable-pip-version-check --quiet install \
+	$(STEP) "environment of the REST clients" $(PYTHON) .ci/make-venv $(VENV)/clients
+	$(STEP) "kafka-connect-cli and schemathesis, which tests of Connect drive" \
+		$(VENV)/clients/bin/python -m pip --disable-pip-version-check --quiet install \
 		--require-hashes --only-binary :all: -r requirements/clients.txt
 	@touch $@
 
 clients: $(DONE)/clients ## Install the outside programs that call the REST API of Connect in tests
 
-servers: ## Install the servers that the tests of connectors talk to, where they are missing
+servers: ## Install the servers that tests talk to, where they are missing
 	@.ci/install-servers
 
-test: $(DONE)/archive $(DONE)/clients servers ## Run the tests, two at a time (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+test: setup ## Run the tests that a change waits for, in ten minutes (ARGS="-k name" for some)
+	$(PYTEST) --hold-budgets -m "not slow and not soak" $(ARGS)
+
+test-rest: setup ## Run the tests that `make test` leaves out
+	$(PYTEST) --hold-budgets -m "slow and not soak" $(ARGS)
+
+test-all: setup ## Run all tests but the soaks (ARGS="tests/faults" for some of them)
+	$(PYTEST) --hold-budgets -m "not soak" $(ARGS)
 
 soak: $(DONE)/archive ## Run the long fault tests (MINUTES=10 of random kills per master, FAULTS_SEED=n repeats them)
 	MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak -s --timeout 0 $(ARGS)
 
-fuzz: setup ## Give mutated input to every decoder and to a broker (SECONDS=600, ARGS="--seed N")
+fuzz: $(DONE)/package ## Give mutated input to every decoder and to a broker (SECONDS=600, ARGS="--seed N")
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
-demo: setup ## Count the words of Python's standard library on Spark, exactly once
+demo: $(DONE)/java ## Count the words of Python's standard library on Spark, exactly once
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 bench: $(DONE)/archive ## Measure the speed (MEASURE=name for one)
 	@$(BIN)/python -m benchmarks $(MEASURE) $(ARGS)
 
-bench-peers: setup ## Measure RocketMQ Streams beside ours, on a real RocketMQ
+bench-peers: $(DONE)/java ## Measure RocketMQ Streams beside ours, on a real RocketMQ
 	@$(BIN)/python -m benchmarks --peers $(MEASURE) $(ARGS)
 
-lock: setup ## Choose versions anew and write requirements/*.txt
+lock: $(DONE)/package ## Choose versions anew and write requirements/*.txt
 	$(COMPILE) --upgrade -o requirements/build.txt requirements/build.in
 	$(COMPILE) --upgrade --extra dev -c requirements/build.txt -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -c requirements/dev.txt -o requirements/run.txt pyproject.toml

@@ -1,61 +1,100 @@
 """What is around a whole run: a folder of its own, the parents of its processes, what it may leave.
 
-A pytest plugin.  The process that runs the tests, or that hands them out, makes the folder and
-looks at the end whether anything is left; each process that runs tests has a fork server.
+A pytest plugin.  The process that leads the run makes the folder, which all temporary files go to,
+and at the end, also after Ctrl-C, ends what still runs, removes the folder, and fails the run where
+tests left something: a process, a file in the checkout or in a folder of the machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.run import forking, servers
 
 #: Java that lives for a minute gains nothing by its second compiler.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir="
+_ROOT = Path(__file__).parents[2]
+#: Where programs put files that are told of no folder, and by which names they are ours.
+_PLACES = (Path("/tmp"), Path("/dev/shm"))
+_OURS = ("headrace", "hr-", "spark-", "pyspark", "blockmgr", "rocketmq", "pytest-of", "hsperfdata_")
+_CACHES = ("__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", ".venv")
+#: What processes may need to end by themselves, seconds.
+_PATIENCE = 10.0
 
 _around = pytest.StashKey[ExitStack]()
+_leftovers = pytest.StashKey["Leftovers"]()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Make what the processes of this run share; start the parent of those of this one."""
     stack = config.stash[_around] = ExitStack()
-    hands_out = bool(getattr(config.option, "numprocesses", None))
-    if not hasattr(config, "workerinput"):
-        stack.enter_context(_own_folder(config))
-        os.environ["JAVA_TOOL_OPTIONS"] = _JAVA
+    leads = not hasattr(config, "workerinput")
+    if leads:
+        config.stash[_leftovers] = Leftovers()
+        stack.enter_context(_own_folder())
         stack.enter_context(servers.life())
-    if not hands_out and not config.option.collectonly:
+    if not (leads and getattr(config.option, "numprocesses", None)):
         stack.enter_context(_quick_processes())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """End what still runs, and look what is left.  The processes that ran tests have ended."""
+    yield
+    if _leftovers not in session.config.stash:
+        return
+    session.config.stash[_around].close()
+    found = session.config.stash[_leftovers]
+    found.look(Path(os.environ[servers.FOLDER]))
+    if found.said and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    """Name what is left."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    for line in config.stash[_leftovers].said:
+        reporter.write_line(f"LEFT BEHIND: {line}")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End what was started for the run."""
+    """End what was started for the run, where nothing else has done so."""
     config.stash[_around].close()
 
 
 @contextmanager
-def _own_folder(config: pytest.Config) -> Iterator[None]:
-    # Sockets have short names.
+def _own_folder() -> Iterator[None]:
+    # Sockets have short names, and PostgreSQL runs as a user of its own.
     folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))
-    # PostgreSQL runs as a user of its own.
     folder.chmod(0o711)
-    os.environ[servers.FOLDER] = str(folder)
-    os.environ["TMPDIR"] = str(folder)
+    os.environ |= {
+        servers.FOLDER: str(folder),
+        "TMPDIR": str(folder),
+        "SPARK_LOCAL_DIRS": str(folder),
+        "JAVA_TOOL_OPTIONS": f"{_JAVA}{folder}",
+    }
     tempfile.tempdir = None
     try:
         yield
     finally:
+        tempfile.tempdir = None
+        os.environ.pop("TMPDIR")
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -75,3 +114,60 @@ def _quick_processes() -> Iterator[None]:
             yield
         finally:
             subprocess.Popen = plain  # type: ignore[misc]
+
+
+@dataclass(slots=True)
+class Leftovers:
+    """What was there before the run, and what is there after it that was not."""
+
+    checkout: set[str] = field(default_factory=lambda: _untracked())
+    machine: set[Path] = field(default_factory=lambda: _files_of_ours())
+    said: list[str] = field(default_factory=list)
+
+    def look(self, folder: Path) -> None:
+        """Note what is left, and end the processes."""
+        mark = f"{servers.FOLDER}={folder}".encode()
+        deadline = time.monotonic() + _PATIENCE
+        while (found := _processes(mark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid, text in found.items():
+            self.said.append(f"process {pid}: {text}")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.said += [f"in the checkout: {path}" for path in sorted(_untracked() - self.checkout)]
+        self.said += [str(path) for path in sorted(_files_of_ours() - self.machine)]
+
+
+def _processes(mark: bytes) -> dict[int, str]:
+    """Find the processes that were started for a run: their command lines, and by which tests."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            if mark in variables and int(entry.name) != os.getpid() and command:
+                test = next((one for one in variables if one.startswith(b"PYTEST_CURRENT")), b"")
+                started = test.partition(b"=")[2].decode() or "no test"
+                found[int(entry.name)] = f"{command[:200]} (started by {started})"
+    return found
+
+
+def _untracked() -> set[str]:
+    """Name what is in the checkout and not in the repository, but for caches."""
+    with contextlib.suppress(OSError):
+        done = subprocess.run(
+            ["git", "status", "--porcelain", "--ignored", "--untracked-files=all"],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        paths = {line[3:] for line in done.stdout.splitlines() if line[:2] in ("??", "!!")}
+        return {path for path in paths if not any(name in path for name in _CACHES)}
+    return set()
+
+
+def _files_of_ours() -> set[Path]:
+    return {
+        path for place in _PLACES for path in place.glob("*") if path.name.startswith(_OURS)
+    }
