@@ -25,6 +25,7 @@ from headrace.runtime.state.home import StateHome
 from headrace.topology import Topology
 from tests.faults import word_pipeline
 from tests.faults.word_pipeline import topology
+from tests.run.forking import descendants, without_stand_ins
 
 PATIENCE = 240.0
 """Seconds for anything on a busy machine; nothing takes nearly as long on an idle one."""
@@ -162,7 +163,8 @@ class Driver:
 
     def workers(self) -> list[psutil.Process]:
         """The Python processes that run its tasks, start others for them, or plan its batches."""
-        return [child for child in self._children() if _WORKERS & set(_command(child))]
+        children = without_stand_ins(self._children())
+        return [child for child in children if _WORKERS & set(_command(child))]
 
     def family(self) -> list[psutil.Process]:
         """All processes that descend from it."""
@@ -201,7 +203,7 @@ class Driver:
     def _children(self) -> list[psutil.Process]:
         if not self.runs():
             return []
-        children = psutil.Process(self.pid).children(recursive=True)
+        children = descendants(self.pid)
         self._family |= set(children)
         return children
 

@@ -26,6 +26,7 @@ from headrace.failpoints import ENVIRONMENT_VARIABLE, arm
 from headrace.spark.session import get_session
 from tests.faults.enumerated_job import Place
 from tests.faults.harness import PATIENCE
+from tests.run.forking import descendants
 
 _CAUGHT_UP = timedelta(seconds=PATIENCE)
 
@@ -134,7 +135,7 @@ class _Process:
         """End the driver with everything that it has started."""
         assert self._process.pid is not None
         with contextlib.suppress(psutil.Error):
-            for child in psutil.Process(self._process.pid).children(recursive=True):
+            for child in descendants(self._process.pid):
                 with contextlib.suppress(psutil.Error):
                     child.kill()
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -13,6 +13,7 @@ from tests.faults.broker import running_broker
 from tests.faults.feeder import Feeder
 from tests.faults.harness import Driver, await_true, kill_test
 from tests.faults.verification import problems, read_results
+from tests.run.forking import descendants
 
 pytestmark = pytest.mark.spark
 
@@ -57,5 +58,5 @@ def test_executors_leave_and_join_a_running_job(tmp_path: Path) -> None:
 def workers(pid: int) -> bool:
     """Tell whether an executor has started Python processes for its tasks."""
     with contextlib.suppress(psutil.Error):
-        return bool(psutil.Process(pid).children(recursive=True))
+        return bool(descendants(pid))
     return False

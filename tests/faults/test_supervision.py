@@ -21,6 +21,7 @@ from tests.faults.harness import Driver, KillTest, await_true, kill_test
 from tests.faults.topology_program import GROUPS, counts_of, lines_of
 from tests.faults.verification import problems, read_results
 from tests.faults.word_pipeline import EACH, LATEST, LINES
+from tests.run.forking import descendants
 
 pytestmark = pytest.mark.spark
 
@@ -65,7 +66,7 @@ def test_killed_driver_is_replaced_and_results_are_exact(tmp_path: Path) -> None
         supervisor = supervised(run)
         run.await_batches(3)
         (first,) = drivers_of(supervisor)
-        family = first.children(recursive=True)
+        family = descendants(first.pid)
         assert supervisor.java()
         assert supervisor.workers()
         first.kill()
@@ -87,7 +88,7 @@ def test_driver_that_stands_still_is_killed_and_replaced(tmp_path: Path) -> None
         supervisor = supervised(run, "--driver-timeout=10s")
         run.await_batches(3)
         (first,) = drivers_of(supervisor)
-        family = first.children(recursive=True)
+        family = descendants(first.pid)
         first.suspend()
         gone, alive = psutil.wait_procs([first, *family], timeout=10 + 3 * SOON)
         assert not alive, f"{len(gone)} ended"

@@ -11,40 +11,44 @@ import os
 import signal
 import sys
 import time
-
-address = os.environ["HEADRACE_TESTS_FORK_SERVER"]
-command = [os.environ["HEADRACE_TESTS_PYTHON"], *sys.argv[1:]]
-channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-# The server takes a moment to import everything.
-while not os.path.exists(address):
-    time.sleep(0.01)
-channel.connect(address)
-order = {
-    "command": command,
-    "environment": dict(os.environ),
-    "folder": os.getcwd(),
-    "session": False,
-    "group": -1,
-    "bound": True,
-    "numbers": [0, 1, 2],
-}
-channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, 1 << 18)
-channel.sendmsg(
-    [json.dumps(order).encode()],
-    [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))],
-)
-pid = int.from_bytes(channel.recv(4), sys.byteorder)
+from types import FrameType
 
 
-def forward(number, _):
-    os.kill(pid, number)
+def main() -> int:
+    """Have the process forked, and wait for its end."""
+    address = os.environ["HEADRACE_TESTS_FORK_SERVER"]
+    order = {
+        "command": [os.environ["HEADRACE_TESTS_PYTHON"], *sys.argv[1:]],
+        "environment": {**os.environ, "HEADRACE_TESTS_FORK_CLIENT": str(os.getpid())},
+        "folder": os.getcwd(),  # noqa: PTH109  # pathlib takes longer than all the rest
+        "session": False,
+        "group": -1,
+        "bound": True,
+        "numbers": [0, 1, 2],
+    }
+    # The server takes a moment to import everything.
+    while not os.path.exists(address):  # noqa: PTH110
+        time.sleep(0.01)
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    channel.connect(address)
+    channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, 1 << 18)
+    streams = array.array("i", [0, 1, 2])
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)
+    channel.sendmsg([json.dumps(order).encode()], [rights])
+    pid = int.from_bytes(channel.recv(4), sys.byteorder)
+
+    def forward(number: int, _: FrameType | None) -> None:
+        os.kill(pid, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, forward)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in streams:
+        os.dup2(null, stream)
+    told = channel.recv(4)
+    code = os.waitstatus_to_exitcode(int.from_bytes(told, sys.byteorder)) if told else 1
+    return code if code >= 0 else 128 - code
 
 
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, forward)
-null = os.open(os.devnull, os.O_RDWR)
-for stream in (0, 1, 2):
-    os.dup2(null, stream)
-told = channel.recv(4)
-code = os.waitstatus_to_exitcode(int.from_bytes(told, sys.byteorder)) if told else 1
-os._exit(code if code >= 0 else 128 - code)
+if __name__ == "__main__":
+    os._exit(main())

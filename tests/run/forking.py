@@ -8,6 +8,7 @@ Python workers by the program that :func:`fork_client` names.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import socket
@@ -15,10 +16,13 @@ import struct
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 #: Where the fork server of this run listens.
 VARIABLE = "HEADRACE_TESTS_FORK_SERVER"
@@ -57,7 +61,7 @@ FORKED = frozenset(
 class ForkedPopen(subprocess.Popen[Any]):
     """``subprocess.Popen`` whose child is forked from the fork server, where it can be."""
 
-    def _execute_child(
+    def _execute_child(  # noqa: PLR0917  # as it is called
         self,
         args: Any,
         executable: Any,
@@ -125,6 +129,44 @@ def fork_client(folder: Path) -> Path:
     path.write_text(f"#!{base} -IS\n{text}")
     path.chmod(0o700)
     return path
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """Return the processes that descend from one, with what was forked for those among them."""
+    found = psutil.Process(pid).children(recursive=True)
+    forked = _forked()
+    for process in found:
+        for one in forked.get(process.pid, ()):
+            found.append(one)
+            with contextlib.suppress(psutil.Error):
+                found += one.children(recursive=True)
+    return found
+
+
+def without_stand_ins(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Leave out the processes that only wait for one that was forked for them."""
+    forked = _forked()
+    return [process for process in processes if process.pid not in forked]
+
+
+def _forked() -> dict[int, list[psutil.Process]]:
+    """Find the processes that were forked for others that wait for them."""
+    found: dict[int, list[psutil.Process]] = defaultdict(list)
+    name = b"HEADRACE_TESTS_FORK_CLIENT="
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, psutil.Error):
+            text = (entry / "environ").read_bytes()
+            if name in text:
+                client = int(text.partition(name)[2].partition(b"\0")[0])
+                process = psutil.Process(int(entry.name))
+                # Its own children have the variable too.
+                if (parent := process.parent()) and not _variable(parent.pid, name):
+                    found[client].append(process)
+    return found
+
+
+def _variable(pid: int, name: bytes) -> bool:
+    return name in Path("/proc", str(pid), "environ").read_bytes()
 
 
 @contextmanager

@@ -116,12 +116,31 @@ def _quick_processes() -> Iterator[None]:
             subprocess.Popen = plain  # type: ignore[misc]
 
 
+def _untracked() -> set[str]:
+    """Name what is in the checkout and not in the repository, but for caches."""
+    with contextlib.suppress(OSError):
+        done = subprocess.run(
+            ["git", "status", "--porcelain", "--ignored", "--untracked-files=all"],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        paths = {line[3:] for line in done.stdout.splitlines() if line[:2] in ("??", "!!")}
+        return {path for path in paths if not any(name in path for name in _CACHES)}
+    return set()
+
+
+def _files_of_ours() -> set[Path]:
+    return {path for place in _PLACES for path in place.glob("*") if path.name.startswith(_OURS)}
+
+
 @dataclass(slots=True)
 class Leftovers:
     """What was there before the run, and what is there after it that was not."""
 
-    checkout: set[str] = field(default_factory=lambda: _untracked())
-    machine: set[Path] = field(default_factory=lambda: _files_of_ours())
+    checkout: set[str] = field(default_factory=_untracked)
+    machine: set[Path] = field(default_factory=_files_of_ours)
     said: list[str] = field(default_factory=list)
 
     def look(self, folder: Path) -> None:
@@ -150,24 +169,3 @@ def _processes(mark: bytes) -> dict[int, str]:
                 started = test.partition(b"=")[2].decode() or "no test"
                 found[int(entry.name)] = f"{command[:200]} (started by {started})"
     return found
-
-
-def _untracked() -> set[str]:
-    """Name what is in the checkout and not in the repository, but for caches."""
-    with contextlib.suppress(OSError):
-        done = subprocess.run(
-            ["git", "status", "--porcelain", "--ignored", "--untracked-files=all"],
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        paths = {line[3:] for line in done.stdout.splitlines() if line[:2] in ("??", "!!")}
-        return {path for path in paths if not any(name in path for name in _CACHES)}
-    return set()
-
-
-def _files_of_ours() -> set[Path]:
-    return {
-        path for place in _PLACES for path in place.glob("*") if path.name.startswith(_OURS)
-    }

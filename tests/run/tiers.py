@@ -166,8 +166,13 @@ class Ledger:
     def pytest_terminal_summary(self) -> None:
         """Say where the time went."""
         slowness = self._slowness()
-        self._say("", f"{time.monotonic() - self.began:.0f} s; tests take {slowness:.1f} times as"
-                  " long as recorded." if slowness > 1 else f"{time.monotonic() - self.began:.0f} s.")
+        self._say(
+            "",
+            f"{time.monotonic() - self.began:.0f} s; tests take {slowness:.1f} times as"
+            " long as recorded."
+            if slowness > 1
+            else f"{time.monotonic() - self.began:.0f} s.",
+        )
         for tier, budget in BUDGETS.items():
             names = [name for name, one in self.ran.items() if one.tier == tier]
             if not names:
@@ -177,7 +182,9 @@ class Ledger:
             self._say(*(f"  {self.ran[name].seconds:6.1f} s  {name}" for name in slowest))
         if over := self._over():
             self._say(f"OVER BUDGET ({len(over)}):", *(f"  {text}" for text in over))
-            self._say("  → make them quicker, or see docs/contribute/testing.md on what may cost more")
+            self._say(
+                "  → make them quicker, or see docs/contribute/testing.md on what may cost more"
+            )
 
     def _say(self, *lines: str) -> None:
         reporter: Any = self.config.pluginmanager.get_plugin("terminalreporter")

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.cli.connect.commands import Commands
+from tests.run.forking import descendants
 
 _STARTING = 300.0
 
@@ -37,7 +38,7 @@ class Worker:
 
     def family(self) -> list[psutil.Process]:
         """Every process that the worker has started, and what those have started."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+        return descendants(self.process.pid)
 
     def end(self) -> int:
         """Ask it to stop; give its exit status, once nothing of it is left."""

@@ -16,6 +16,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.connect.chaos.workers import until
+from tests.run.forking import descendants
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -134,7 +135,7 @@ def test_stuck_tasks_hold_up_neither_rest_nor_other_tasks_nor_the_end(
     # One in a hundred may meet a machine that is busy with something else.
     assert worker.took[len(worker.took) * 99 // 100] < ANSWER
     assert worker.task("stuck-in-start")["phase"] == "PENDING"
-    family = psutil.Process(worker.process.pid).children(recursive=True)
+    family = descendants(worker.process.pid)
     began = time.monotonic()
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(60) == 0

@@ -19,6 +19,7 @@ import httpx
 import psutil
 
 from tests.connect.chaos import marked
+from tests.run.forking import descendants
 
 __all__ = ["DELAY", "Worker", "Workers", "running_workers", "until"]
 
@@ -100,7 +101,7 @@ class Worker:
     def family(self) -> list[psutil.Process]:
         """Give all processes below the supervisor."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.pid).children(recursive=True)
+            return descendants(self.pid)
         return []
 
     def kill(self) -> None:

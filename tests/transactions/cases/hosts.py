@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from tests.run.forking import descendants
 from tests.transactions.cases import spark
 from tests.transactions.cases.spark import Order
 
@@ -85,7 +86,7 @@ class Host:
         self.kill()
         for process in self._family:
             with contextlib.suppress(psutil.Error):
-                for each in (*process.children(recursive=True), process):
+                for each in (*descendants(process.pid), process):
                     each.kill()
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -96,7 +97,7 @@ class Host:
     def _note_family(self) -> None:
         # Once it is dead, nobody knows any more whose children they were.
         with contextlib.suppress(psutil.Error):
-            self._family += psutil.Process(self.process.pid).children(recursive=True)
+            self._family += descendants(self.process.pid)
 
 
 class HostedDriver:

@@ -32,6 +32,7 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.topology import Topology
 from headrace.topology.operators.core import Source
 from headrace.transactions import TransactionTopology
+from tests.run.forking import descendants
 from tests.transactions.automaton import Call
 from tests.transactions.cases import local, program
 from tests.transactions.cases.case import On
@@ -96,7 +97,7 @@ class Process:
 
     def kill_java(self) -> None:
         """End the Java process of its Spark as a crash would."""
-        family = psutil.Process(self.process.pid).children(recursive=True)
+        family = descendants(self.process.pid)
         # Executors are Java, too, and end without the first one by themselves.
         for java in [child for child in family if child.name() == "java"]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -115,7 +116,7 @@ class Process:
             return
         family: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
-            family = psutil.Process(self.process.pid).children(recursive=True)
+            family = descendants(self.process.pid)
         self.process.kill()
         self.process.wait()
         for child in family:
