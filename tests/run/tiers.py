@@ -36,7 +36,6 @@ SUMS: dict[Tier, tuple[float, float]] = {
     "servers": (200, 900),
 }
 
-_ROOT = Path(__file__).parents[1]
 _RECORDED = Path(__file__).with_name("durations.json")
 #: Tests below this many seconds are recorded with their file only.
 _WORTH = 0.3
@@ -50,9 +49,11 @@ _SLOWEST = 5
 _OF_BROKERS = {"broker", "client", "cluster", "embedded", "namesrv", "rig", "wire", "guarded"}
 #: Folders whose tests start brokers and processes, fixtures or not.
 _PROCESSES = (
-    *("broker", "cli", "client", "faults", "fuzz", "store/test_kills.py"),
-    *("connect/chaos", "connect/coordination", "connect/data", "connect/hosts", "connect/worker"),
-    *("connect/rest", "connect/log", "connect/connectors", "examples", "transactions"),
+    *("tests/broker/", "tests/cli/", "tests/client/", "tests/faults/", "tests/fuzz/"),
+    *("tests/connect/chaos/", "tests/connect/connectors/", "tests/connect/coordination/"),
+    *("tests/connect/data/", "tests/connect/hosts/", "tests/connect/log/", "tests/connect/rest/"),
+    *("tests/connect/worker/", "tests/examples/", "tests/store/test_kills.py"),
+    "tests/transactions/",
 )
 
 
@@ -65,24 +66,25 @@ def tier_of(item: pytest.Item) -> Tier:
         return "spark"
     if item.get_closest_marker("rocketmq") or names & set(SERVERS) or "java" in names:
         return "servers"
-    if names & _OF_BROKERS or any(_is_in(item, folder) for folder in _PROCESSES):
+    if names & _OF_BROKERS or _place(item).startswith(_PROCESSES):
         return "broker"
     return "pure"
 
 
-def budget_of(item: pytest.Item) -> float:
+def budget_of(item: pytest.Item, tier: Tier) -> float:
     """Return the seconds that a test may take on a quiet machine."""
     marker = item.get_closest_marker("budget")
-    return float(marker.args[0]) if marker else BUDGETS[tier_of(item)]
+    return float(marker.args[0]) if marker else BUDGETS[tier]
 
 
-def _is_in(item: pytest.Item, folder: str) -> bool:
-    return item.path.is_relative_to(_ROOT / folder)
+def _place(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _group(item: pytest.Item) -> str:
     """Name what a test shares a process with: the session of Spark, or its file."""
-    return "spark" if _is_in(item, "spark") else item.nodeid.partition("::")[0]
+    place = _place(item)
+    return "spark" if place.startswith("tests/spark/") else place
 
 
 def _group_in(name: str) -> str:
@@ -268,7 +270,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tier, group = tier_of(item), _group(item)
         item.add_marker(getattr(pytest.mark, tier))
         item.add_marker(pytest.mark.xdist_group(group))
-        item.user_properties += [("tier", tier), ("budget", budget_of(item))]
+        item.user_properties += [("tier", tier), ("budget", budget_of(item, tier))]
         took[group] += recorded.of(item.nodeid, group)
         if tier in ("servers", "spark"):
             waits.add(group)
