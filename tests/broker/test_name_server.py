@@ -165,6 +165,7 @@ def test_settings_of_the_name_server_are_told_again(wire: JobWire) -> None:
 QUICK = timedelta(milliseconds=100)
 
 
+@pytest.mark.slow
 @pytest.mark.rocketmq
 def test_a_real_broker_registers_with_ours_and_java_uses_both(
     tmp_path: Path, broker: EmbeddedBroker, wire: JobWire, java: Java

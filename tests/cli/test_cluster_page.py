@@ -16,7 +16,7 @@ import pytest
 from headrace.java import find_java
 from tests.cli.ports import free_port
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cluster.md"

@@ -20,6 +20,7 @@ from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.jobs.abort import abort
+from headrace.runtime.jobs.standings import standing_of_job
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic
 from tests.clusters import Cluster
@@ -351,13 +352,21 @@ def committed(rocketmq: Cluster, tmp_path: Path) -> Iterator[tuple[Job, LocalDri
             yield job, driver
 
 
+def close_when_fenced(job: Job, driver: LocalDriver) -> None:
+    """Be a driver that finds out that another one has opened an epoch."""
+    with Client(job.rig.namesrv) as client:
+        while standing_of_job(client, job.name).record.epoch == driver.epoch:
+            time.sleep(0.05)
+    driver._job.transactions.close()
+
+
 @pytest.mark.rocketmq
 def test_abort_publishes_what_is_committed(committed: tuple[Job, LocalDriver]) -> None:
     job, driver = committed
     assert job.ask("status", job.name)["published"] is False
     assert "It is not wholly published" in job.call("status", job.name)
     # It notices that it is fenced off, and ends, while the command waits for it.
-    ending = threading.Timer(3, driver._job.transactions.close)
+    ending = threading.Thread(target=close_when_fenced, args=(job, driver))
     ending.start()
     done = job.ask("abort", job.name, "--yes")
     ending.join()

@@ -57,6 +57,7 @@ def test_file_with_a_neighbour_runs_until_it_has_caught_up(tmp_path: Path) -> No
         assert counts_of(client) == Counter(" ".join(LINES).split())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("raises", "options", "says"),

@@ -303,6 +303,7 @@ if count == 1:
     assert "in wait_for_ever" in said, "it shows where its threads are"
 
 
+@pytest.mark.slow
 def test_busy_driver_is_left_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # Its main thread computes for longer than the limit, and its work is never looked after for
     # some seconds: both are nothing to be shot for.

@@ -156,6 +156,7 @@ def test_a_plan_waits_for_messages(job: Job) -> None:
     assert set(plan.ends.values()) == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.rocketmq
 def test_rocketmqs_tool_shows_the_lag_of_a_job(job: Job, embedded: Cluster) -> None:
     epoch = job.open()

@@ -43,6 +43,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield cluster.namesrv
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True])
 def test_everything_works_with_keys_and_with_tls(real: str, tls: bool) -> None:
     topic = f"secured-{tls}".lower()
@@ -61,6 +62,7 @@ def test_everything_works_with_keys_and_with_tls(real: str, tls: bool) -> None:
             consumer.commit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys", [{}, KEYS | {"secret_key": "wrong"}, KEYS | {"access_key": "nobody"}]
 )
@@ -76,6 +78,7 @@ def test_wrong_keys_are_said(real: str, keys: dict[str, str]) -> None:
     assert "wrong" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_certificate_that_rocketmq_makes_for_itself_is_not_trusted(real: str) -> None:
     with (
         Client(real, ClientSettings(**KEYS, tls=True)) as client,

@@ -21,6 +21,8 @@ from benchmarks.measures import Plan
 from benchmarks.sizes import SMALL
 from benchmarks.targets import TARGETS
 
+pytestmark = pytest.mark.slow
+
 
 def plan() -> Plan:
     return Plan(1, SMALL)

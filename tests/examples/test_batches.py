@@ -24,6 +24,7 @@ def test_example_fills_the_database() -> None:
     assert output_of() == ["jam: 1", "tea: 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_example_on_spark_writes_the_files_too() -> None:
     assert output_of("--on", "spark") == [

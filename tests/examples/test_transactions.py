@@ -50,6 +50,7 @@ def test_the_check_finds_what_is_wrong(states: list[dict[str, int]], message: st
     check(5, [dict(expected(5))])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("options", [(), ("--fail",)], ids=["R42", "R43"])

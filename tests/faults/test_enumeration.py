@@ -17,6 +17,9 @@ from tests.faults.enumeration import (
     still_to_survive,
 )
 
+#: Where a process dies in `make test`: in a task, around the commit, in the broker's log.
+_SAMPLE = {"task.staged", "job.before_commit", "job.after_commit", "store.unit.middle"}
+
 
 @pytest.fixture(scope="module")
 def enumeration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Enumeration]:
@@ -45,24 +48,33 @@ def test_a_run_passes_every_failpoint_of_the_protocol(enumeration: Enumeration) 
     assert {hit.name for hit in enumeration.hits} == EMBEDDED
 
 
-@pytest.mark.parametrize("name", sorted(EMBEDDED))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in _SAMPLE else pytest.mark.slow)
+        for name in sorted(EMBEDDED)
+    ],
+)
 def test_a_death_in_the_middle_of_a_run_changes_nothing(
     enumeration: Enumeration, name: str
 ) -> None:
     assert enumeration.survives(middle(enumeration.hits, name)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.rocketmq
 def test_a_run_on_rocketmq_passes_every_failpoint_of_the_protocol(on_rocketmq: Enumeration) -> None:
     assert {hit.name for hit in on_rocketmq.hits} == ROCKETMQ
 
 
+@pytest.mark.slow
 @pytest.mark.rocketmq
 @pytest.mark.parametrize("name", sorted(ROCKETMQ - DRIVERS | {"job.opened", "task.staged"}))
 def test_a_death_on_rocketmq_changes_nothing(on_rocketmq: Enumeration, name: str) -> None:
     assert on_rocketmq.survives(middle(on_rocketmq.hits, name)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.rocketmq
 def test_without_a_look_at_the_tails_a_death_doubles_results(on_rocketmq: Enumeration) -> None:
     hit = middle(on_rocketmq.hits, "journal.publish.done")

@@ -13,7 +13,7 @@ from tests.clusters import Cluster
 from tests.faults.enumeration import EMBEDDED, ROCKETMQ, middle, still_to_survive
 from tests.faults.enumeration_on_spark import SparkEnumeration, SparkHit
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
 
 #: A master and three executors, all of them processes of this machine.
 _CLUSTER = {

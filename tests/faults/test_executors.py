@@ -15,7 +15,7 @@ from tests.faults.harness import Driver, await_true, kill_test
 from tests.faults.verification import problems, read_results
 from tests.run.forking import descendants
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 #: A master, two workers and their executors, all of them processes of this machine.
 CLUSTER = {

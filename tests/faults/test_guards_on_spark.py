@@ -17,6 +17,8 @@ from tests.faults.harness import KillTest, await_true, kill_test
 from tests.faults.verification import problems, read_results
 from tests.faults.word_pipeline import topology
 
+pytestmark = pytest.mark.slow
+
 SILENCE = [" "] * 40
 
 

@@ -17,7 +17,7 @@ from tests.faults.proof_fronts import Checkers
 from tests.faults.proof_pipeline import Names, proof
 from tests.faults.rocket_brokers import RocketBrokers, running_rocket_brokers
 
-pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240), pytest.mark.slow]
 
 #: Jobs whose names choose the first broker, and the second.
 HERE, THERE = Names("apart"), Names("proof")

@@ -12,7 +12,7 @@ from tests.faults.feeder import Feeder
 from tests.faults.harness import kill_test
 from tests.faults.verification import problems, read_results
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 #: TX04 asks for a new epoch within so many seconds.
 LIMIT = 60.0

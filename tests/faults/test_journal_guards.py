@@ -30,6 +30,7 @@ def without(*guards: str) -> dict[str, str]:
     return {"HEADRACE_UNSAFE": ",".join(guards)}
 
 
+@pytest.mark.slow
 def test_driver_that_sleeps_while_it_publishes_sends_nothing_more(scene: Scene) -> None:
     sleeper = scene.start("journal.publish.begin=stop:2")
     successor = scene.run()
@@ -68,6 +69,7 @@ def test_state_is_restored_without_late_repetitions(scene: Scene) -> None:
     assert scene.problems() == []
 
 
+@pytest.mark.slow
 def test_without_their_filter_the_restore_fails(scene: Scene) -> None:
     late_repetitions_in_the_state_topics(scene)
     done = scene.run(**without("first_copies", "mend"))

@@ -41,15 +41,20 @@ def test_without_faults_all_checks_pass(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "failpoint",
     [
-        "task.processed=kill:5",
-        "journal.staged=kill:7",
-        "journal.commit.before=kill:3",
         "journal.commit.appended=kill:3",
-        "journal.publish.begin=kill:3",
-        "journal.publish.sent=kill:1",
         "journal.publish.sent=kill:9",
-        "journal.publish.sent=kill:26",
-        "journal.publish.done=kill:3",
+        *(
+            pytest.param(failpoint, marks=pytest.mark.slow)
+            for failpoint in (
+                "task.processed=kill:5",
+                "journal.staged=kill:7",
+                "journal.commit.before=kill:3",
+                "journal.publish.begin=kill:3",
+                "journal.publish.sent=kill:1",
+                "journal.publish.sent=kill:26",
+                "journal.publish.done=kill:3",
+            )
+        ),
     ],
 )
 def test_killed_driver_leaves_each_result_once(scene: Scene, failpoint: str) -> None:

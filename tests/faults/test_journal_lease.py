@@ -101,6 +101,7 @@ def test_driver_that_may_live_is_waited_for_twice_as_long_as_its_lock_lasts(make
     second.close()
 
 
+@pytest.mark.slow
 def test_driver_that_runs_is_waited_for_until_somebody_gives_up(make: Make) -> None:
     first, second = make(), make()
     driver = name()

@@ -23,6 +23,8 @@ from tests.faults.proof_pipeline import Names
 from tests.faults.rocket_brokers import LEASE_SECONDS, running_rocket_brokers
 from tests.faults.strikes import Survived, rounds
 
+pytestmark = pytest.mark.slow
+
 NAMES = Names("proof")
 MINUTES = float(os.environ.get("MINUTES", "10"))
 FRONTS = pytest.mark.parametrize("front", ["streams", "bolts"])

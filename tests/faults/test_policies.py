@@ -192,6 +192,7 @@ _MESSAGE, _MESSAGES = 64 << 10, 1_200
 _LIMIT = 2 << 20
 
 
+@pytest.mark.slow
 def test_memory_of_a_batch_is_bounded_by_its_bytes(rig: Rig) -> None:
     blobs, copies = rig.topic(queues=4), rig.topic()
     producer = Producer(rig.client)

@@ -24,7 +24,7 @@ from tests.faults.proof_fronts import Checkers, Front, job_of
 from tests.faults.proof_pipeline import Names
 from tests.faults.short_leases import LEASE
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
 _numbers = itertools.count()
 

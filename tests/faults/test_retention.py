@@ -16,18 +16,20 @@ import pytest
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.errors import ConfigurationError
+from headrace.protocol.codes import RequestCode
 from headrace.topology.names import commit_topic, journal_topic
-from tests.clusters import Cluster, running_rocketmq
+from tests.broker.wire import Wire
+from tests.clusters import Cluster
 from tests.faults.broker import make_lines
 from tests.faults.journal_scene import Scene
 from tests.faults.local_driver import LocalDriver
 from tests.faults.word_pipeline import EACH, LATEST, pipeline
+from tests.run.servers import SEGMENT
 
 pytestmark = pytest.mark.timeout(240)
 
 _KILLED = -signal.SIGKILL
 _MIB = 1 << 20
-_SEGMENT = 4 * _MIB
 _FILLER = "filler"
 
 
@@ -56,13 +58,13 @@ class Forgetful:
 
 @pytest.fixture(
     scope="module",
-    params=["embedded", pytest.param("rocketmq", marks=pytest.mark.rocketmq)],
+    params=["embedded", pytest.param("rocketmq_that_forgets", marks=pytest.mark.rocketmq)],
 )
 def forgetful(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Forgetful]:
     if request.param == "embedded":
-        settings = BrokerSettings(segment_size=_SEGMENT, retention_size=2 * _SEGMENT)
+        settings = BrokerSettings(segment_size=SEGMENT, retention_size=2 * SEGMENT)
         with EmbeddedBroker(tmp_path_factory.mktemp("broker"), settings=settings) as broker:
             store = broker._server._running().store
 
@@ -72,20 +74,22 @@ def forgetful(
 
             yield Forgetful(broker.address, forget)
         return
-    size = f"mappedFileSizeCommitLog={_SEGMENT}"
-    with running_rocketmq(tmp_path_factory.mktemp("rocketmq"), size) as cluster:
-        yield Forgetful(cluster.namesrv, lambda: _forget(cluster))
+    cluster: Cluster = request.getfixturevalue("rocketmq_that_forgets")
+    yield Forgetful(cluster.namesrv, lambda: _forget(cluster))
 
 
 def _forget(cluster: Cluster) -> None:
+    """Delete what the broker has written, and have it keep what comes for its three days."""
     with Client(cluster.namesrv) as client:
         (address,) = client.brokers().values()
+    wire = Wire(address)
     for hours in ("0", "72"):
-        cluster.mqadmin("updateBrokerConfig", "-b", address, "-k", "fileReservedTime", "-v", hours)
+        body = f"fileReservedTime={hours}".encode()
+        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, body).code == 0
         if hours == "0":
-            cluster.mqadmin("deleteExpiredCommitLog", "-b", address)
-            # The broker looks every ten seconds, but not in its first minute.
-            time.sleep(12)
+            assert wire.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+            time.sleep(0.5)
+    wire.close()
 
 
 @pytest.fixture

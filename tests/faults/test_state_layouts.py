@@ -257,6 +257,7 @@ class Jobs:
         return StateHome.of(job.name, self.rig.client)
 
 
+@pytest.mark.slow
 def test_results_are_the_same_with_rescales_and_a_way_through_files(rig: Rig) -> None:
     jobs = Jobs(rig)
     outs = jobs.outs(), jobs.outs()

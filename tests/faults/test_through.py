@@ -85,6 +85,7 @@ def run(rig: Rig, *, passing: bool, batch_size: int = 7) -> list[tuple[Any, byte
     return sorted(rig.read(results))
 
 
+@pytest.mark.slow
 def test_results_and_late_records_are_those_without_the_topic(rig: Rig) -> None:
     wanted = run(rig, passing=False)
     assert len(wanted) == 48

@@ -16,10 +16,10 @@ from types import FrameType
 
 def main() -> int:
     """Have the process forked, and wait for its end."""
-    address = os.environ["HEADRACE_TESTS_FORK_SERVER"]
+    address = os.environ["TESTS_FORK_SERVER"]
     order = {
-        "command": [os.environ["HEADRACE_TESTS_PYTHON"], *sys.argv[1:]],
-        "environment": {**os.environ, "HEADRACE_TESTS_FORK_CLIENT": str(os.getpid())},
+        "command": [os.environ["TESTS_PYTHON"], *sys.argv[1:]],
+        "environment": {**os.environ, "TESTS_FORK_CLIENT": str(os.getpid())},
         "folder": os.getcwd(),  # noqa: PTH109  # pathlib takes longer than all the rest
         "session": False,
         "group": -1,

@@ -25,13 +25,13 @@ from typing import Any
 import psutil
 
 #: Where the fork server of this run listens.
-VARIABLE = "HEADRACE_TESTS_FORK_SERVER"
+VARIABLE = "TESTS_FORK_SERVER"
 
 _NUMBER = struct.Struct("=i")
 _PATIENCE = 120.0
 #: Room for what ``/proc`` shows of children: their command lines and variables.
 _PADDING = "-" * 4096
-_ROOM = {"HEADRACE_TESTS_ROOM": "-" * 16_384}
+_ROOM = {"TESTS_ROOM": "-" * 16_384}
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 
@@ -152,7 +152,7 @@ def without_stand_ins(processes: list[psutil.Process]) -> list[psutil.Process]:
 def _forked() -> dict[int, list[psutil.Process]]:
     """Find the processes that were forked for others that wait for them."""
     found: dict[int, list[psutil.Process]] = defaultdict(list)
-    name = b"HEADRACE_TESTS_FORK_CLIENT="
+    name = b"TESTS_FORK_CLIENT="
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, psutil.Error):
             text = (entry / "environ").read_bytes()

@@ -30,7 +30,7 @@ import pytest
 from tests.clusters import Cluster, missing_tool, require_rocketmq, running_rocketmq
 
 #: The folder of this run, where its processes keep what they share.
-FOLDER = "HEADRACE_TESTS_FOLDER"
+FOLDER = "TESTS_FOLDER"
 
 _LIFE = "life"
 #: The first run may have to fetch what a server is made of.
@@ -39,6 +39,8 @@ _ROOT = Path(__file__).parents[2]
 
 #: How long a lock holds on the cluster of short leases, in seconds.
 LEASE = 4
+#: Bytes of a file of the log on the cluster that forgets.
+SEGMENT = 4 << 20
 
 Where = Mapping[str, Any]
 
@@ -59,6 +61,14 @@ def _rocketmq() -> Iterator[Where]:
 def _rocketmq_of_short_leases() -> Iterator[Where]:
     java = f"-Drocketmq.broker.rebalance.lockMaxLiveTime={LEASE * 1000}"
     with running_rocketmq(_folder(), java=java) as cluster:
+        yield {"namesrv": cluster.namesrv}
+
+
+@contextmanager
+def _rocketmq_that_forgets() -> Iterator[Where]:
+    # It looks every ten seconds otherwise; in its first minute it never does.
+    settings = (f"mappedFileSizeCommitLog={SEGMENT}", "cleanResourceInterval=200")
+    with running_rocketmq(_folder(), *settings) as cluster:
         yield {"namesrv": cluster.namesrv}
 
 
@@ -106,6 +116,7 @@ def _elasticsearch() -> Iterator[Where]:
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[Where]]] = {
     "rocketmq": _rocketmq,
     "rocketmq_of_short_leases": _rocketmq_of_short_leases,
+    "rocketmq_that_forgets": _rocketmq_that_forgets,
     "postgres": _postgres,
     "kafka": _kafka,
     "storage": _s3,
@@ -234,6 +245,13 @@ def rocketmq_of_short_leases() -> Cluster:
     """A real RocketMQ whose locks expire soon."""
     require_rocketmq()
     return Cluster("rocketmq", shared("rocketmq_of_short_leases")["namesrv"])
+
+
+@pytest.fixture(scope="session")
+def rocketmq_that_forgets() -> Cluster:
+    """A real RocketMQ that forgets all but its newest messages when it is told to."""
+    require_rocketmq()
+    return Cluster("rocketmq", shared("rocketmq_that_forgets")["namesrv"])
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ def _quick_processes() -> Iterator[None]:
     with forking.fork_server(folder) as address:
         os.environ |= {
             forking.VARIABLE: str(address),
-            "HEADRACE_TESTS_PYTHON": sys.executable,
+            "TESTS_PYTHON": sys.executable,
             "PYSPARK_PYTHON": str(forking.fork_client(folder)),
         }
         subprocess.Popen = forking.ForkedPopen  # type: ignore[misc]

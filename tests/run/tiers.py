@@ -57,6 +57,10 @@ _PROCESSES = (
 )
 
 
+#: Whose tests run on both kinds of cluster in `make test`; those of others do on the embedded one.
+_BOTH_KINDS = ("tests/client/", "tests/spark/test_job.py", "tests/spark/rocketmq/")
+
+
 def tier_of(item: pytest.Item) -> Tier:
     """Return the tier of a test, by its marks, its fixtures and its folder."""
     names = set(getattr(item, "fixturenames", ()))
@@ -77,13 +81,24 @@ def budget_of(item: pytest.Item, tier: Tier) -> float:
     return float(marker.args[0]) if marker else BUDGETS[tier]
 
 
+def _is_repeated(item: pytest.Item) -> bool:
+    """Whether a test holds on RocketMQ what it holds on the embedded broker too."""
+    call = getattr(item, "callspec", None)
+    both = call is not None and call.params.get("cluster") == "rocketmq"
+    return both and not _place(item).startswith(_BOTH_KINDS)
+
+
 def _place(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
 def _group(item: pytest.Item) -> str:
-    """Name what a test shares a process with: the session of Spark, or its file."""
+    """Name what a test shares a process with: the session of Spark, its file, or nothing."""
     place = _place(item)
+    if item.get_closest_marker("spread"):
+        return item.nodeid
+    if together := item.get_closest_marker("together"):
+        return str(together.args[0])
     return "spark" if place.startswith("tests/spark/") else place
 
 
@@ -270,6 +285,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tier, group = tier_of(item), _group(item)
         item.add_marker(getattr(pytest.mark, tier))
         item.add_marker(pytest.mark.xdist_group(group))
+        if _is_repeated(item):
+            item.add_marker(pytest.mark.slow)
         item.user_properties += [("tier", tier), ("budget", budget_of(item, tier))]
         took[group] += recorded.of(item.nodeid, group)
         if tier in ("servers", "spark"):

@@ -143,6 +143,7 @@ def hang_in_spark(read: Stream[Any, str]) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", [hang_in_a_function, hang_in_spark])
 def test_what_hangs_holds_nobody_up(rig: Rig, hang: Callable[[Stream[Any, str]], None]) -> None:
     lines, copies = rig.topic(), rig.topic()
@@ -190,6 +191,7 @@ def test_a_table_of_tokens_takes_each_batch_once(rig: Rig, tmp_path: Path) -> No
     assert found == {"line": 400} | {str(number): 1 for number in range(400)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["job.after_commit", "batches.called"])
 def test_a_killed_driver_loses_no_batch_and_repeats_none_under_another_token(
     embedded: Cluster, tmp_path: Path, place: str

@@ -10,7 +10,7 @@ import pytest
 
 from tests.streams.cases.spark import run_on_spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.slow]
 
 FILE = Path(__file__).parents[1] / "cases" / "streams.json"
 CASES = json.loads(FILE.read_text())["cases"]

@@ -68,6 +68,7 @@ def test_spark_gives_what_the_model_says_in_any_batches_and_after_a_restart(
         check(replay, plans, sent)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_spark_gives_what_the_model_says_after_kills(tmp_path: Path) -> None:
     plans, sent = all_plans(), records()

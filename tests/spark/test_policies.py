@@ -109,6 +109,7 @@ def test_sink_that_fails_for_good_stops_the_job_and_offsets_stay(rig: Rig) -> No
     assert committed(rig, seen) == EVERY_LINE_ONCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaf", [False, True], ids=["sleep", "deaf"])
 def test_hung_operator_is_broken_off_and_the_batch_done_again(
     rig: Rig, caplog: pytest.LogCaptureFixture, *, deaf: bool
@@ -135,6 +136,7 @@ def test_hung_operator_is_broken_off_and_the_batch_done_again(
     assert committed(rig, seen) == EVERY_LINE_ONCE
 
 
+@pytest.mark.slow
 def test_operator_that_hangs_for_good_stops_the_job_and_is_named(rig: Rig) -> None:
     lines, seen = rig.topic(), rig.topic()
     topology = hanging(f"stuck-{lines}", lines, seen, rig.folder / "always")
@@ -152,6 +154,7 @@ def test_operator_that_hangs_for_good_stops_the_job_and_is_named(rig: Rig) -> No
     assert committed(rig, seen) == Counter()
 
 
+@pytest.mark.slow
 def test_idle_source_never_triggers_the_watchdog(rig: Rig) -> None:
     lines, seen = rig.topic(), rig.topic()
     topology = hanging(f"idle-{lines}", lines, seen, rig.folder / "hung")

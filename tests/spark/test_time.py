@@ -65,6 +65,7 @@ def send(rig: Rig, topic: str, queue: int, texts: Iterable[str]) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_silent_queue_lets_windows_fire_without_another_message(rig: Rig) -> None:
     events, counts = rig.topic("quiet", queues=2), rig.topic("quiet-counts")
     topology = tumbling_counts("quiet-job", events, counts, idle_timeout=6 * SECOND)

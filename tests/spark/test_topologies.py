@@ -68,6 +68,7 @@ class TestHeadraceRun:
     def cluster(self, rocketmq: Cluster) -> Cluster:
         return rocketmq
 
+    @pytest.mark.slow
     def test_it_takes_a_topology_on_rocketmq(self, rig: Rig) -> None:
         lines, counts = rig.topic(queues=1), rig.topic()
         said = ""
@@ -186,6 +187,7 @@ class TestWatchdog:
     def cluster(self, embedded: Cluster) -> Cluster:
         return embedded
 
+    @pytest.mark.slow
     def test_bolt_that_sleeps_for_good_stops_the_job_and_is_named(self, rig: Rig) -> None:
         lines, out = rig.topic(queues=1), rig.topic()
         config = {"transaction.batch.snapshot.timeout": 10, "poison.max.rollbacks": 2}

@@ -20,7 +20,7 @@ from tests.transactions.cases.executions import (
 )
 from tests.transactions.cases.hosts import HOSTS
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
 
 FILE = Path(__file__).parents[1] / "cases" / "transactions.json"
 CONTENT = json.loads(FILE.read_text())

@@ -20,7 +20,7 @@ from tests.connect.chaos.storm import Storm
 from tests.connect.chaos.workers import DELAY, running_workers, until
 from tests.connect.servers.postgres import PostgresServer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MINUTES = float(os.environ.get("MINUTES", "10"))
 SEED = int(os.environ.get("FAULTS_SEED", "0")) or random.randrange(1, 1_000_000)

@@ -18,7 +18,7 @@ from tests.clusters import Cluster
 from tests.connect.chaos.workers import until
 from tests.run.forking import descendants
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.slow]
 
 ROOT = Path(__file__).parents[3]
 CHAOS = "headrace.connect.testing.chaos"

@@ -20,6 +20,8 @@ from headrace.broker import BrokerSettings, EmbeddedBroker
 from tests.connect.chaos.marked import Mark, read_marks
 from tests.transactions.cases.proxy import Proxy, running_proxy
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = "tests.connect.coordination.host_program"
 NAMES = ("w1", "w2")

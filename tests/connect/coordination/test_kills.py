@@ -28,6 +28,8 @@ from headrace.connect.log import (
 from headrace.connect.log.topic import TopicLog
 from tests.connect.fakes.plugins import CHAOS, config_of
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("w1", "w2", "w3")
 PROGRAM = "tests.connect.coordination.worker_program"
 ROOT = Path(__file__).parents[3]

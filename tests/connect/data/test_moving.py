@@ -72,6 +72,7 @@ async def test_lines_move_once_over_the_death_of_a_host_and_of_the_engine(
         await handed_over(plane, f"out-{topic}", 3 * LINES)
 
 
+@pytest.mark.slow
 @on_loop
 async def test_levels_of_loggers_reach_the_engine_and_the_one_that_follows_it(
     embedded: Cluster, tmp_path: Path
@@ -96,6 +97,7 @@ async def test_levels_of_loggers_reach_the_engine_and_the_one_that_follows_it(
         await asked_until_it_is_logged(plane, log.stat().st_size)
 
 
+@pytest.mark.slow
 @pytest.mark.defect(13)
 @on_loop
 async def test_a_sink_that_was_stopped_is_not_given_anything_again(

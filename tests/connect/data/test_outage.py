@@ -16,7 +16,7 @@ from tests.connect.data.planes import written
 from tests.connect.running import Running, quick_settings, running
 from tests.faults.broker import running_broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.slow]
 
 #: Far less patience than in real life, so that all of it is used up while the broker is away.
 IMPATIENT = JobSettings(connect_timeout="1 s", request_timeout="5 s", retry_timeout="1 s")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from tests.clusters import Cluster
 from tests.connect.data.planes import lines_of, plane_at, task, until, waits_for
 from tests.connect.hosts.running import Heard, on_loop
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.slow]
 
 
 class Sinks:

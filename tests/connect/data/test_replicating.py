@@ -22,7 +22,7 @@ from tests.connect.connectors.sources import task_configs
 from tests.connect.data.planes import plane_at, until
 from tests.connect.hosts.running import Heard, on_loop
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.slow]
 
 QUEUES = 3
 

@@ -33,6 +33,7 @@ def logs(folder: Path) -> str:
     return "".join(log.read_text(errors="replace") for log in folder.rglob("*.log"))
 
 
+@pytest.mark.slow
 @on_loop
 async def test_lines_move_over_tls_with_just_the_permissions_that_tasks_need(
     tmp_path: Path,

@@ -20,7 +20,7 @@ from tests.connect.data.planes import plane_at, until
 from tests.connect.data.test_moving import handed_over
 from tests.connect.hosts.running import Heard, on_loop
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.slow]
 
 ROWS = 1_000
 

@@ -16,6 +16,7 @@ def asked(what: Question, config: dict[str, str] | None = None, **arguments: Any
     return PluginCall(what=what, connector_class=SOURCE, config=texts, arguments=arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement(46)
 @pytest.mark.parametrize("body", ["import time; time.sleep(3600)", "import os; os._exit(3)"])
 @on_loop

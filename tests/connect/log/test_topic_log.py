@@ -303,6 +303,7 @@ def test_a_log_that_is_read_in_part_counts_as_read_only_at_its_end(
     run(cluster.namesrv, test)
 
 
+@pytest.mark.slow
 def test_a_log_in_which_nothing_happens_is_known_to_be_read_though_pulls_are_held_back(
     cluster: Cluster,
 ) -> None:

@@ -13,6 +13,8 @@ from tests.connect.rest.programs import call
 from tests.connect.running import Running, quick_settings, running
 from tests.connect.waiting import until_running
 
+pytestmark = pytest.mark.slow
+
 _CONFIG = Path(__file__).with_name("schemathesis.toml")
 
 

@@ -21,7 +21,7 @@ from tests.proof.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant
 from tests.proof.simulation.simulation import simulate
 
 #: A busy machine needs minutes for what takes seconds.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
 
 SEEDS, SHARES = 1000, 8
 EACH = SEEDS // SHARES

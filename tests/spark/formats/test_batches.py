@@ -28,7 +28,7 @@ from headrace.topology import Topology
 from headrace.topology.operators.outside import Delivery, Feed, FeedSink, MessageSource
 from tests.spark.pipelines import LIMIT, Rig
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = 500
 

@@ -187,6 +187,7 @@ def test_a_query_copies_a_topic_and_goes_on_after_a_restart(
     assert rig.values(target) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.rocketmq
 def test_rocketmqs_own_tool_shows_the_lag(
     spark: SparkSession,

@@ -15,6 +15,9 @@ from headrace.errors import ConnectorConfigError
 from tests.connect.connectors.sinks import Life, record
 from tests.connect.servers.search import SearchServer
 
+#: One of them forbids the node to make indices, for a moment.
+pytestmark = pytest.mark.together("search")
+
 
 def config(server: SearchServer, index: str, **more: str) -> dict[str, str]:
     given = {name.replace("_", "."): value for name, value in more.items()}

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.connect.connectors.postgres.conftest import Connection
 
 ROWS = 4000
@@ -44,6 +46,7 @@ def count(db: Connection) -> int:
     return int(str(found[0]))
 
 
+@pytest.mark.slow
 def test_killed_sink_loses_and_doubles_nothing(dsn: str, db: Connection) -> None:
     seed = random.randrange(1000)
     print("seed", seed)

@@ -79,6 +79,7 @@ def deliver(channel: TaskChannel, first: int, end: int) -> None:
     channel.flush(1, {QUEUE: end})
 
 
+@pytest.mark.slow
 @pytest.mark.requirement(45)
 def test_rows_of_a_source_that_is_killed_come_once(tmp_path: Path, bucket: S3Bucket) -> None:
     for number in range(4):

@@ -89,6 +89,7 @@ def test_whole_objects_are_records_and_empty_ones_are_none(bucket: S3Bucket) -> 
     assert bucket.listed() == ["a.bin", "b.bin"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # a busy machine takes its time for a thousand objects
 def test_listing_of_more_than_a_page_is_whole(bucket: S3Bucket) -> None:
     keys = [f"many/{number:04d}.jsonl" for number in range(1_001)]
