@@ -175,13 +175,9 @@ def life() -> Iterator[None]:
 
 def _await_end(pid: int) -> None:
     deadline = time.monotonic() + 30
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        while time.monotonic() < deadline:
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    return
-            os.kill(pid, 0)
-            time.sleep(0.02)
+    while _lives(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
