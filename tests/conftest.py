@@ -15,7 +15,12 @@ from tests.clusters import Cluster, require_rocketmq
 from tests.java.clients import Java
 from tests.java.process import running_java
 
-pytest_plugins = ["tests.run.servers", "tests.run.session", "tests.run.tiers"]
+pytest_plugins = [
+    "tests.run.servers",
+    "tests.run.schedule",
+    "tests.run.session",
+    "tests.run.tiers",
+]
 
 _numbers = itertools.count(1)
 _SPARK = Path(__file__).parent / "spark"

@@ -47,7 +47,6 @@ FORKED = frozenset(
         "headrace.connect.hosts.nursery",
         "tests.connect.coordination.host_program",
         "tests.connect.coordination.worker_program",
-        "tests.connect.program",
         "tests.faults.journal_program",
         "tests.run.servers",
         "tests.store.compaction.kill_child",

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.run.schedule import group_of, read_groups, write_groups
 from tests.run.servers import SERVERS
 
 Tier = Literal["pure", "broker", "spark", "servers"]
@@ -92,26 +93,6 @@ def _place(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-def _group(item: pytest.Item) -> str:
-    """Name what a test shares a process with: the session of Spark, its file, or nothing."""
-    place = _place(item)
-    if item.get_closest_marker("spread"):
-        return item.nodeid
-    if together := item.get_closest_marker("together"):
-        return str(together.args[0])
-    return "spark" if place.startswith("tests/spark/") else place
-
-
-def _group_in(name: str) -> str:
-    """Find the group in the name that a test has where several processes run tests."""
-    return name.rpartition("@")[2] if name.rfind("@") > name.rfind("]") else name.partition("::")[0]
-
-
-def _plain(name: str) -> str:
-    """Name a test as people do, without its group."""
-    return name.rpartition("@")[0] if name.rfind("@") > name.rfind("]") else name
-
-
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """What tests took on a quiet machine."""
@@ -153,21 +134,22 @@ class Ledger:
     began: float = field(default_factory=time.monotonic)
     ran: dict[str, _Ran] = field(default_factory=dict)
     told: bool = False
+    groups: dict[str, str] = field(default_factory=dict)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         """Say how long the run will take."""
         if not self.told:
             self.told = True
+            self.groups = read_groups()
             self._say(self._forecast(ids))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what a part of a test took."""
         given: dict[str, Any] = dict(report.user_properties)
         if "tier" in given:
-            name = _plain(report.nodeid)
-            group = _group_in(report.nodeid)
-            one = self.ran.setdefault(name, _Ran(given["tier"], given["budget"], group))
+            name = report.nodeid
+            one = self.ran.setdefault(name, _Ran(given["tier"], given["budget"], self._group(name)))
             one.whole += report.duration
             one.seconds += report.duration if report.when == "call" else 0.0
 
@@ -211,10 +193,13 @@ class Ledger:
     def _forecast(self, ids: list[str]) -> str:
         took: dict[str, float] = defaultdict(float)
         for name in ids:
-            took[_group_in(name)] += self.recorded.of(_plain(name), _group_in(name))
+            took[self._group(name)] += self.recorded.of(name, self._group(name))
         workers = self.config.option.numprocesses or 1
         minutes = max(sum(took.values()) / workers, *took.values()) / 60
         return f"{len(ids):,} tests, some {minutes:.0f} minutes on two quiet cores"
+
+    def _group(self, name: str) -> str:
+        return self.groups.get(name) or name.partition("::")[0]
 
     def _slowness(self) -> float:
         """How many times as long as recorded tests take here; at least 1."""
@@ -279,12 +264,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tell tiers; bring long groups to the front, since whatever runs last runs alone."""
     recorded = config.stash[_ledger]
+    groups: dict[str, str] = {}
     waits: set[str] = set()
     took: dict[str, float] = defaultdict(float)
     for item in items:
-        tier, group = tier_of(item), _group(item)
+        tier, group = tier_of(item), group_of(item)
         item.add_marker(getattr(pytest.mark, tier))
-        item.add_marker(pytest.mark.xdist_group(group))
+        groups[item.nodeid] = group
         if _is_repeated(item):
             item.add_marker(pytest.mark.slow)
         item.user_properties += [("tier", tier), ("budget", budget_of(item, tier))]
@@ -293,9 +279,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             waits.add(group)
     if not hasattr(config, "workerinput"):
         return
+    write_groups(groups)
     order = sorted(took, key=lambda name: -took[name])
     # Servers start meanwhile: one process begins with Spark, the other with what needs none.
     alone = [name for name in order if name not in waits][:1]
     first = [name for name in ("spark", *alone) if name in took]
     place = {name: number for number, name in enumerate(dict.fromkeys(first + order))}
-    items.sort(key=lambda item: place[_group(item)])
+    items.sort(key=lambda item: place[groups[item.nodeid]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -120,7 +121,7 @@ def problems_on_rocketmq(
     """Do the same on a stock RocketMQ that others use, too."""
     with Client(cluster.namesrv) as client:
         (broker,) = client.brokers().values()
-    suffix = f"-{next(_numbers)}"
+    suffix = f"-{os.getpid()}-{next(_numbers)}"
     with rig(workload, cluster.namesrv, folder, on=on, suffix=suffix, broker=broker) as found:
         return problems_on(found, case, variant)
 

@@ -27,7 +27,6 @@ __all__ = ["StateTopicReader", "entries"]
 _BLOCK_BYTES = 8 << 20
 #: RIP-58 marks a delete by this property where the body may not be empty.
 _DELETE_MARKER = "empty_body"
-_GUARDS = JournalGuards.from_environment()
 
 
 class StateTopicReader:
@@ -78,7 +77,8 @@ class StateTopicReader:
         for result in self._consumer.blocks(queue, start, stop, max_bytes=_BLOCK_BYTES):
             columns = result.columns().before(stop)
             tags = parse_tags(columns.property(TAG))
-            wanted = first_copies.among(tags) if _GUARDS.first_copies else np.ones(len(tags), bool)
+            guards = JournalGuards.from_environment()
+            wanted = first_copies.among(tags) if guards.first_copies else np.ones(len(tags), bool)
             if batch is not None:
                 wanted &= tags.batch <= batch
             block = entries(columns if wanted.all() else columns.take(wanted), end)
