@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.broker import make_lines
 from tests.faults.journal_scene import Scene
-from tests.faults.short_leases import LEASE
+from tests.run.servers import LEASE
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -22,7 +22,7 @@ from tests.faults.local_driver import LocalDriver
 from tests.faults.proof_feeder import ProofFeeder, make_topics
 from tests.faults.proof_fronts import Checkers, Front, job_of
 from tests.faults.proof_pipeline import Names
-from tests.faults.short_leases import LEASE
+from tests.run.servers import LEASE
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
