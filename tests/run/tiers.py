@@ -227,7 +227,7 @@ class Ledger:
     def _slowness(self) -> float:
         """How many times as long as recorded tests take here; at least 1."""
         known = self.recorded.tests
-        found = [one.seconds / known[name] for name, one in self.ran.items() if name in known]
+        found = [one.whole / known[name] for name, one in self.ran.items() if name in known]
         return max(1.0, statistics.median(found)) if len(found) >= _ENOUGH else 1.0
 
     def _over(self) -> list[str]:
@@ -250,14 +250,16 @@ class Ledger:
         return sum(one.whole for one in self.ran.values() if one.tier == tier)
 
     def _record(self) -> None:
-        long = {name: round(one.seconds, 1) for name, one in self.ran.items()}
+        long = {name: round(one.whole, 1) for name, one in self.ran.items()}
         long = {name: took for name, took in long.items() if took >= _WORTH}
         groups: dict[str, list[float]] = defaultdict(list)
         for name, one in self.ran.items():
             if name not in long:
-                groups[one.group].append(one.seconds)
+                groups[one.group].append(one.whole)
         short = {name: (round(sum(took), 2), len(took)) for name, took in groups.items()}
-        held = {"groups": short, "tests": long}
+        # What did not run keeps what was recorded before.
+        kept = {name: took for name, took in self.recorded.tests.items() if name not in self.ran}
+        held = {"groups": self.recorded.groups | short, "tests": kept | long}
         _RECORDED.write_text(json.dumps(held, indent=0, sort_keys=True) + "\n")
 
 
