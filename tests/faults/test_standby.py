@@ -145,6 +145,7 @@ def test_copies_follow_every_commit_so_that_nothing_is_left_to_restore(
     send(broker.address, LINES)
     settings = JobSettings(namesrv=broker.address, data_dir=tmp_path / "far", partitions=PARTITIONS)
     connection = make_connection(topology, settings, broker.address)
+    prepare_topics(connection)
     plan = connection.plan
     follower = StateFollower(connection.state_home, list(plan.state_topics), plan.state_root)
     with LocalDriver(broker.address, tmp_path / "near") as driver:

@@ -123,7 +123,8 @@ class InProcess:
                 return Refused()
             most = instruction.max_bytes
             stretch = primary.read(instruction.position, min(most, self.max_bytes * most >> 22))
-            return Received(stretch.base, stretch.position, stretch.content)
+            # Bytes that were sent stay what they are, also when their sender cuts its log now.
+            return Received(stretch.base, stretch.position, memoryview(bytes(stretch.content)))
         if isinstance(instruction, Copy):
             return self.copyist.copy(instruction, sync=True)
         if isinstance(instruction, Cut):
