@@ -99,6 +99,7 @@ def test_growth_is_measured(tmp_path: Path) -> None:
     assert 0.5 < write_amplification(10_000) < 2.5
 
 
+@pytest.mark.slow
 def test_the_growth_of_state_is_measured() -> None:
     """In this process: it needs no broker."""
     plan = Plan(1, replace(SMALL, closed_windows=600, hot_records=1000))
@@ -111,6 +112,7 @@ def test_the_growth_of_state_is_measured() -> None:
     assert 0 < hot["growth_hot_key"] < 20
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(2 * LIMIT)
 def test_counting_is_measured_against_its_floor_and_the_clock(tmp_path: Path) -> None:
@@ -121,6 +123,7 @@ def test_counting_is_measured_against_its_floor_and_the_clock(tmp_path: Path) ->
     assert 0 < values["latency_p50"] <= values["latency_p99"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(2 * LIMIT)
 def test_operators_of_streams_are_measured(tmp_path: Path) -> None:
@@ -130,6 +133,7 @@ def test_operators_of_streams_are_measured(tmp_path: Path) -> None:
     assert {*measures, "state_10m / state_10k", "state_10m_memory"} == set(values) - {"state_10k"}
 
 
+@pytest.mark.slow
 @pytest.mark.rocketmq
 def test_pulling_is_measured_on_both_brokers(tmp_path: Path) -> None:
     assert set(measured(tmp_path, "pull_ours")) == {

@@ -23,7 +23,7 @@ from tests.faults.verification import problems, read_results
 from tests.faults.word_pipeline import EACH, LATEST, LINES
 from tests.run.forking import descendants
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 #: Longer than Java takes to end by itself, shorter than a store waits for the lock of another task.
 SOON = 20.0
@@ -80,7 +80,6 @@ def test_killed_driver_is_replaced_and_results_are_exact(tmp_path: Path) -> None
         assert "was killed by SIGKILL: starting another one." in supervisor.said
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_driver_that_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
@@ -100,7 +99,6 @@ def test_driver_that_stands_still_is_killed_and_replaced(tmp_path: Path) -> None
         assert supervisor.said.count("starting another one.") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_driver_whose_java_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
@@ -121,7 +119,6 @@ def test_driver_whose_java_stands_still_is_killed_and_replaced(tmp_path: Path) -
         assert "in run_query" in supervisor.said, "it shows where its threads are"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_driver_stops_in_order_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
@@ -138,7 +135,6 @@ def test_driver_stops_in_order_when_its_supervisor_is_killed(tmp_path: Path) -> 
         finish(run, feeder)
 
 
-@pytest.mark.slow
 @pytest.mark.rocketmq
 @pytest.mark.timeout(600)
 def test_standby_on_rocketmq_does_not_wait_for_the_lease_of_the_dead(tmp_path: Path) -> None:
@@ -165,7 +161,6 @@ def test_standby_on_rocketmq_does_not_wait_for_the_lease_of_the_dead(tmp_path: P
             assert supervisor.said.count("its standby takes over.") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_standby_takes_over_and_another_one_stands_by(tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
@@ -188,7 +183,6 @@ def test_standby_takes_over_and_another_one_stands_by(tmp_path: Path) -> None:
         assert supervisor.said.count("its standby takes over.") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_standby_takes_over_all_groups_of_a_topology(tmp_path: Path) -> None:
     program = Path(str(topology_program.__file__))

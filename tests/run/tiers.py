@@ -43,6 +43,8 @@ _RECORDED = Path(__file__).with_name("durations.json")
 _WORTH = 0.3
 #: Chance alone makes some tests take so many times as long as they should, and so much longer.
 _TIMES, _MORE = 2.0, 0.5
+#: Seconds of pure tests, one after the other, in which servers start.
+_MEANWHILE = 120.0
 #: So few tests tell nothing about the machine.
 _ENOUGH = 10
 _SLOWEST = 5
@@ -63,21 +65,53 @@ _PROCESSES = (
 _BOTH_KINDS = ("tests/client/", "tests/spark/test_job.py", "tests/spark/rocketmq/")
 
 
-#: What a test of these may take: each is a run of a job whose processes die, of a model, of seeds.
+#: What tests may take that have a reason to take longer than their tier allows, by how they begin.
 _DEARER: dict[str, float] = {
+    # Jobs whose processes die, models, thousands of seeds, whole benchmarks.
+    "tests/broker/replication/test_kills.py": 5.0,
+    "tests/cli/test_run.py": 12.0,
     "tests/cli/test_supervision.py": 3.0,
+    "tests/cli/connect/test_worker.py": 15.0,
     "tests/client/test_push_faults.py": 3.0,
     "tests/connect/connectors/test_kill_points.py": 3.0,
     "tests/connect/coordination/": 20.0,
-    "tests/connect/data/": 10.0,
+    "tests/connect/data/": 15.0,
     "tests/connect/hosts/": 3.0,
-    "tests/faults/": 5.0,
+    "tests/connect/rest/test_cases.py": 12.0,
+    "tests/connect/rest/": 3.0,
+    "tests/faults/": 6.0,
+    "tests/faults/test_kills.py": 40.0,
+    "tests/faults/test_supervision.py": 40.0,
     "tests/proof/": 8.0,
+    "tests/spark/": 6.0,
     "tests/spark/test_model.py": 15.0,
     "tests/store/replication/test_machine.py": 4.0,
     "tests/test_benchmarks.py": 30.0,
-    "tests/transactions/test_cases.py": 5.0,
+    "tests/transactions/": 5.0,
+    # A limit of time is what they look at, on the real clock.
+    "tests/broker/test_limits.py": 2.0,
+    "tests/cli/test_app.py::test_absent_broker_is_named": 5.0,
+    "tests/cli/test_checks.py": 3.0,
+    "tests/connect/connectors/rocketmq/test_sink.py::test_patience_ends": 5.0,
+    "tests/connect/worker/": 2.0,
+    # They run a compiler, or a process of their own, which has to start.
+    "tests/streams/test_typing.py": 6.0,
+    "tests/connect/plugins/test_template.py": 3.0,
+    "tests/test_imports.py": 1.0,
+    "tests/test_run_cases.py": 2.0,
+    # Every byte, every operation, every course of events that chance makes.
+    "tests/client/test_table.py": 2.0,
+    "tests/columns/": 0.8,
+    "tests/connect/converters/": 0.8,
+    "tests/connect/log/": 2.0,
+    "tests/protocol/": 1.2,
+    "tests/runtime/": 1.5,
+    "tests/store/": 0.8,
+    "tests/streams/test_model.py": 1.2,
 }
+
+#: Whose tests run on both kinds of cluster in `make test`; those of others do on the embedded one.
+_BOTH_KINDS = ("tests/client/", "tests/spark/test_job.py", "tests/spark/rocketmq/")
 
 
 def tier_of(item: pytest.Item) -> Tier:
@@ -99,9 +133,8 @@ def budget_of(item: pytest.Item, tier: Tier) -> float:
     marker = item.get_closest_marker("budget")
     if marker:
         return float(marker.args[0])
-    place = _place(item)
-    dearer = [budget for start, budget in _DEARER.items() if place.startswith(start)]
-    return max(BUDGETS[tier], *dearer, 0.0)
+    starts = [start for start in _DEARER if item.nodeid.startswith(start)]
+    return max(BUDGETS[tier], _DEARER[max(starts, key=len)] if starts else 0.0)
 
 
 def _is_repeated(item: pytest.Item) -> bool:
@@ -299,7 +332,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Tell tiers; bring long groups to the front, since whatever runs last runs alone."""
     recorded = config.stash[_ledger]
     groups: dict[str, str] = {}
-    waits: set[str] = set()
+    needy: set[str] = set()
     took: dict[str, float] = defaultdict(float)
     for item in items:
         tier, group = tier_of(item), group_of(item)
@@ -309,14 +342,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
         item.user_properties += [("tier", tier), ("budget", budget_of(item, tier))]
         took[group] += recorded.of(item.nodeid, group)
-        if tier in ("servers", "spark"):
-            waits.add(group)
+        if tier != "pure":
+            needy.add(group)
     if not hasattr(config, "workerinput"):
         return
     write_groups(groups)
     order = sorted(took, key=lambda name: -took[name])
-    # Servers start meanwhile: one process begins with Spark, the other with what needs none.
-    alone = [name for name in order if name not in waits][:1]
-    first = [name for name in ("spark", *alone) if name in took]
-    place = {name: number for number, name in enumerate(dict.fromkeys(first + order))}
+    # One process begins with Spark, the others with what needs nothing, while servers start.
+    first, left = [], _MEANWHILE
+    for name in order:
+        if name not in needy and left > 0:
+            first.append(name)
+            left -= took[name]
+    place = {name: number for number, name in enumerate(dict.fromkeys(["spark", *first, *order]))}
     items.sort(key=lambda item: place[groups[item.nodeid]])
