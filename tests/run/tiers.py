@@ -110,9 +110,6 @@ _DEARER: dict[str, float] = {
     "tests/streams/test_model.py": 1.2,
 }
 
-#: Whose tests run on both kinds of cluster in `make test`; those of others do on the embedded one.
-_BOTH_KINDS = ("tests/client/", "tests/spark/test_job.py", "tests/spark/rocketmq/")
-
 
 def tier_of(item: pytest.Item) -> Tier:
     """Return the tier of a test, by its marks, its fixtures and its folder."""
