@@ -7,18 +7,12 @@ import inspect
 import pkgutil
 from types import ModuleType
 
-import pytest
-
 import headrace
 
 
 def public_modules() -> list[str]:
     names = [module.name for module in pkgutil.walk_packages(headrace.__path__, "headrace.")]
     return ["headrace", *(name for name in names if "._" not in name)]
-
-
-def packages() -> list[str]:
-    return [name for name in public_modules() if hasattr(importlib.import_module(name), "__path__")]
 
 
 def public_names(module: ModuleType) -> set[str]:
@@ -32,25 +26,35 @@ def public_names(module: ModuleType) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", public_modules())
-def test_all_names_what_is_there(name: str) -> None:
-    module = importlib.import_module(name)
-    exported: list[str] = module.__all__
-    assert len(set(exported)) == len(exported)
-    assert [one for one in exported if not hasattr(module, one)] == []
+def modules() -> dict[str, ModuleType]:
+    return {name: importlib.import_module(name) for name in public_modules()}
 
 
-@pytest.mark.parametrize("name", packages())
-def test_face_of_a_package_names_all_that_it_gives(name: str) -> None:
-    module = importlib.import_module(name)
-    assert public_names(module) <= set(module.__all__)
-
-
-@pytest.mark.parametrize("name", public_modules())
-def test_exported_things_are_described(name: str) -> None:
-    module = importlib.import_module(name)
-    things = {one: getattr(module, one) for one in module.__all__}
-    code = {one: thing for one, thing in things.items() if inspect.isclass(thing)} | {
-        one: thing for one, thing in things.items() if inspect.isfunction(thing)
+def test_all_names_what_is_there() -> None:
+    found = {
+        name: missing or "a name stands there twice"
+        for name, module in modules().items()
+        if (missing := [one for one in module.__all__ if not hasattr(module, one)])
+        or len(set(module.__all__)) < len(module.__all__)
     }
-    assert [one for one, thing in code.items() if not inspect.getdoc(thing)] == []
+    assert found == {}
+
+
+def test_faces_of_packages_name_all_that_they_give() -> None:
+    found = {
+        name: left_out
+        for name, module in modules().items()
+        if hasattr(module, "__path__") and (left_out := public_names(module) - {*module.__all__})
+    }
+    assert found == {}
+
+
+def test_exported_things_are_described() -> None:
+    found = [
+        f"{name}.{one}"
+        for name, module in modules().items()
+        for one in module.__all__
+        if inspect.isclass(thing := getattr(module, one)) or inspect.isfunction(thing)
+        if not inspect.getdoc(thing)
+    ]
+    assert found == []

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,12 @@ def part_of(module: Path) -> str:
     return module.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported(module: Path) -> Iterator[str]:
+@cache
+def imported(module: Path) -> list[str]:
+    return list(_imported(module))
+
+
+def _imported(module: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -100,19 +106,24 @@ def test_every_part_has_its_place() -> None:
     assert parts <= BOTTOM | set(MAY_IMPORT)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_module_imports_only_what_stands_below_it(module: Path) -> None:
-    part = part_of(module)
-    if part in {"__init__", "__main__"}:
-        return
-    allowed = BOTTOM | MAY_IMPORT.get(part, set()) | {part}
-    assert parts_imported(module) <= allowed
+def test_modules_import_only_what_stands_below_them() -> None:
+    found = {
+        str(module.relative_to(ROOT)): above
+        for module in MODULES
+        if (part := part_of(module)) not in {"__init__", "__main__"}
+        and (above := parts_imported(module) - BOTTOM - MAY_IMPORT.get(part, set()) - {part})
+    }
+    assert found == {}
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_spark_is_imported_by_the_spark_package_only(module: Path) -> None:
-    roots = {name.split(".")[0] for name in imported(module)}
-    assert "pyspark" not in roots or part_of(module) in MAY_IMPORT_SPARK
+def test_spark_is_imported_by_the_spark_package_only() -> None:
+    found = [
+        str(module.relative_to(ROOT))
+        for module in MODULES
+        if part_of(module) not in MAY_IMPORT_SPARK
+        and "pyspark" in {name.split(".")[0] for name in imported(module)}
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))
