@@ -242,6 +242,8 @@ class Sender:
                 return
             # It may have come in several requests: what they brought is there.
             if self.marks:
+                # A RocketMQ shows what it has confirmed a moment later.
+                time.sleep(_UNDER_WAY)
                 run = self._not_arrived(one, run, self._ends[one])
             middle = len(run) // 2
             for half in (run[:middle], run[middle:]):
