@@ -30,7 +30,7 @@ _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmp
 _ROOT = Path(__file__).parents[2]
 #: Where programs put files that are told of no folder, and by which names they are ours.
 _PLACES = (Path("/tmp"), Path("/dev/shm"))
-_OURS = ("headrace", "hr-", "spark-", "pyspark", "blockmgr", "rocketmq", "pytest-of", "hsperfdata_")
+_OURS = ("headrace", "spark-", "pyspark", "blockmgr", "rocketmq", "pytest-of", "hsperfdata_")
 _CACHES = ("__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", ".venv")
 #: What processes may need to end by themselves, seconds.
 _PATIENCE = 10.0
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         stack.enter_context(_quick_processes())
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """End what still runs, and look what is left.  The processes that ran tests have ended."""
     yield
@@ -132,7 +132,14 @@ def _untracked() -> set[str]:
 
 
 def _files_of_ours() -> set[Path]:
-    return {path for place in _PLACES for path in place.glob("*") if path.name.startswith(_OURS)}
+    found = {path for place in _PLACES for path in place.glob("*") if path.name.startswith(_OURS)}
+    return {path for path in found if not _is_in_use(path.name)}
+
+
+def _is_in_use(name: str) -> bool:
+    """Whether a folder is that of a process which lives, as those of another run may."""
+    words = name.split("-")
+    return len(words) > 1 and words[1].isdecimal() and Path("/proc", words[1]).exists()
 
 
 @dataclass(slots=True)
@@ -154,6 +161,7 @@ class Leftovers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.said += [f"in the checkout: {path}" for path in sorted(_untracked() - self.checkout)]
+        self.said += [str(folder)] if folder.exists() else []
         self.said += [str(path) for path in sorted(_files_of_ours() - self.machine)]
 
 
