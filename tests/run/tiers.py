@@ -48,6 +48,8 @@ _WORTH = 0.3
 _TIMES, _MORE = 3.0, 2.0
 #: Seconds of pure tests, one after the other, in which servers start.
 _MEANWHILE = 120.0
+#: The same of all tests of a tier together.
+_IN_SUM = 1.5
 #: So few tests tell nothing about the machine.
 _ENOUGH = 10
 _SLOWEST = 5
@@ -277,7 +279,7 @@ class Ledger:
         tiers = [
             f"all tests of the tier {tier!r} took {self._sum(tier):.0f} s of {most[every]:g} s"
             for tier, most in SUMS.items()
-            if self._sum(tier) > most[every] * slowness
+            if self._sum(tier) > most[every] * slowness * _IN_SUM
         ]
         return tests + tiers
 
