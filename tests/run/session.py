@@ -8,6 +8,7 @@ tests left something: a process, a file in the checkout or in a folder of the ma
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +34,7 @@ _ROOT = Path(__file__).parents[2]
 _PLACES = (Path("/tmp"), Path("/dev/shm"))
 _OURS = ("headrace", "spark-", "pyspark", "blockmgr", "rocketmq", "pytest-of", "hsperfdata_")
 _CACHES = ("__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", ".venv")
+_UNCLOSED = "unclosed"
 #: What processes may need to end by themselves, seconds.
 _PATIENCE = 10.0
 
@@ -58,8 +61,10 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     yield
     if _leftovers not in session.config.stash:
         return
-    session.config.stash[_around].close()
     found = session.config.stash[_leftovers]
+    with contextlib.suppress(FileNotFoundError):
+        found.unclosed = (Path(os.environ[servers.FOLDER]) / _UNCLOSED).read_text().splitlines()
+    session.config.stash[_around].close()
     found.look(Path(os.environ[servers.FOLDER]))
     if found.said and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -70,6 +75,25 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     for line in config.stash[_leftovers].said:
         reporter.write_line(f"LEFT BEHIND: {line}")
+    for line in config.stash[_leftovers].unclosed:
+        reporter.write_line(f"DROPPED OPEN: {line}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Collect what the tests of a file have dropped open, so that no other file is blamed for it."""
+    if (
+        (nextitem is not None
+        and nextitem.path == item.path)
+        or ("tier", "pure") in item.user_properties
+    ):
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        gc.collect()
+    if caught:
+        with (Path(os.environ[servers.FOLDER]) / _UNCLOSED).open("a") as file:
+            file.write(f"{len(caught)} after {item.path.relative_to(_ROOT)}\n")
 
 
 @pytest.hookimpl(trylast=True)
@@ -149,6 +173,8 @@ class Leftovers:
     checkout: set[str] = field(default_factory=_untracked)
     machine: set[Path] = field(default_factory=_files_of_ours)
     said: list[str] = field(default_factory=list)
+    #: How many files and sockets were dropped open, by the tests of which file.
+    unclosed: list[str] = field(default_factory=list)
 
     def look(self, folder: Path) -> None:
         """Note what is left, and end the processes."""
