@@ -81,12 +81,9 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Collect what the tests of a file have dropped open, so that no other file is blamed for it."""
-    if (
-        (nextitem is not None
-        and nextitem.path == item.path)
-        or ("tier", "pure") in item.user_properties
-    ):
+    """Collect what the tests of a file have dropped open: no other file is to be blamed for it."""
+    same = nextitem is not None and nextitem.path == item.path
+    if same or dict(item.user_properties).get("tier") == "pure":
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
