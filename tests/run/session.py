@@ -108,7 +108,7 @@ def _own_folder() -> Iterator[None]:
         servers.FOLDER: str(folder),
         "TMPDIR": str(folder),
         "SPARK_LOCAL_DIRS": str(folder),
-        "JAVA_TOOL_OPTIONS": f"{_JAVA}{folder}",
+        "JAVA_TOOL_OPTIONS": f"{_JAVA}{folder} -Dderby.stream.error.file={folder}/derby.log",
     }
     tempfile.tempdir = None
     try:

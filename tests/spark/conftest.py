@@ -23,8 +23,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = get_session(JobSettings(master="local[2,4]"))
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("spark")
+    session = get_session(JobSettings(master="local[2,4]", data_dir=folder))
     register(session)
     yield session
     session.stop()
