@@ -101,8 +101,12 @@ async def test_new_sink_begins_where_its_config_says(
         for where in ("first", "latest", between):
             name = f"{where[:6]}-{topic}"
             await sinks.start(name, topics=topic, consume_from_where=where)
-        send(client, topic, "newest")
         first, latest, later = sinks.heard
+        # The latest is that of the moment at which a sink has opened its queues.
+        await until(lambda: sinks.seen(later) == ["new"])
+        await until(lambda: len(sinks.seen(first)) == 2)
+        await until(lambda: sinks.opens(latest) > 0)
+        send(client, topic, "newest")
         await until(lambda: len(sinks.seen(first)) == 3)
         await until(lambda: sinks.seen(latest) == ["newest"])
         await until(lambda: sinks.seen(later) == ["new", "newest"])
