@@ -56,6 +56,7 @@ class StateTopicReader:
         self._topics = topics
         self._queues = queues
         self._tags_of = tags_of
+        self._guards = JournalGuards.from_environment()
 
     def read(
         self, store: str, partition: int, start: int, end: int, batch: int | None = None
@@ -77,8 +78,8 @@ class StateTopicReader:
         for result in self._consumer.blocks(queue, start, stop, max_bytes=_BLOCK_BYTES):
             columns = result.columns().before(stop)
             tags = parse_tags(columns.property(TAG))
-            guards = JournalGuards.from_environment()
-            wanted = first_copies.among(tags) if guards.first_copies else np.ones(len(tags), bool)
+            within = self._guards.first_copies
+            wanted = first_copies.among(tags) if within else np.ones(len(tags), bool)
             if batch is not None:
                 wanted &= tags.batch <= batch
             block = entries(columns if wanted.all() else columns.take(wanted), end)

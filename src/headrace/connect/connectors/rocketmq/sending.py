@@ -206,7 +206,6 @@ class Sender:
             nonlocal doubtful
             left = messages
             if doubtful and self.marks:
-                time.sleep(_UNDER_WAY)
                 left = self._not_arrived(one, left, bound)
             doubtful = True
             self._send_runs(one, left)
@@ -216,6 +215,8 @@ class Sender:
     def _not_arrived(
         self, one: MessageQueue, messages: Sequence[Outgoing], bound: int
     ) -> list[Outgoing]:
+        # A RocketMQ shows what it has confirmed a moment later.
+        time.sleep(_UNDER_WAY)
         arrived = self._tail(one, bound)
         return [message for message in messages if message.place not in arrived]
 
@@ -242,8 +243,6 @@ class Sender:
                 return
             # It may have come in several requests: what they brought is there.
             if self.marks:
-                # A RocketMQ shows what it has confirmed a moment later.
-                time.sleep(_UNDER_WAY)
                 run = self._not_arrived(one, run, self._ends[one])
             middle = len(run) // 2
             for half in (run[:middle], run[middle:]):
