@@ -57,7 +57,7 @@ $(DONE)/java: $(DONE)/package requirements/java.txt
 	@$(BIN)/python -m headrace.java 2>/dev/null || $(MAKE) --no-print-directory java
 	@touch $@
 
-# With it each Spark starts in half the time; a run of the tests makes it beside its first ones.
+# With it each Spark starts in half the time; a run of the tests makes its own, beside its first ones.
 $(DONE)/archive: $(DONE)/java
 	$(STEP) "an archive of Spark's classes" $(BIN)/python -m headrace prepare || true
 	@touch $@

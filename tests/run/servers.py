@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,29 +47,10 @@ Where = Mapping[str, Any]
 
 
 @contextmanager
-def _rocketmq() -> Iterator[Where]:
-    # Half messages are asked about within seconds, not half minutes.
-    settings = (
-        "transactionTimeOut=300",
-        "transactionCheckInterval=300",
-        "transactionOpBatchInterval=100",
-    )
-    with running_rocketmq(_folder(), *settings) as cluster:
-        yield {"namesrv": cluster.namesrv}
-
-
-@contextmanager
-def _rocketmq_of_short_leases() -> Iterator[Where]:
-    java = f"-Drocketmq.broker.rebalance.lockMaxLiveTime={LEASE * 1000}"
-    with running_rocketmq(_folder(), java=java) as cluster:
-        yield {"namesrv": cluster.namesrv}
-
-
-@contextmanager
-def _rocketmq_that_forgets() -> Iterator[Where]:
-    # It looks every ten seconds otherwise; in its first minute it never does.
-    settings = (f"mappedFileSizeCommitLog={SEGMENT}", "cleanResourceInterval=200")
-    with running_rocketmq(_folder(), *settings) as cluster:
+def _cluster(*settings: str, java: str = "") -> Iterator[Where]:
+    folder = Path(os.environ[FOLDER]) / f"rocketmq-{os.getpid()}"
+    folder.mkdir()
+    with running_rocketmq(folder, *settings, java=java) as cluster:
         yield {"namesrv": cluster.namesrv}
 
 
@@ -97,31 +79,50 @@ def _s3() -> Iterator[Where]:
 
 
 @contextmanager
-def _opensearch() -> Iterator[Where]:
+def _search(kind: str) -> Iterator[Where]:
     from tests.connect.servers.search import running_search
 
-    with running_search("opensearch") as server:
+    with running_search(kind) as server:
         yield {"url": server.url}
 
 
 @contextmanager
-def _elasticsearch() -> Iterator[Where]:
-    from tests.connect.servers.search import running_search
+def _spark_classes() -> Iterator[Where]:
+    """Have Java keep Spark's classes, where nobody has: each Spark starts in half the time then."""
+    from headrace.java import use_java
+    from headrace.spark.class_archive import archive_of, make_archive
 
-    with running_search("elasticsearch") as server:
-        yield {"url": server.url}
+    # As it is made for users.
+    os.environ.pop("JAVA_TOOL_OPTIONS", None)
+    path = archive_of(use_java())
+    if not path.exists():
+        make_archive()
+    yield {"path": str(path)}
 
 
 #: By the names of the fixtures that ask for them.
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[Where]]] = {
-    "rocketmq": _rocketmq,
-    "rocketmq_of_short_leases": _rocketmq_of_short_leases,
-    "rocketmq_that_forgets": _rocketmq_that_forgets,
+    # Half messages are asked about within seconds, not half minutes.
+    "rocketmq": partial(
+        _cluster,
+        "transactionTimeOut=300",
+        "transactionCheckInterval=300",
+        "transactionOpBatchInterval=100",
+    ),
+    "rocketmq_of_short_leases": partial(
+        _cluster, java=f"-Drocketmq.broker.rebalance.lockMaxLiveTime={LEASE * 1000}"
+    ),
+    # It looks every ten seconds otherwise; in its first minute it never does.
+    "rocketmq_that_forgets": partial(
+        _cluster, f"mappedFileSizeCommitLog={SEGMENT}", "cleanResourceInterval=200"
+    ),
     "postgres": _postgres,
     "kafka": _kafka,
     "storage": _s3,
-    "opensearch": _opensearch,
-    "elasticsearch": _elasticsearch,
+    "opensearch": partial(_search, "opensearch"),
+    "elasticsearch": partial(_search, "elasticsearch"),
+    # Nobody waits for it.
+    "spark_classes": _spark_classes,
 }
 
 
@@ -192,12 +193,6 @@ def _file(kind: str, suffix: str) -> Path:
     return Path(os.environ[FOLDER]) / f"server-{kind}.{suffix}"
 
 
-def _folder() -> Path:
-    folder = Path(os.environ[FOLDER]) / f"rocketmq-{os.getpid()}"
-    folder.mkdir()
-    return folder
-
-
 def _serve(kind: str) -> None:
     """Be the keeper of a server until the run ends."""
     # Ctrl-C ends the run, and the run ends this.
@@ -215,6 +210,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     wanted = {name for item in session.items for name in _asked(item)}
+    if any(item.get_closest_marker("spark") for item in session.items):
+        wanted.add("spark_classes")
     for kind in SERVERS:
         if kind in wanted and not ("rocketmq" in kind and missing_tool()):
             order(kind)
