@@ -25,7 +25,7 @@ pytest_plugins = [
 _numbers = itertools.count(1)
 _SPARK = Path(__file__).parent / "spark"
 #: Folders of tests that start whole jobs; a busy machine needs seconds for every process of them.
-_SLOW = [_SPARK, *(Path(__file__).parent / name for name in ("faults", "transactions", "cli"))]
+_OF_JOBS = [_SPARK, *(Path(__file__).parent / name for name in ("faults", "transactions", "cli"))]
 _PATIENCE = 600
 
 # A busy machine is no reason for a property test to fail.
@@ -35,8 +35,8 @@ hypothesis.settings.load_profile("headrace")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        slow = any(folder in item.path.parents for folder in _SLOW)
-        if slow and item.get_closest_marker("timeout") is None:
+        long = any(folder in item.path.parents for folder in _OF_JOBS)
+        if long and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_PATIENCE))
 
 

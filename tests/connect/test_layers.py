@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import headrace.connect
+from tests.test_imports import imported as names_imported
 
 ROOT = Path(headrace.connect.__file__).parent
 
@@ -74,13 +73,8 @@ def part_of(module: Path) -> str:
     return module.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported(module: Path) -> Iterator[list[str]]:
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module.split(".")
-            yield from ([*node.module.split("."), alias.name] for alias in node.names)
+def imported(module: Path) -> list[list[str]]:
+    return [name.split(".") for name in names_imported(module)]
 
 
 def parts_imported(module: Path) -> set[str]:

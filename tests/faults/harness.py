@@ -25,7 +25,7 @@ from headrace.runtime.state.home import StateHome
 from headrace.topology import Topology
 from tests.faults import word_pipeline
 from tests.faults.word_pipeline import topology
-from tests.run.forking import descendants, without_stand_ins
+from tests.run.forking import descendants
 
 PATIENCE = 240.0
 """Seconds for anything on a busy machine; nothing takes nearly as long on an idle one."""
@@ -163,8 +163,7 @@ class Driver:
 
     def workers(self) -> list[psutil.Process]:
         """The Python processes that run its tasks, start others for them, or plan its batches."""
-        children = without_stand_ins(self._children())
-        return [child for child in children if _WORKERS & set(_command(child))]
+        return [child for child in self._children() if _WORKERS & set(_command(child))]
 
     def family(self) -> list[psutil.Process]:
         """All processes that descend from it."""

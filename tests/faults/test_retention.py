@@ -82,14 +82,11 @@ def _forget(cluster: Cluster) -> None:
     """Delete what the broker has written, and have it keep what comes for its three days."""
     with Client(cluster.namesrv) as client:
         (address,) = client.brokers().values()
-    wire = Wire(address)
-    for hours in ("0", "72"):
-        body = f"fileReservedTime={hours}".encode()
-        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, body).code == 0
-        if hours == "0":
-            assert wire.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
-            time.sleep(0.5)
-    wire.close()
+    with Wire(address) as wire:
+        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=0").code == 0
+        assert wire.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+        time.sleep(0.5)
+        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=72").code == 0
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ import threading
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 _MODULES = (
     "pyspark.daemon",
@@ -245,7 +244,7 @@ def _run(arguments: list[str]) -> None:
     if first == "-m":
         sys.path.insert(0, str(Path.cwd()))
         sys.argv = arguments
-        # It is run, and found by nobody under its name: so says Python of a module that is there.
+        # Python warns where it runs a module that is imported already.
         sys.modules.pop(arguments[0], None)
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
@@ -265,7 +264,7 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _main() -> Any:
+def _main() -> None:
     # The folder of this program is nobody's path.
     del sys.path[0]
     _preload()

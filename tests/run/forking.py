@@ -131,21 +131,19 @@ def fork_client(folder: Path) -> Path:
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """Return the processes that descend from one, with what was forked for those among them."""
-    found = psutil.Process(pid).children(recursive=True)
+    """Return the processes that descend from one.
+
+    In place of those that only wait for a process which was forked for them, there is that process.
+    """
     forked = _forked()
-    for process in found:
-        for one in forked.get(process.pid, ()):
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        for one in forked.get(process.pid, [process]):
             found.append(one)
-            with contextlib.suppress(psutil.Error):
-                found += one.children(recursive=True)
+            if one is not process:
+                with contextlib.suppress(psutil.Error):
+                    found += one.children(recursive=True)
     return found
-
-
-def without_stand_ins(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Leave out the processes that only wait for one that was forked for them."""
-    forked = _forked()
-    return [process for process in processes if process.pid not in forked]
 
 
 def _forked() -> dict[int, list[psutil.Process]]:

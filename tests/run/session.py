@@ -28,7 +28,7 @@ import pytest
 from tests.run import forking, servers
 
 #: Java that lives for a minute gains nothing by its second compiler.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir="
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _ROOT = Path(__file__).parents[2]
 #: Where programs put files that are told of no folder, and by which names they are ours.
 _PLACES = (Path("/tmp"), Path("/dev/shm"))
@@ -108,7 +108,9 @@ def _own_folder() -> Iterator[None]:
         servers.FOLDER: str(folder),
         "TMPDIR": str(folder),
         "SPARK_LOCAL_DIRS": str(folder),
-        "JAVA_TOOL_OPTIONS": f"{_JAVA}{folder} -Dderby.stream.error.file={folder}/derby.log",
+        "JAVA_TOOL_OPTIONS": (
+            f"{_JAVA} -Djava.io.tmpdir={folder} -Dderby.stream.error.file={folder}/derby.log"
+        ),
     }
     tempfile.tempdir = None
     try:

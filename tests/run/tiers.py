@@ -5,8 +5,9 @@ own, Spark, servers of others.  A run says at its start how long it will take, a
 the time went; a test that took longer than its tier allows, or a tier that took longer than it may
 in sum, fails the run where ``--hold-budgets`` is given.
 
-Budgets are those of a quiet machine with two cores; of tests that need nothing, seconds of a core.  How much slower the one at hand is, a run
-finds out by itself: it compares what it sees with what was recorded in ``durations.json``.
+Budgets are those of a quiet machine with two cores; of tests that need nothing, seconds of a core.
+How much slower the one at hand is, a run finds out by itself: it compares what it sees with what
+was recorded in ``durations.json``.
 """
 
 from __future__ import annotations
@@ -65,10 +66,8 @@ _PROCESSES = (
     "tests/transactions/",
 )
 
-
 #: Whose tests run on both kinds of cluster in `make test`; those of others do on the embedded one.
 _BOTH_KINDS = ("tests/client/", "tests/spark/test_job.py", "tests/spark/rocketmq/")
-
 
 #: What tests may take that have a reason to take longer than their tier allows, by how they begin.
 _DEARER: dict[str, float] = {
@@ -178,7 +177,6 @@ class Recorded:
 class _Ran:
     tier: Tier
     budget: float
-    group: str
     #: With its set-up, which may be that of other tests too.
     whole: float = 0.0
     seconds: float = 0.0
@@ -208,7 +206,7 @@ class Ledger:
         given: dict[str, Any] = dict(report.user_properties)
         if "tier" in given:
             name = report.nodeid
-            one = self.ran.setdefault(name, _Ran(given["tier"], given["budget"], self._group(name)))
+            one = self.ran.setdefault(name, _Ran(given["tier"], given["budget"]))
             one.whole += report.duration
             if report.when == "call":
                 one.seconds += given.get("cpu", report.duration)
@@ -224,14 +222,8 @@ class Ledger:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self) -> None:
         """Say where the time went."""
-        slowness = self._slowness()
-        self._say(
-            "",
-            f"{time.monotonic() - self.began:.0f} s; tests take {slowness:.1f} times as"
-            " long as recorded."
-            if slowness > 1
-            else f"{time.monotonic() - self.began:.0f} s.",
-        )
+        took = f"{time.monotonic() - self.began:.0f} s"
+        self._say("", f"{took}; tests take {self._slowness():.1f} times as long as recorded.")
         for tier, budget in BUDGETS.items():
             names = [name for name, one in self.ran.items() if one.tier == tier]
             if not names:
@@ -292,7 +284,7 @@ class Ledger:
         groups: dict[str, list[float]] = defaultdict(list)
         for name, one in self.ran.items():
             if name not in long:
-                groups[one.group].append(one.whole)
+                groups[self._group(name)].append(one.whole)
         short = {name: (round(sum(took), 2), len(took)) for name, took in groups.items()}
         # What did not run keeps what was recorded before.
         kept = {name: took for name, took in self.recorded.tests.items() if name not in self.ran}
@@ -309,7 +301,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.user_properties.append(("cpu", time.process_time() - began))
 
 
-_ledger = pytest.StashKey[Recorded]()
+_recorded = pytest.StashKey[Recorded]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -326,7 +318,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read what was recorded; keep a ledger where this process leads the run."""
-    recorded = config.stash[_ledger] = Recorded.read()
+    recorded = config.stash[_recorded] = Recorded.read()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Ledger(config, recorded), "ledger")
 
@@ -334,7 +326,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tell tiers; bring long groups to the front, since whatever runs last runs alone."""
-    recorded = config.stash[_ledger]
+    recorded = config.stash[_recorded]
     groups: dict[str, str] = {}
     needy: set[str] = set()
     took: dict[str, float] = defaultdict(float)
