@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,7 +66,8 @@ def test_unknown_command_is_a_usage_error(run: Run, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
-def test_output_that_cannot_be_written_is_no_fault_of_ours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_no_fault_of_ours(tmp_path: Path, unbuffered: str) -> None:
     program = write(tmp_path, WORD_COUNT + BUILT)
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -75,6 +77,7 @@ def test_output_that_cannot_be_written_is_no_fault_of_ours(tmp_path: Path) -> No
             text=True,
             timeout=60,
             check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
         )
     assert done.returncode == 1
     assert done.stderr == "error: cannot write the output: No space left on device.\n"

@@ -165,7 +165,7 @@ def _is_in_use(name: str) -> bool:
     return len(words) > 1 and words[1].isdecimal() and Path("/proc", words[1]).exists()
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Leftovers:
     """What was there before the run, and what is there after it that was not."""
 

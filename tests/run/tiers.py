@@ -182,7 +182,7 @@ class _Ran:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Ledger:
     """What the tests of a run took; a plugin of the process that leads it."""
 

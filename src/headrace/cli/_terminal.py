@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import FencedError, HeadraceError
@@ -13,7 +14,7 @@ from headrace.errors import FencedError, HeadraceError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["message_line", "report", "say", "status_of", "terminal"]
+__all__ = ["flush_output", "message_line", "report", "say", "status_of", "terminal"]
 
 _BUG_HINT = (
     "This is a fault in headrace. Run again with `headrace --debug ...` for the traceback, "
@@ -60,6 +61,27 @@ def report(error: BaseException, *, debug: bool) -> None:
     for hint in hints:
         text.append("\n  → ", "cyan").append(hint)
     terminal(error=True).print(text, markup=False)
+
+
+def flush_output() -> None:
+    """Write what was held back: Python would do so at its end, and nobody would tell a failure.
+
+    Raises
+    ------
+    OSError
+        The output takes nothing more.
+    """
+    if sys.stdout is None:  # closed by whoever started this
+        return
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            # Whoever reads has seen enough.
+            sys.exit(1)
+        raise
 
 
 def status_of(error: BaseException) -> int:

@@ -30,7 +30,7 @@ from headrace.cli import (
     connect,
 )
 from headrace.cli._security import connecting
-from headrace.cli._terminal import debug_wanted, report, status_of
+from headrace.cli._terminal import debug_wanted, flush_output, report, status_of
 
 __all__ = ["app", "main"]
 
@@ -98,7 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
         # A command that runs itself in another process asks for its own arguments.
-        app(args=given, prog_name="headrace", obj=given)
+        try:
+            app(args=given, prog_name="headrace", obj=given)
+        finally:
+            flush_output()
     except Exception as error:  # noqa: BLE001  the last line of defence: nobody is shown a traceback
         report(error, debug=_switches.debug)
         sys.exit(status_of(error))

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.client._group_administration import GroupAdministration, queue_of_key
 from headrace.client._provision import topic_fields
-from headrace.client.pulling import AsyncPullConsumer
+from headrace.client.pulling import AsyncPullConsumer, whole_milliseconds
 from headrace.client.standings import JobStanding, QueueRange
 from headrace.errors import (
     ConfigurationError,
@@ -236,7 +236,7 @@ class AsyncAdmin(GroupAdministration):
             "topic": topic,
             "key": key,
             "maxNum": str(limit),
-            "beginTimestamp": str(0 if since is None else round(since.timestamp() * 1000)),
+            "beginTimestamp": str(0 if since is None else whole_milliseconds(since)),
             "endTimestamp": str(2**63 - 1),
         }
         found: list[StoredMessage] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.client._committed import CommittedReading
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
     from headrace.client.queues import MessageQueue
 
-__all__ = ["AsyncPullConsumer", "PullResult", "PullStatistics", "PullStatus"]
+__all__ = ["AsyncPullConsumer", "PullResult", "PullStatistics", "PullStatus", "whole_milliseconds"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ _MIB = 1024 * 1024
 #: Bits of a pull's sysFlag: the broker may hold the request back; the request has a subscription.
 _SUSPEND, _SUBSCRIPTION = 2, 4
 _NO_WAIT = timedelta(0)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class AsyncPullConsumer:
         self._committed = CommittedReading(client, self._pull_any) if committed else None
         self.group = group or _DEFAULT_GROUP
         self._group_exists = is_member
+        #: Topics and brokers that have offsets of the group.
+        self._committed_before: set[tuple[str, str]] = set()
         self._pulls = 0
         self._blocks = 0
         self._bytes = 0
@@ -206,7 +209,7 @@ class AsyncPullConsumer:
         return await self._ask_offset(
             queue,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            timestamp=str(_milliseconds(time)),
+            timestamp=str(whole_milliseconds(time)),
             boundaryType="LOWER",
         )
 
@@ -234,7 +237,14 @@ class AsyncPullConsumer:
             brokers = {await self.client.broker_of(queue) for queue in offsets}
             await ensure_group(self.client, self.group, brokers)
             self._group_exists = True
-        await _for_each(lambda queue: self._commit(queue, offsets[queue]), offsets)
+        # RocketMQ makes the place of a group's offsets of a topic with the first of them: of two
+        # that come at once, one is lost.
+        firsts = {(queue.topic, queue.broker): queue for queue in offsets}
+        alone = [queue for place, queue in firsts.items() if place not in self._committed_before]
+        await _for_each(lambda queue: self._commit(queue, offsets[queue]), alone)
+        self._committed_before |= firsts.keys()
+        rest = offsets.keys() - set(alone)
+        await _for_each(lambda queue: self._commit(queue, offsets[queue]), rest)
 
     def _pull_fields(
         self, queue: MessageQueue, max_messages: int, max_bytes: int, wait: timedelta, tags: str
@@ -304,8 +314,16 @@ async def _joined(
         yield join_results(pending)
 
 
-def _milliseconds(time: datetime) -> int:
-    return round(time.timestamp() * 1000)
+def whole_milliseconds(time: datetime) -> int:
+    """Return a time in ms since 1970, rounded down.
+
+    Brokers store the whole milliseconds of their clock: what came a moment after ``time`` would not
+    be found by a time that is rounded up.
+
+    >>> whole_milliseconds(datetime(1970, 1, 1, 0, 0, 1, 999_999, tzinfo=UTC))
+    1999
+    """
+    return (time.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 async def _for_each(

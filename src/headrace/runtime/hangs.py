@@ -31,6 +31,8 @@ _files: dict[tuple[int, Path], IO[str]] = {}
 def traced(root: Path, seconds: float) -> Iterator[None]:
     """Leave a trace of this process's stacks if something takes longer.
 
+    Python writes those of the hundred newest threads: where there are more, the main one's lack.
+
     Parameters
     ----------
     root

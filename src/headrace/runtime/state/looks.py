@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any
 
 from headrace.keys import encode_key
+from headrace.runtime.low_level.times import milliseconds
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -90,7 +91,7 @@ class StateLook(ABC):
 
         Each as its bounds, in ms since 1970, and its value.
         """
-        begin, end = round(start.timestamp() * 1000), round(stop.timestamp() * 1000)
+        begin, end = milliseconds(start), milliseconds(stop)
         found = [
             (entry.start, entry.end, entry.value)
             for entry in self._of(key)

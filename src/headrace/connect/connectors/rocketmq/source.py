@@ -212,7 +212,7 @@ class RocketMQSourceTask(SourceTask):
         if found is None:
             # A queue may stay empty for long, and what comes then must not be passed over after
             # a restart: so the time of the first start is a position, too.
-            found = {"since_ms": round(time.time() * 1000)}
+            found = {"since_ms": time.time_ns() // 1_000_000}
             nothing = pa.array([], pa.binary())
             topic = next(iter(self._counts), "")
             self._moved.append(
