@@ -48,7 +48,7 @@ _WORTH = 0.3
 #: Chance alone makes some tests take so many times as long as they should, and so much longer.
 _TIMES, _MORE = 3.0, 2.0
 #: Seconds of pure tests, one after the other, in which servers start.
-_MEANWHILE = 120.0
+_MEANWHILE = 220.0
 #: The same of all tests of a tier together.
 _IN_SUM = 1.5
 #: So few tests tell nothing about the machine.
@@ -148,7 +148,11 @@ def _is_repeated(item: pytest.Item) -> bool:
 
 
 def _place(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
+    return _place_of(item.nodeid)
+
+
+def _place_of(name: str) -> str:
+    return name.partition("::")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,14 +285,16 @@ class Ledger:
     def _record(self) -> None:
         long = {name: round(one.whole, 1) for name, one in self.ran.items()}
         long = {name: took for name, took in long.items() if took >= _WORTH}
-        groups: dict[str, list[float]] = defaultdict(list)
+        shares: dict[str, list[float]] = defaultdict(list)
         for name, one in self.ran.items():
             if name not in long:
-                groups[self._group(name)].append(one.whole)
-        short = {name: (round(sum(took), 2), len(took)) for name, took in groups.items()}
-        # What did not run keeps what was recorded before.
-        kept = {name: took for name, took in self.recorded.tests.items() if name not in self.ran}
-        held = {"groups": self.recorded.groups | short, "tests": kept | long}
+                shares[self._group(name)].append(one.whole)
+        short = {name: (round(sum(took), 2), len(took)) for name, took in shares.items()}
+        # What did not run keeps what was recorded before, while its file is there.
+        before = {name: took for name, took in self.recorded.tests.items() if name not in self.ran}
+        kept = {name: took for name, took in before.items() if Path(_place_of(name)).exists()}
+        groups = {name: took for name, took in self.recorded.groups.items() if Path(name).exists()}
+        held = {"groups": groups | short, "tests": kept | long}
         _RECORDED.write_text(json.dumps(held, indent=0, sort_keys=True) + "\n")
 
 
