@@ -79,6 +79,12 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
         reporter.write_line(f"DROPPED OPEN: {line}")
 
 
+def pytest_collection_finish() -> None:
+    """Have nobody look for garbage in what all tests share: half a million objects, each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Collect what the tests of a file have dropped open: no other file is to be blamed for it."""
