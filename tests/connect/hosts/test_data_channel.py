@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import socket
 import struct
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.hosts import TaskChannel
 from headrace.connect.hosts.channel import PolledBatch
-from headrace.connect.hosts.frames import send
+from headrace.connect.hosts.frames import receive, send
 from headrace.connect.hosts.launcher import ProcessLauncher
+from headrace.connect.hosts.serving import Serving
 from headrace.connect.hosts.sockets import connect
 from headrace.connect.records import Queue
 from headrace.connect.worker import Failed, Started, Stopped
@@ -50,6 +52,24 @@ def values(batch: PolledBatch) -> list[str]:
 
 def numbers(first: int, end: int) -> list[str]:
     return [f"0-{number}" for number in range(first, end)]
+
+
+def test_what_was_asked_is_answered_before_the_host_ends(tmp_path: Path) -> None:
+    asked, answering = threading.Event(), threading.Event()
+
+    def answer(_: dict[str, Any], __: object) -> tuple[dict[str, Any], None]:
+        asked.set()
+        answering.wait()
+        return {"error": "disk full"}, None
+
+    serving = Serving(tmp_path / "data.sock", answer)
+    with connect(tmp_path / "data.sock", 5.0) as client:
+        send(client, {"op": "put"}, None)
+        asked.wait()
+        threading.Timer(0.05, answering.set).start()
+        serving.close()
+        client.setblocking(False)
+        assert receive(client)[0] == {"error": "disk full"}
 
 
 @on_loop

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Refused", "Serving"]
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that answers have which are still to be sent when the host ends.
+_LAST_ANSWERS = 2.0
 
 Answer = tuple[dict[str, Any], "pa.RecordBatch | None"]
 """Header and records of an answer."""
@@ -50,6 +53,9 @@ class Serving:
         self.address = str(path)
         self._answer = answer
         self._listener = listen(path)
+        #: Requests that came and whose answers are not sent yet.
+        self._open = 0
+        self._changed = threading.Condition()
         threading.Thread(target=self._accept, name="headrace-data", daemon=True).start()
 
     def _accept(self) -> None:
@@ -66,14 +72,28 @@ class Serving:
         with client, contextlib.suppress(OSError):
             while True:
                 header, records = receive(client)
-                try:
-                    answer = self._answer(header, records)
-                except Refused as refusal:
-                    answer = {"error": str(refusal)}, None
-                send(client, *answer)
+                with self._answering():
+                    try:
+                        answer = self._answer(header, records)
+                    except Refused as refusal:
+                        answer = {"error": str(refusal)}, None
+                    send(client, *answer)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        with self._changed:
+            self._open += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._open -= 1
+                self._changed.notify_all()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Take no more connections, and let what was asked be answered before the host ends."""
         self._listener.close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open, _LAST_ANSWERS)
         with contextlib.suppress(OSError):
             Path(self.address).unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -112,6 +113,8 @@ class SinkUnit(Unit):
             raise Refused(f"{self._told.who} is stopping")
         done: Future[Answer] = Future()
         self._requests.put((header, records, done))
+        if self._life.stopping.is_set():
+            self._refuse_the_rest()
         return done.result()
 
     def _do(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
@@ -193,11 +196,13 @@ class SinkUnit(Unit):
             with self.in_call("stop()"):
                 self._task.stop()
             self._chain.close()
+            self._serving.close()
 
     def _refuse_the_rest(self) -> None:
-        while not self._requests.empty():
-            if request := self._requests.get():
-                request[2].set_exception(Refused(f"{self._told.who} is stopping"))
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if request := self._requests.get_nowait():
+                    request[2].set_exception(Refused(f"{self._told.who} is stopping"))
 
     def wake(self) -> None:
         """Let the task's thread look up."""

@@ -140,6 +140,7 @@ class SourceUnit(Unit):
             with self.in_call("stop()"):
                 self._task.stop()
             self._chain.close()
+            self._serving.close()
 
     def wake(self) -> None:
         """Let the thread that polls look up."""
