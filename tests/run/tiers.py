@@ -47,7 +47,7 @@ _RECORDED = Path(__file__).with_name("durations.json")
 _WORTH = 0.3
 #: Chance alone makes some tests take so many times as long as they should, and so much longer.
 _TIMES, _MORE = 3.0, 2.0
-#: Seconds of pure tests, one after the other, in which servers start.
+#: Seconds of pure tests, for three processes together, in which servers start.
 _MEANWHILE = 220.0
 #: The same of all tests of a tier together.
 _IN_SUM = 1.5
@@ -355,6 +355,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for name in order:
         if name not in needy and left > 0:
             first.append(name)
-            left -= took[name]
+            # A long one keeps one process of three, and leaves the others to the rest.
+            left -= min(took[name], _MEANWHILE / 3)
     place = {name: number for number, name in enumerate(dict.fromkeys(["spark", *first, *order]))}
     items.sort(key=lambda item: place[groups[item.nodeid]])
