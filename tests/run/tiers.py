@@ -98,6 +98,8 @@ _DEARER: dict[str, float] = {
     "tests/cli/test_checks.py": 3.0,
     "tests/connect/connectors/rocketmq/test_sink.py::test_patience_ends": 5.0,
     "tests/connect/worker/": 2.0,
+    # A RocketMQ deletes what has expired when its own services come round to it.
+    "tests/faults/test_retention.py": 20.0,
     # They run a compiler, or a process of their own, which has to start.
     "tests/streams/test_typing.py": 6.0,
     "tests/connect/plugins/test_template.py": 3.0,
