@@ -114,7 +114,9 @@ class _Process:
         if not self._ready:
             assert self._answer() == "", "Spark did not start"
             self._ready = True
-        self._orders.send(order)
+        # It may have died after its last answer: its job goes on until the next order.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._orders.send(order)
         return self._answer()
 
     def _answer(self) -> str | None:

@@ -193,6 +193,10 @@ class Leftovers:
                 os.kill(pid, signal.SIGKILL)
         self.said += [f"in the checkout: {path}" for path in sorted(_untracked() - self.checkout)]
         self.said += [str(folder)] if folder.exists() else []
+        # A driver that is killed leaves its checkpoint to the next one, and there is no next one.
+        from headrace.spark.session import scratch_folder, sweep_scratch
+
+        sweep_scratch(scratch_folder())
         self.said += [str(path) for path in sorted(_files_of_ours() - self.machine)]
 
 
