@@ -64,9 +64,11 @@ def test_case_on_executors(name: str, workload: str, variant: str) -> None:
 @pytest.mark.rocketmq
 @pytest.mark.parametrize(("name", "workload", "variant"), _runs())
 def test_case_on_rocketmq(
-    rocketmq: Cluster, tmp_path: Path, name: str, workload: str, variant: str
+    rocketmq_of_short_leases: Cluster, tmp_path: Path, name: str, workload: str, variant: str
 ) -> None:
-    problems = problems_on_rocketmq(CASES[name], workload, variant, rocketmq, tmp_path, "spark")
+    problems = problems_on_rocketmq(
+        CASES[name], workload, variant, rocketmq_of_short_leases, tmp_path, "spark"
+    )
     assert not problems, "\n".join(problems)
 
 

@@ -40,7 +40,7 @@ ON_ROCKETMQ = {"TX03", "TX05", "TX07", "TX16", "TX17", "TX24"}
 
 #: What takes as long as their cases say: a topic that is away, a bolt that hangs, a lease.
 SLOW = {"TX15", "TX20"}
-SLOW_ON_ROCKETMQ = {"TX16", "TX17"}
+SLOW_ON_ROCKETMQ = {"TX16"}
 
 
 def _runs(usual: Collection[str], slow: Collection[str]) -> list[Any]:
@@ -67,9 +67,11 @@ def test_case(name: str, workload: str, variant: str) -> None:
 @pytest.mark.rocketmq
 @pytest.mark.parametrize(("name", "workload", "variant"), _runs(ON_ROCKETMQ, SLOW_ON_ROCKETMQ))
 def test_case_on_rocketmq(
-    rocketmq: Cluster, tmp_path: Path, name: str, workload: str, variant: str
+    rocketmq_of_short_leases: Cluster, tmp_path: Path, name: str, workload: str, variant: str
 ) -> None:
-    problems = problems_on_rocketmq(CASES[name], workload, variant, rocketmq, tmp_path)
+    problems = problems_on_rocketmq(
+        CASES[name], workload, variant, rocketmq_of_short_leases, tmp_path
+    )
     assert not problems, "\n".join(problems)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from headrace.broker import spawn_broker
 from headrace.client import Client
 from tests.clusters import Cluster
+from tests.run.servers import LEASE
 from tests.transactions.cases.broken import CONTROLS, Control
 from tests.transactions.cases.case import Case, On, read_case
 from tests.transactions.cases.checks import INVARIANTS
@@ -118,11 +119,17 @@ def catch(raw: dict[str, Any], control: str, on: On | Literal[""]) -> bool:
 def problems_on_rocketmq(
     case: Case, workload: str, variant: str, cluster: Cluster, folder: Path, on: On = "local"
 ) -> list[str]:
-    """Do the same on a stock RocketMQ that others use, too."""
+    """Do the same on a stock RocketMQ that others use, too, and whose locks expire soon."""
     with Client(cluster.namesrv) as client:
         (broker,) = client.brokers().values()
     suffix = f"-{os.getpid()}-{next(_numbers)}"
-    with rig(workload, cluster.namesrv, folder, on=on, suffix=suffix, broker=broker) as found:
+    more = {
+        "on": on,
+        "suffix": suffix,
+        "broker": broker,
+        "settings": {"lease_expiry": f"{LEASE} s"},
+    }
+    with rig(workload, cluster.namesrv, folder, **more) as found:
         return problems_on(found, case, variant)
 
 

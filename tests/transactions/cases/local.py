@@ -28,6 +28,7 @@ FENCED = 3
 #: A case takes long enough without the pauses of a real job.
 _PAUSE = 0.05
 _PASSED_ON = (
+    "lease_expiry",
     "partitions",
     "guarantee",
     "batch_timeout",
