@@ -31,7 +31,9 @@ def group_of(item: pytest.Item) -> str:
 
 
 def read_groups() -> dict[str, str]:
-    """Read the groups that are not files, by the names of tests."""
+    """Read the groups that are not files, by the names of tests; none where nothing was collected."""
+    if not _written().exists():
+        return {}
     found: dict[str, str] = json.loads(_written().read_text())
     return found
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,15 @@ import pyarrow as pa
 import pytest
 
 from headrace import serdes
+from headrace.client import MessageQueue
 from headrace.protocol.columns import MessageColumns
+from headrace.runtime.blocks import Block
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.event_time.watermarks import QueueWatermark, SourceWatermarks
-from headrace.runtime.sources.task import Run, SourceFeed
+from headrace.runtime.marks import Marks
+from headrace.runtime.planning import QueueRange, Split
+from headrace.runtime.sources.task import Run, SourceFeed, run_source
+from headrace.runtime.user_code.errors import Finder
 from headrace.topology.operators.core import Operator, Source
 
 DAY = 86_400_000
@@ -94,3 +100,65 @@ def test_the_future_is_measured_against_the_store_time(
 def test_a_record_of_the_future_makes_the_next_ones_not_late() -> None:
     task = fed([5 * DAY, 9 * DAY, 5 * DAY + 1], [5 * DAY] * 3)
     assert not task.chunks["in"].late().any()
+
+
+class _Log:
+    """Queues of two brokers, each of which counts its own positions."""
+
+    def __init__(self, bodies: Mapping[str, list[bytes]]) -> None:
+        self.bodies = bodies
+
+    def blocks(self, queue: MessageQueue, begin: int, end: int, **_: Any) -> Iterator[Any]:
+        bodies = self.bodies[queue.name][begin:end]
+        count = len(bodies)
+        columns = MessageColumns(
+            np.arange(begin, end, dtype=np.int64),
+            np.arange(begin, end, dtype=np.int64) * 100,
+            np.arange(begin, end, dtype=np.int64),
+            np.arange(begin, end, dtype=np.int64),
+            np.full(count, queue.queue_id, np.int32),
+            np.zeros(count, np.int32),
+            pa.array(bodies, pa.binary()),
+            pa.array([b""] * count, pa.binary()),
+        )
+        yield SimpleNamespace(columns=lambda: columns)
+
+
+def test_messages_at_one_position_of_two_brokers_are_told_apart() -> None:
+    queues = ["events@a@0", "events@b@0", "events@c@1"]
+    log = _Log({queue: [f"{queue} {n}".encode() for n in range(3)] for queue in queues})
+    source = Source(
+        name="in",
+        parents=(),
+        topic="events",
+        deserializer=serdes.as_deserializer(serdes.string),
+        allowed_lateness=timedelta(0),
+    )
+    job: Any = SimpleNamespace(
+        plan=SimpleNamespace(
+            topology=SimpleNamespace(sources=[source]), forwards_headers=lambda _: False
+        ),
+        reader=lambda _: log,
+    )
+    split = Split(0, 1, tuple(QueueRange(queue, 0, 3) for queue in queues))
+    marks = Marks(["a", "b", "c"])
+    task: Any = _Task()
+    finders: list[Finder] = []
+
+    def make_task(finder: Finder) -> Any:
+        finders.append(finder)
+        return task
+
+    def finish(*_: object) -> list[Block]:
+        # While the run is there: as for a record that fails.
+        found = [finders[0].find(mark) for mark in task.chunks["in"].marks.tolist()]
+        assert [message.body.decode() for message in found if message] == task.chunks["in"].values
+        return []
+
+    task.finish, task.close = finish, lambda: None
+    run_source(job, split, marks, make_task)
+    chunk = task.chunks["in"]
+    assert [queues[number] for number in chunk.queues] == [v.split()[0] for v in chunk.values]
+    places = [marks.place(mark) for mark in chunk.marks.tolist()]
+    assert [place.broker for place in places if place] == [v[7] for v in chunk.values]
+    assert task.moved == {f"in/{queue}": 2 for queue in queues}

@@ -34,8 +34,8 @@ _Column = TypeVar("_Column")
 class Chunk:
     """Records of one operator, in the order of their marks.
 
-    A mark is the position of the message in the broker's commit log, or of the message that
-    caused the record: the order in which everything is handled.
+    A mark is the place of the message in its broker's commit log, or of the message that caused
+    the record: the order in which everything is handled (:class:`~headrace.runtime.marks.Marks`).
     """
 
     #: None: no record has a key.  Keys and values may be :class:`ColumnValues`, which read like

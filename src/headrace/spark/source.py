@@ -20,6 +20,7 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.control import Control, control_blocks
 from headrace.runtime.event_time.silence import milliseconds
+from headrace.runtime.marks import Marks
 from headrace.runtime.planning import (
     PlannedBatch,
     Split,
@@ -231,7 +232,10 @@ def run_split(handle: PlanHandle, encoded: bytes, split: Split) -> list[Block]:
     control = msgspec.json.decode(encoded, type=Control)
     with limited(job, control, split.number):
         blocks = run_source(
-            job, split, lambda finder: make_task(job, control, 0, split.number, finder)
+            job,
+            split,
+            Marks(control.brokers),
+            lambda finder: make_task(job, control, 0, split.number, finder),
         )
     if split.number == 0:
         blocks += control_blocks(control, len(job.plan.stages.stages))

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.control import Control
+from headrace.runtime.marks import Marks
 from headrace.runtime.task import guarded
 from headrace.spark.rows import blocks_of, rows_of
 from headrace.spark.worker import (
@@ -54,7 +55,7 @@ def _runner(
     def run() -> Iterable[Block]:
         job = connection(handle)
         control = msgspec.json.decode(message.payload, type=Control)
-        finder = RemoteFinder(job.client, control.brokers)
+        finder = RemoteFinder(job.client, Marks(control.brokers))
         with limited(job, control, message.partition):
             task = make_task(job, control, stage, message.partition, finder)
             try:

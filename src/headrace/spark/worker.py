@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from headrace.client import ClientSettings
     from headrace.runtime.control import Control
+    from headrace.runtime.marks import Marks
     from headrace.runtime.user_code.errors import Finder
 
 __all__ = ["PlanHandle", "RemoteFinder", "connection", "end_of_task", "limited", "make_task"]
@@ -165,39 +166,39 @@ def make_task(
 
 
 class RemoteFinder:
-    """Finds the message at a commit-log position by asking the brokers.
+    """Finds the message with a mark by asking its broker.
 
     Parameters
     ----------
     client
         Connection to the cluster.
-    brokers
-        Names of the brokers that hold the job's source queues.
+    marks
+        Those of the batch.
     """
 
-    def __init__(self, client: Client, brokers: list[str]) -> None:
+    def __init__(self, client: Client, marks: Marks) -> None:
         self._client = client
-        self._brokers = brokers
+        self._marks = marks
 
     def find(self, mark: int) -> Original | None:
-        """Give the message at a position; None where no broker has one there."""
-        # Tuples that a spout made have marks below those of all messages.
-        for broker in self._brokers if mark >= 0 else ():
-            try:
-                answer = self._client.ask_broker(
-                    broker,
-                    lambda: Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(mark)}),
-                )
-                message = decode_messages(answer.payload)[0]
-            except (BrokerError, IndexError):
-                continue
-            return Original(
-                message.topic,
-                message.queue_id,
-                message.queue_offset,
-                message.body,
-                encode_properties(message.properties),
-                message.born,
-                broker,
+        """Give the message; None where its broker has none there, or none caused the record."""
+        place = self._marks.place(mark)
+        if place is None:
+            return None
+        offset = {"offset": str(place.position)}
+        try:
+            answer = self._client.ask_broker(
+                place.broker, lambda: Command(RequestCode.VIEW_MESSAGE_BY_ID, offset)
             )
-        return None
+            message = decode_messages(answer.payload)[0]
+        except (BrokerError, IndexError):
+            return None
+        return Original(
+            message.topic,
+            message.queue_id,
+            message.queue_offset,
+            message.body,
+            encode_properties(message.properties),
+            message.born,
+            place.broker,
+        )

@@ -10,7 +10,8 @@ import numpy as np
 
 from headrace.runtime.bolts.collectors import SpoutOutput
 from headrace.runtime.bolts.states import TaskLayout
-from headrace.runtime.bolts.tasks import ComponentProcessor, StatefulTasks, spout_mark
+from headrace.runtime.bolts.tasks import ComponentProcessor, StatefulTasks
+from headrace.runtime.marks import spout_mark
 from headrace.topology.operators.bolts import Spout
 
 if TYPE_CHECKING:

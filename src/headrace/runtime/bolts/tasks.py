@@ -12,22 +12,14 @@ from headrace.runtime.bolts.lifecycle import BatchNumbers
 from headrace.runtime.bolts.placing import tasks_in
 from headrace.runtime.bolts.states import Saved, TaskStates
 from headrace.runtime.chunk import Chunk, Int64s
+from headrace.runtime.marks import spout_mark
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.topology.operators.bolts import Bolt, Spout
 from headrace.topology.tuples import COMMIT_FAIL, DEFAULT_STREAM
 
-__all__ = ["ComponentProcessor", "StatefulTasks", "spout_mark"]
+__all__ = ["ComponentProcessor", "StatefulTasks"]
 
 ComponentT = TypeVar("ComponentT", bound=Spout | Bolt)
-
-#: Marks of tuples that no message caused: below those of all messages, by partition and order.
-_FIRST_MARK = -(1 << 61)
-_PARTITION_BITS = 40
-
-
-def spout_mark(partition: int) -> int:
-    """Give the first mark of tuples that no message caused."""
-    return _FIRST_MARK + (partition << _PARTITION_BITS)
 
 
 class ComponentProcessor(Processor[ComponentT]):

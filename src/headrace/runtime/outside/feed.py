@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from headrace.columns import ColumnValues
 from headrace.keys import encode_keys, key_hashes, key_properties
 from headrace.protocol.transactions import Position
-from headrace.runtime.bolts.tasks import spout_mark
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.commit.transactions import QueueMessages
+from headrace.runtime.marks import spout_mark
 from headrace.runtime.processors import Processor
 from headrace.topology.operators.outside import Feed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.runtime.blocks import Block
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.job_plan import JobConnection
+    from headrace.runtime.marks import Marks
     from headrace.runtime.planning import QueueRange, Split
     from headrace.runtime.task import Task
     from headrace.runtime.user_code.errors import Finder, Original
@@ -47,7 +48,7 @@ _PULL_BYTES = 8 << 20
 
 
 def run_source(
-    job: JobConnection, split: Split, make_task: Callable[[Finder], Task]
+    job: JobConnection, split: Split, marks: Marks, make_task: Callable[[Finder], Task]
 ) -> list[Block]:
     """Run the first stage on the messages of one split."""
     finder = _SplitFinder()
@@ -60,7 +61,7 @@ def run_source(
         forwards_headers=job.plan.forwards_headers,
     )
     try:
-        for run in _read(job.reader, split.ranges):
+        for run in _read(job.reader, split.ranges, marks):
             finder.run = run
             feed.take(run)
         blocks = list(task.finish(split.of, split.ends))
@@ -71,9 +72,10 @@ def run_source(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages of one topic, in the order of the log."""
+    """Messages of one topic, in the order of their marks."""
 
     topic: str
+    #: With a mark in place of each position.
     columns: MessageColumns
     #: Number of each message's queue among those that the task reads.
     numbers: npt.NDArray[np.intp]
@@ -152,8 +154,10 @@ def _reader(source: Source, task: Task, *, forwards_headers: bool) -> SourceRead
     return SourceReader(source, task, forwards_headers=forwards_headers)
 
 
-def _read(reader: Callable[[str], PullConsumer], ranges: Iterable[QueueRange]) -> Iterator[Run]:
-    """Give the messages of the ranges by topic, in runs that are in the order of the log."""
+def _read(
+    reader: Callable[[str], PullConsumer], ranges: Iterable[QueueRange], marks: Marks
+) -> Iterator[Run]:
+    """Give the messages of the ranges by topic, in runs that are in the order of their marks."""
     by_topic: dict[str, list[tuple[int, QueueRange]]] = defaultdict(list)
     for number, part in enumerate(ranges):
         by_topic[MessageQueue.parse(part.queue).topic].append((number, part))
@@ -166,7 +170,8 @@ def _read(reader: Callable[[str], PullConsumer], ranges: Iterable[QueueRange]) -
             queue = MessageQueue.parse(part.queue)
             for result in consumer.blocks(queue, part.begin, part.end, max_bytes=_PULL_BYTES):
                 columns = ranged(result.columns(), part.begin, part.end)
-                run.append(columns)
+                of_broker = marks.of(queue.broker, columns.position)
+                run.append(replace(columns, position=of_broker))
                 numbers.append(number)
                 size += len(columns)
                 volume += columns.body.nbytes

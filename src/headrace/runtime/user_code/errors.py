@@ -56,7 +56,7 @@ class Finder(Protocol):
     """Finds messages by their marks."""
 
     def find(self, mark: int) -> Original | None:
-        """Give the message at a position of the log; None where there is none."""
+        """Give the message that caused a record; None where there is none."""
 
 
 class RecordErrors:
@@ -97,7 +97,7 @@ class RecordErrors:
         found = None
         with suppress(HeadraceError):
             found = self._finder.find(mark)
-        return f"commit-log position {mark}" if found is None else str(found)
+        return "a place that is not known any more" if found is None else str(found)
 
     def divert(self, operator: Operator, mark: int, error: Exception, line: str | None) -> None:
         """Count a record that failed and send its message where the operator's policy says.

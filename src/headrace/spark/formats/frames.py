@@ -19,9 +19,9 @@ from pyspark.sql.functions import lit
 from headrace.client import MessageQueue
 from headrace.columns import ColumnValues
 from headrace.errors import JavaEndedError, TaskFailedError
-from headrace.runtime.bolts.tasks import spout_mark
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.control import Control
+from headrace.runtime.marks import Marks, spout_mark
 from headrace.runtime.outside.carried import key_bytes, property_pairs
 from headrace.runtime.outside.feed import byte_count
 from headrace.runtime.sources.messages import ranged
@@ -126,7 +126,7 @@ class _Feeding:
         splits: int,
         positions: Mapping[str, Position],
     ) -> list[Block]:
-        finder = RemoteFinder(self._job.client, [])
+        finder = RemoteFinder(self._job.client, Marks([]))
         task = make_task(self._job, self._control, 0, self._number, finder)
         mark = spout_mark(self._number)
         try:
@@ -226,7 +226,7 @@ def reported(batch: TickedBatch, count: int) -> pa.Table:
     control = msgspec.json.decode(batch.control, type=Control)
     blocks: list[Block] = []
     for split in batch.splits:
-        task = make_task(job, control, 0, split.number, RemoteFinder(job.client, []))
+        task = make_task(job, control, 0, split.number, RemoteFinder(job.client, Marks([])))
         try:
             if split.number == 0:
                 task.counters["records_in"] += count
