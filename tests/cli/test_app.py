@@ -134,6 +134,15 @@ def test_absent_broker_is_named(run: Run, capsys: pytest.CaptureFixture[str]) ->
     assert address in capsys.readouterr().err
 
 
+def test_causes_that_lead_back_to_themselves_have_an_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, second = JobFailedError("Spark did not start"), JobFailedError("Java was killed")
+    first.__cause__, second.__cause__ = second, first
+    report(first, debug=False)
+    assert capsys.readouterr().err == "error: Spark did not start\nbecause: Java was killed\n"
+
+
 def test_fault_of_our_own_asks_for_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     report(ZeroDivisionError("division by zero"), debug=False)
     shown = capsys.readouterr().err

@@ -6,10 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pyspark import SparkConf
+from pyspark.errors import PySparkRuntimeError
 
+from headrace.errors import JavaEndedError, JobFailedError
+from headrace.protocol.transactions import CommitRecord
+from headrace.settings import JobSettings
+from headrace.spark import driver, session
 from headrace.spark.session import sweep_scratch
+from headrace.spark.worker import PlanHandle
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc to look processes up in")
@@ -21,6 +30,42 @@ def test_scratch_of_dead_drivers_is_swept_and_that_of_living_ones_stays(tmp_path
         folder.mkdir()
     sweep_scratch(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([living, foreign])
+
+
+@pytest.mark.parametrize(("before", "raised"), [(False, JobFailedError), (True, JavaEndedError)])
+def test_spark_that_has_run_before_and_does_not_start_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, before: bool, raised: type[JobFailedError]
+) -> None:
+    def killed(_: SparkConf) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(session, "_has_run", before)
+    monkeypatch.setattr(session, "launch_quietly", killed)
+    with pytest.raises(JobFailedError, match="Spark did not start on local") as failed:
+        session._start(SparkConf(loadDefaults=False), JobSettings())
+    assert type(failed.value) is raised
+    assert failed.value.retriable is before
+
+
+def test_error_that_comes_from_us_is_not_its_own_cause(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    error = JobFailedError("Spark did not start")
+
+    def not_started(_: JobSettings) -> None:
+        raise error
+
+    monkeypatch.setattr(driver, "get_session", not_started)
+    plan = SimpleNamespace(
+        job="j", settings=JobSettings(data_dir=tmp_path), stages=SimpleNamespace(stages=[0])
+    )
+    connection: Any = SimpleNamespace(plan=plan)
+    job = driver.JobDriver(connection, PlanHandle("", b""), {}, {}, lambda *_: None)
+    job.record = CommitRecord(job="j", kind="open", epoch=1, batch=0)
+    with pytest.raises(JobFailedError) as failed:
+        job._run()
+    assert failed.value is error
+    assert error.__cause__ is None
 
 
 @pytest.mark.parametrize(

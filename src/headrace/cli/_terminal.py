@@ -102,8 +102,10 @@ def _explain(error: BaseException) -> tuple[str, list[str]]:
         return f"{type(error).__name__}: {error}", [_BUG_HINT]
     messages: list[str] = []
     hints: list[str] = []
+    chain: list[BaseException] = []
     cause: BaseException | None = error
-    while isinstance(cause, HeadraceError):
+    while isinstance(cause, HeadraceError) and cause not in chain:
+        chain.append(cause)
         # A wrapper often repeats its cause: then it is told once.
         if not any(cause.message in told for told in messages):
             messages.append(cause.message)

@@ -199,7 +199,11 @@ class JobDriver:
                 self._query(launch, folder)
             except Exception as error:
                 if self._batch_failure is None:
-                    raise failure_of(self._job, error) from error
+                    failure = failure_of(self._job, error)
+                    if failure is error:
+                        # Raised from itself it would be its own cause.
+                        raise
+                    raise failure from error
             finally:
                 self._looked = None
         if self._batch_failure is not None:

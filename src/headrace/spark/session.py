@@ -17,7 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headrace.errors import JobFailedError, SettingsError
+from headrace.errors import JavaEndedError, JobFailedError, SettingsError
 from headrace.java import use_java
 from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
 from headrace.spark.dead_session import forget_dead_session
@@ -32,6 +32,8 @@ __all__ = ["SPARK_CONFIG", "checkpoint_folder", "get_session", "scratch_folder",
 
 #: Jobs that share a session may all find that its Java process has ended.
 _starting = threading.Lock()
+#: Whether Spark has run in this process.
+_has_run = False
 
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -73,6 +75,8 @@ def get_session(settings: JobSettings) -> SparkSession:
         The master is none that Spark knows.
     JobFailedError
         Spark did not start: its master does not answer, for example.
+    JavaEndedError
+        It did not, and has run before: another try may help.
     """
     forget_dead_session()
     active = SparkSession.getActiveSession()
@@ -97,12 +101,16 @@ def _start(conf: SparkConf, settings: JobSettings) -> None:
             f"master is '{settings.master}', which Spark does not know",
             hint="give local[N], spark://HOST:PORT, yarn or k8s://URL",
         )
+    global _has_run
     try:
         SparkContext(conf=conf, gateway=launch_quietly(conf))
-    except (PySparkException, Py4JError) as error:
+        _has_run = True
+    except (PySparkException, Py4JError, OSError) as error:
         java = getattr(error, "java_exception", None)
         why = str(error if java is None else java.toString())
-        raise JobFailedError(
+        # What has run with these settings is not mended by others: its Java was killed as it began.
+        failure = JavaEndedError if _has_run else JobFailedError
+        raise failure(
             f"Spark did not start on {settings.master}: {why.partition(chr(10))[0]}",
             hint=f"{_log_file(settings)} tells more; a cluster's master must be up and reached",
         ) from error
