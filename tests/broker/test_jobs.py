@@ -194,6 +194,30 @@ def test_commit_is_refused(
         book.commit(request_)
 
 
+@pytest.mark.parametrize(
+    ("queue", "offset"),
+    [
+        ("lines", 0),
+        ("lines@0", 0),
+        ("@broker-a@0", 0),
+        ("lines@@0", 0),
+        ("lines@broker-a@", 0),
+        ("lines@broker-a@-1", 0),
+        ("lines@broker-a@x", 0),
+        ("lines@broker-a@\u0663", 0),
+        ("lines@broker-a@2147483648", 0),
+        ("lines@broker-a@0", -1),
+        ("lines@broker-a@0", 1 << 63),
+    ],
+)
+def test_commit_of_what_no_queue_can_hold_is_refused(queue: str, offset: int) -> None:
+    asked = commit_request(1)
+    record = msgspec.structs.replace(asked.record, offsets={queue: offset})
+    with pytest.raises(InvalidParameterError) as caught:
+        opened().commit(msgspec.structs.replace(asked, record=record))
+    assert repr(queue) in str(caught.value)
+
+
 def test_fence_names_the_epoch_and_what_to_do() -> None:
     with pytest.raises(FencedError) as caught:
         opened(epochs=3).commit(commit_request(1, epoch=2))

@@ -25,6 +25,7 @@ from headrace.protocol.transactions import (
     CommitRequest,
     OpenRequest,
     StagedPart,
+    is_place,
 )
 
 __all__ = ["COMMIT_TOPIC_SUFFIX", "JobBook", "JobState", "check_parts"]
@@ -220,6 +221,11 @@ def _check_commit(request: CommitRequest) -> None:
         raise InvalidParameterError(f"{where} carries a record of kind {record.kind!r}")
     if record.batch != request.previous + 1:
         raise InvalidParameterError(f"{where} says it builds on batch {request.previous}")
+    for queue, offset in record.offsets.items():
+        if not is_place(queue, offset):
+            message = f"{where} says that queue {queue!r} is read up to {offset}"
+            hint = "A queue is named topic@broker@queue-id, and its offsets begin at 0."
+            raise InvalidParameterError(message, hint=hint)
     places = [(part.stage, part.partition) for part in request.parts]
     if len(set(places)) != len(places):
         twice = min(place for place in set(places) if places.count(place) > 1)

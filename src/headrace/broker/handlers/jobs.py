@@ -26,6 +26,7 @@ from headrace.protocol.transactions import (
     PlanRequest,
     StagedPart,
     decode_sections,
+    split_queue_name,
 )
 from headrace.store import QueueAppend, StageKey
 
@@ -181,8 +182,9 @@ def _stage_key(record: CommitRecord, part: StagedPart) -> StageKey:
 def _update_offsets(core: Core, group: str, record: CommitRecord) -> None:
     core.show_group(group)
     for queue, offset in record.offsets.items():
-        topic, _, queue_id = queue.rsplit("@", 2)
-        core.offsets.update(group, topic, int(queue_id), offset)
+        if parts := split_queue_name(queue):
+            topic, _, number = parts
+            core.offsets.update(group, topic, number, offset)
 
 
 async def plan_batch(core: Core, request: Request) -> Command:
