@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker, Guards
+from headrace.client import Client, Message, Producer
+from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
@@ -98,6 +100,30 @@ def test_repeated_commit_gets_the_same_answer_also_after_a_restart(tmp_path: Pat
         later = committed(wire.commit(parts=[staged_part()], offsets={"in@broker-a@0": 1}))
         assert later == again
         assert bodies(wire, "out") == [b"x"]
+
+
+def test_what_is_no_commit_is_refused_and_passed_over_at_a_start(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+        wire.create("out")
+        wire.open()
+        first = run_batch(wire, 1, b"x")
+        topic = COMMIT_TOPIC
+        with Client(broker.address) as client:
+            producer, (queue,) = Producer(client), client.queues(topic)
+            with pytest.raises(InvalidParameterError, match="takes the commits of job"):
+                producer.send(Message(topic=topic, body=b"hello", keys="k"), queue)
+            # As a release did that took it.
+            broker._server._running().jobs.forget(topic)
+            for body in (b"hello", b"[]", b"\xff"):
+                producer.send(Message(topic=topic, body=body, keys="k"), queue)
+            # A topic that a producer has made, of a job that there is not yet.
+            wire.create("new-commitTopic")
+            producer.send(Message(topic="new-commitTopic", body=b"hello", keys="k"))
+    with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+        again = committed(wire.commit(parts=[staged_part()], offsets={"in@broker-a@0": 1}))
+        assert again == msgspec.structs.replace(first, already=True)
+        run_batch(wire, 2, b"y")
+        assert bodies(wire, "out") == [b"x", b"y"]
 
 
 def test_restart_keeps_epoch_batch_and_staged_parts(tmp_path: Path) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX, JobState, check_parts
 from headrace.broker.network.admission import check_new_topic
-from headrace.errors import BrokerBusyError, InvalidParameterError, NotReplicatedError
+from headrace.errors import (
+    BrokerBusyError,
+    HeadraceError,
+    InvalidParameterError,
+    NotReplicatedError,
+)
 from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import decode_messages
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLERS", "restore_jobs"]
 
+_log = logging.getLogger(__name__)
+
 _DRIVER = "HEADRACE_DRIVER"
 _QUEUE = 0
 _CAPABILITIES = {"headrace": "1", "jobs": "1"}
@@ -56,18 +64,25 @@ def restore_jobs(core: Core) -> None:
 
 def _take_note(core: Core, commit_topic: str) -> JobState | None:
     """Read the newest record of a commit topic; what is read is what a restart would find."""
-    end = core.store.bounds(commit_topic, _QUEUE).max_offset
+    bounds = core.store.bounds(commit_topic, _QUEUE)
     # The newest record is the newest of its key, so compaction leaves it, and retention, too.
-    block = b"".join(core.store.read(commit_topic, _QUEUE, end - 1, 1, 1 << 30, None).slices)
-    if not block:
-        return None
-    message = decode_messages(block)[0]
-    record = msgspec.json.decode(message.body, type=CommitRecord)
-    driver = message.properties.get(_DRIVER, "")
-    position = message.position + len(block)
-    state = JobState(record=record, position=position, driver=driver)
-    core.jobs.recorded(commit_topic, state)
-    return state
+    for offset in range(bounds.max_offset - 1, bounds.min_offset - 1, -1):
+        block = b"".join(core.store.read(commit_topic, _QUEUE, offset, 1, 1 << 30, None).slices)
+        if not block:
+            return None
+        try:
+            message = decode_messages(block)[0]
+            record = msgspec.json.decode(message.body, type=CommitRecord)
+        except (msgspec.DecodeError, HeadraceError):
+            # Whatever somebody has sent there, the broker starts and the job goes on.
+            _log.warning("topic %r, offset %d: no commit, passed over", commit_topic, offset)
+            continue
+        driver = message.properties.get(_DRIVER, "")
+        position = message.position + len(block)
+        state = JobState(record=record, position=position, driver=driver)
+        core.jobs.recorded(commit_topic, state)
+        return state
+    return None
 
 
 def capabilities(_core: Core, request: Request) -> Command:
