@@ -81,12 +81,12 @@ def test_messages_at_one_position_of_two_brokers_count_in_the_windows_of_their_o
     brokers: RocketBrokers, tmp_path: Path
 ) -> None:
     """One queue is an hour ahead of the other: what is taken for one of its messages is late."""
-    events, counts = "two-logs", "two-logs-counts"
+    events, counts, filler = "two-logs", "two-logs-counts", "two-logs-filler"
     with Client(brokers.address) as client:
-        for topic in (events, counts):
+        for topic in (events, counts, filler):
             Admin(client).create_topic(topic, queues=1)
+        align(client, client.queues(filler, for_="write"))
         queues = sorted(client.queues(events, for_="write"), key=lambda queue: queue.broker)
-        align(client, queues)
         for number in range(PAIRS):
             for hours, queue in enumerate(queues):
                 born = 1_700_000_000_000 + 1000 * number + 3_600_000 * hours

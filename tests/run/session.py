@@ -210,5 +210,6 @@ def _processes(mark: bytes) -> dict[int, str]:
             if mark in variables and int(entry.name) != os.getpid() and command:
                 test = next((one for one in variables if one.startswith(b"PYTEST_CURRENT")), b"")
                 started = test.partition(b"=")[2].decode() or "no test"
-                found[int(entry.name)] = f"{command[:200]} (started by {started})"
+                age = time.time() - entry.stat().st_mtime
+                found[int(entry.name)] = f"{command[:200]} ({age:.0f} s old, of {started})"
     return found
