@@ -391,6 +391,19 @@ def test_driver_that_is_stopped_before_it_can_hear_of_it_has_not_failed(tmp_path
     assert starts(tmp_path) == 1
 
 
+def test_what_a_driver_has_begun_ends_with_it_when_it_is_stopped(tmp_path: Path) -> None:
+    text = """
+left = subprocess.Popen(["sleep", "60"], process_group=0)
+note("left", left.pid)
+note("pid", os.getpid())
+time.sleep(60)
+"""
+    process = running(tmp_path, text)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    assert not Path("/proc", (tmp_path / "left").read_text()).exists()
+
+
 def test_signal_in_a_pause_ends_the_supervisor(tmp_path: Path) -> None:
     process = running(tmp_path, "note('pid', os.getpid()); die()")
     await_true("no third start", lambda: starts(tmp_path) == 3)

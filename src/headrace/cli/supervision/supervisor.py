@@ -170,6 +170,8 @@ class Supervisor:
             # It had not come so far yet that it could end in order.
             status = 0
         if self._status is not None or self._stopped:
+            # One that was stopped while Java began leaves that behind.
+            self._clear_up(child)
             if drove or not self._children:
                 self._finish(status if drove else 0)
         elif drove and self._standby and Word.FENCED in child.said:
