@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -17,6 +18,8 @@ __all__ = ["Findings", "fuzz", "run_once", "storm"]
 
 #: A call that takes longer hangs, or would under more of the same.
 _LONGEST = 2.0
+#: Python's own limit of nested calls.
+_DEPTH = 1000
 #: Memory is measured in every so many calls: it costs as much as ten of them.
 _MEASURED = 64
 
@@ -45,6 +48,9 @@ def run_once(target: Target, data: bytes, findings: Findings, *, measure: bool) 
     """Give one input to a target; an assertion fails if that ends badly."""
     if measure:
         tracemalloc.start()
+    # As Python has it: some library of another test may have raised it.
+    depth = sys.getrecursionlimit()
+    sys.setrecursionlimit(_DEPTH)
     # Time of the processor, and of this thread: what is busy beside it is no finding.
     began, peak = time.thread_time(), 0
     try:
@@ -53,6 +59,7 @@ def run_once(target: Target, data: bytes, findings: Findings, *, measure: bool) 
         findings.refused += 1
     finally:
         took = time.thread_time() - began
+        sys.setrecursionlimit(depth)
         if measure:
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()

@@ -160,6 +160,15 @@ def order(kind: str) -> None:
         process.returncode = 0
 
 
+def starting() -> bool:
+    """Whether some server has been ordered that is not there yet."""
+    return any(
+        _lives(int(ordered.read_text() or 0))
+        for ordered in Path(os.environ[FOLDER]).glob("server-*.pid")
+        if not ordered.with_suffix(".json").exists()
+    )
+
+
 @contextmanager
 def life() -> Iterator[None]:
     """Let servers live for so long.  Caller: the process that leads the run."""

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.run.schedule import group_of, read_groups, write_groups
-from tests.run.servers import SERVERS
+from tests.run.servers import SERVERS, starting
 
 Tier = Literal["pure", "broker", "spark", "servers"]
 
@@ -188,6 +188,8 @@ class _Ran:
     #: With its set-up, which may be that of other tests too.
     whole: float = 0.0
     seconds: float = 0.0
+    #: Whether it began while servers started, which have the machine to themselves.
+    early: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -199,6 +201,8 @@ class Ledger:
     began: float = field(default_factory=time.monotonic)
     ran: dict[str, _Ran] = field(default_factory=dict)
     told: bool = False
+    #: When the servers of the run stood.
+    settled: float | None = None
     groups: dict[str, str] = field(default_factory=dict)
 
     @pytest.hookimpl(optionalhook=True)
@@ -211,12 +215,15 @@ class Ledger:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what a part of a test took."""
+        if self.settled is None and not starting():
+            self.settled = time.time()
         given: dict[str, Any] = dict(report.user_properties)
         if "tier" in given:
             name = report.nodeid
             one = self.ran.setdefault(name, _Ran(given["tier"], given["budget"]))
             one.whole += report.duration
             if report.when == "call":
+                one.early = self.settled is None or report.start < self.settled
                 one.seconds += given.get("cpu", report.duration)
 
     @pytest.hookimpl(trylast=True)
@@ -274,7 +281,7 @@ class Ledger:
         tests = [
             f"{name} took {one.seconds:.1f} s of {one.budget:g} s"
             for name, one in self.ran.items()
-            if one.seconds > one.budget * slowness * _TIMES + _MORE
+            if one.seconds > one.budget * slowness * _TIMES + _MORE and not one.early
         ]
         tiers = [
             f"all tests of the tier {tier!r} took {self._sum(tier):.0f} s of {most[every]:g} s"
@@ -333,13 +340,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Ledger(config, recorded), "ledger")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """Tell tiers; bring long groups to the front, since whatever runs last runs alone."""
-    recorded = config.stash[_recorded]
     groups: dict[str, str] = {}
-    needy: set[str] = set()
-    took: dict[str, float] = defaultdict(float)
     for item in items:
         tier, group = tier_of(item), group_of(item)
         item.add_marker(getattr(pytest.mark, tier))
@@ -347,12 +353,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _is_repeated(item):
             item.add_marker(pytest.mark.slow)
         item.user_properties += [("tier", tier), ("budget", budget_of(item, tier))]
-        took[group] += recorded.of(item.nodeid, group)
-        if tier != "pure":
-            needy.add(group)
+    yield
     if not hasattr(config, "workerinput"):
         return
     write_groups(groups)
+    # Marks have chosen those that run.
+    recorded = config.stash[_recorded]
+    needy: set[str] = set()
+    took: dict[str, float] = defaultdict(float)
+    for item in items:
+        group = groups[item.nodeid]
+        took[group] += recorded.of(item.nodeid, group)
+        if ("tier", "pure") not in item.user_properties:
+            needy.add(group)
     order = sorted(took, key=lambda name: -took[name])
     # One process begins with Spark, the others with what needs nothing, while servers start.
     first, left = [], _MEANWHILE
