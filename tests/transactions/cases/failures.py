@@ -125,7 +125,8 @@ def commit_delayed(case: Case, variant: str, rig: Rig) -> Iterator[str]:
     """The commit of a killed driver comes late: nobody takes it for that of its successor."""
     rig.send_all(case.batches)
     with running_proxy(rig.address, rig.broker) as proxy:
-        plan = proxy.plan(is_commit(rig), case.batch, "delay request")
+        # With whatever its driver sends again until it is killed.
+        plan = proxy.plan(is_commit(rig), case.batch, "delay request", None)
         process = rig.start(address=proxy.entrance)
         await_true(plan.done.is_set, process)
         process.kill()
