@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 
+def place_of(name: str) -> str:
+    """Name the file of a test."""
+    return name.partition("::")[0]
+
+
 def group_of(item: pytest.Item) -> str:
     """Name what a test shares a process with: the session of Spark, its file, or nothing."""
-    place = item.nodeid.partition("::")[0]
+    place = place_of(item.nodeid)
     if item.get_closest_marker("spread"):
         return item.nodeid
     if together := item.get_closest_marker("together"):
@@ -63,6 +68,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
             super().schedule()
 
         def _split_scope(self, nodeid: str) -> str:
-            return self._groups.get(nodeid) or nodeid.partition("::")[0]
+            return self._groups.get(nodeid) or place_of(nodeid)
 
     return Groups(config, log)

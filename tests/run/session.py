@@ -193,11 +193,12 @@ class Leftovers:
                 os.kill(pid, signal.SIGKILL)
         self.said += [f"in the checkout: {path}" for path in sorted(_untracked() - self.checkout)]
         self.said += [str(folder)] if folder.exists() else []
-        # A driver that is killed leaves its checkpoint to the next one, and there is no next one.
-        from headrace.spark.session import scratch_folder, sweep_scratch
+        if left := _files_of_ours() - self.machine:
+            # A driver that is killed leaves its checkpoint to the next one: there is no next one.
+            from headrace.spark.session import scratch_folder, sweep_scratch
 
-        sweep_scratch(scratch_folder())
-        self.said += [str(path) for path in sorted(_files_of_ours() - self.machine)]
+            sweep_scratch(scratch_folder())
+            self.said += [str(path) for path in sorted(left) if path.exists()]
 
 
 def _processes(mark: bytes) -> dict[int, str]:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.run.schedule import group_of, read_groups, write_groups
+from tests.run.schedule import group_of, place_of, read_groups, write_groups
 from tests.run.servers import SERVERS, starting
 
 Tier = Literal["pure", "broker", "spark", "servers"]
@@ -128,7 +128,7 @@ def tier_of(item: pytest.Item) -> Tier:
         return "spark"
     if item.get_closest_marker("rocketmq") or names & set(SERVERS) or "java" in names:
         return "servers"
-    if names & _OF_BROKERS or _place(item).startswith(_PROCESSES):
+    if names & _OF_BROKERS or place_of(item.nodeid).startswith(_PROCESSES):
         return "broker"
     return "pure"
 
@@ -148,15 +148,7 @@ def _is_repeated(item: pytest.Item) -> bool:
     """Whether a test holds on RocketMQ what it holds on the embedded broker too."""
     call = getattr(item, "callspec", None)
     both = call is not None and call.params.get("cluster") == "rocketmq"
-    return both and not _place(item).startswith(_BOTH_KINDS)
-
-
-def _place(item: pytest.Item) -> str:
-    return _place_of(item.nodeid)
-
-
-def _place_of(name: str) -> str:
-    return name.partition("::")[0]
+    return both and not place_of(item.nodeid).startswith(_BOTH_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +180,7 @@ class _Ran:
     #: With its set-up, which may be that of other tests too.
     whole: float = 0.0
     seconds: float = 0.0
-    #: Whether it began while servers started, which have the machine to themselves.
+    #: Whether it began while servers started, which leave little of the machine: no budget holds.
     early: bool = False
 
 
@@ -262,11 +254,11 @@ class Ledger:
         for name in ids:
             took[self._group(name)] += self.recorded.of(name, self._group(name))
         workers = self.config.option.numprocesses or 1
-        minutes = max(sum(took.values()) / workers, *took.values()) / 60
+        minutes = max([sum(took.values()) / workers, *took.values()]) / 60
         return f"{len(ids):,} tests, some {minutes:.0f} minutes on two quiet cores"
 
     def _group(self, name: str) -> str:
-        return self.groups.get(name) or name.partition("::")[0]
+        return self.groups.get(name) or place_of(name)
 
     def _slowness(self) -> float:
         """How many times as long as recorded tests take here; at least 1."""
@@ -303,7 +295,7 @@ class Ledger:
         short = {name: (round(sum(took), 2), len(took)) for name, took in shares.items()}
         # What did not run keeps what was recorded before, while its file is there.
         before = {name: took for name, took in self.recorded.tests.items() if name not in self.ran}
-        kept = {name: took for name, took in before.items() if Path(_place_of(name)).exists()}
+        kept = {name: took for name, took in before.items() if Path(place_of(name)).exists()}
         groups = {name: took for name, took in self.recorded.groups.items() if Path(name).exists()}
         held = {"groups": groups | short, "tests": kept | long}
         _RECORDED.write_text(json.dumps(held, indent=0, sort_keys=True) + "\n")

@@ -50,6 +50,21 @@ class _Task:
         self.chunks.update(chunks)
 
 
+def messages(bodies: list[bytes], born: list[int], stored: list[int]) -> MessageColumns:
+    """Messages of a queue from its first on, a hundred bytes each."""
+    count = len(bodies)
+    return MessageColumns(
+        np.arange(count, dtype=np.int64),
+        np.arange(count, dtype=np.int64) * 100,
+        np.array(born, np.int64),
+        np.array(stored, np.int64),
+        np.zeros(count, np.int32),
+        np.zeros(count, np.int32),
+        pa.array(bodies, pa.binary()),
+        pa.array([b""] * count, pa.binary()),
+    )
+
+
 def fed(born: list[int], stored: list[int], **options: Any) -> _Task:
     source = Source(
         name="in",
@@ -61,16 +76,7 @@ def fed(born: list[int], stored: list[int], **options: Any) -> _Task:
     )
     task: Any = _Task()
     count = len(born)
-    columns = MessageColumns(
-        np.arange(count, dtype=np.int64),
-        np.arange(count, dtype=np.int64) * 100,
-        np.array(born, np.int64),
-        np.array(stored, np.int64),
-        np.zeros(count, np.int32),
-        np.zeros(count, np.int32),
-        pa.array([str(number).encode() for number in range(count)], pa.binary()),
-        pa.array([b""] * count, pa.binary()),
-    )
+    columns = messages([str(number).encode() for number in range(count)], born, stored)
     feed = SourceFeed(task, [source], ["events@b@0"], forwards_headers=lambda _: False)
     feed.take(Run("events", columns, np.zeros(count, np.intp)))
     assert isinstance(task, _Task)
@@ -109,18 +115,8 @@ class _Log:
         self.bodies = bodies
 
     def blocks(self, queue: MessageQueue, begin: int, end: int, **_: Any) -> Iterator[Any]:
-        bodies = self.bodies[queue.name][begin:end]
-        count = len(bodies)
-        columns = MessageColumns(
-            np.arange(begin, end, dtype=np.int64),
-            np.arange(begin, end, dtype=np.int64) * 100,
-            np.arange(begin, end, dtype=np.int64),
-            np.arange(begin, end, dtype=np.int64),
-            np.full(count, queue.queue_id, np.int32),
-            np.zeros(count, np.int32),
-            pa.array(bodies, pa.binary()),
-            pa.array([b""] * count, pa.binary()),
-        )
+        times = list(range(begin, end))
+        columns = messages(self.bodies[queue.name], times, times)
         yield SimpleNamespace(columns=lambda: columns)
 
 

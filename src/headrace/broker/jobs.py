@@ -25,7 +25,7 @@ from headrace.protocol.transactions import (
     CommitRequest,
     OpenRequest,
     StagedPart,
-    is_place,
+    split_queue_name,
 )
 
 __all__ = ["COMMIT_TOPIC_SUFFIX", "JobBook", "JobState", "check_parts"]
@@ -33,6 +33,8 @@ __all__ = ["COMMIT_TOPIC_SUFFIX", "JobBook", "JobState", "check_parts"]
 COMMIT_TOPIC_SUFFIX = "-commitTopic"
 """By the end of its name a commit topic is found again after a restart."""
 
+#: Brokers number the messages of a queue with 64 bits.
+_MOST_MESSAGES = 1 << 63
 _STOP = "Another driver runs this job now; stop this one."
 
 Staged = Callable[[StagedPart], tuple[int, int]]
@@ -222,7 +224,7 @@ def _check_commit(request: CommitRequest) -> None:
     if record.batch != request.previous + 1:
         raise InvalidParameterError(f"{where} says it builds on batch {request.previous}")
     for queue, offset in record.offsets.items():
-        if not is_place(queue, offset):
+        if split_queue_name(queue) is None or not 0 <= offset < _MOST_MESSAGES:
             message = f"{where} says that queue {queue!r} is read up to {offset}"
             hint = "A queue is named topic@broker@queue-id, and its offsets begin at 0."
             raise InvalidParameterError(message, hint=hint)

@@ -35,15 +35,14 @@ __all__ = [
     "StateSummary",
     "decode_sections",
     "encode_sections",
-    "is_place",
     "split_queue_name",
 ]
 
 QueueName = str
 """A queue in one word, ``topic@broker@queue-id``: the key of every map by queue."""
 
-#: Brokers number queues with 32 bits, and offsets with 64.
-_MOST_QUEUES, _MOST_MESSAGES = 1 << 31, 1 << 63
+#: Brokers number queues with 32 bits.
+_MOST_QUEUES = 1 << 31
 
 
 def split_queue_name(name: QueueName) -> tuple[str, str, int] | None:
@@ -59,15 +58,6 @@ def split_queue_name(name: QueueName) -> tuple[str, str, int] | None:
     if not (topic and broker and number.isascii() and number.isdecimal() and len(number) <= 10):
         return None
     return (topic, broker, int(number)) if int(number) < _MOST_QUEUES else None
-
-
-def is_place(name: QueueName, offset: int) -> bool:
-    """Tell whether a queue can have a name, and an offset.
-
-    >>> is_place("lines@broker-a@3", 7), is_place("lines@broker-a@3", -7), is_place("lines", 7)
-    (True, False, False)
-    """
-    return split_queue_name(name) is not None and 0 <= offset < _MOST_MESSAGES
 
 
 class StagedPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,7 +101,6 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     fields = _fields(request, names)
     body = request.command.payload
     _check(core, fields, body)
-    _check_takes_messages(core, fields.topic)
     if fields.topic.startswith(RETRY_PREFIX):
         core.retry_topic(fields.topic.removeprefix(RETRY_PREFIX))
     if fields.topic not in core.topics:
@@ -119,17 +118,6 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     request.peer.hold(size)
     sent = _Sent(append, queue_id, uniq_key, size, static)
     core.append([append], partial(_stored, core, request, sent))
-
-
-def _check_takes_messages(core: Core, topic: str) -> None:
-    """Refuse messages to a topic that takes the commits of a job."""
-    state = core.jobs.state(topic)
-    # A job that opens at the broker names its driver there; where it is not, commits are messages.
-    if state is not None and state.driver:
-        raise InvalidParameterError(
-            f"topic {topic!r} takes the commits of job {state.record.job!r}, and no messages",
-            hint="Send to a topic of your own.",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +210,11 @@ def _check(core: Core, fields: _Fields, body: Buffer) -> None:
     if len(fields.properties) > MAX_PROPERTIES:
         message = f"the properties of a message for topic {fields.topic!r} take more than"
         raise MessageRejectedError(f"{message} {MAX_PROPERTIES} bytes")
+    state = core.jobs.state(fields.topic)
+    # A job that opens at the broker names its driver there; where it is not, commits are messages.
+    if state is not None and state.driver:
+        message = f"topic {fields.topic!r} takes the commits of job {state.record.job!r}, and no"
+        raise InvalidParameterError(f"{message} messages", hint="Send to a topic of your own.")
 
 
 def _choose_queue(config: TopicConfig, queue_id: int) -> int:

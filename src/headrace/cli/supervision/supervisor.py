@@ -170,13 +170,10 @@ class Supervisor:
             # It had not come so far yet that it could end in order.
             status = 0
         if self._status is not None or self._stopped:
-            # One that was stopped while Java began leaves that behind.
-            self._clear_up(child)
             if drove or not self._children:
                 self._finish(status if drove else 0)
         elif drove and self._standby and Word.FENCED in child.said:
             say(f"Driver {child.pid} ended: another one, elsewhere, runs the job now.")
-            self._clear_up(child)
             for other in self._children:
                 other.tell(Word.ALONE)
             self._plan_standby(0.0)
@@ -184,6 +181,8 @@ class Supervisor:
             self._replace(child, status)
         else:
             self._replace_standby(child, status)
+        # However it ended, also while its Java began; before another one starts.
+        self._clear_up(child)
 
     def _replace(self, child: Child, status: int) -> None:
         """Let another driver go on, after the end of the one that ran the job or was to."""
@@ -197,9 +196,7 @@ class Supervisor:
             # Its epoch keeps what is left of the other out; stores wait until that is gone.
             say(f"{what}: its standby takes over.")
             self._children[0].tell(Word.GO)
-            self._clear_up(child)
             return
-        self._clear_up(child)
         if pause is None:
             say(f"{what}, after {self._restarts.most} restarts without a commit: giving up.")
             self._finish(status)
@@ -209,7 +206,6 @@ class Supervisor:
             self._start_at = time.monotonic() + pause
 
     def _replace_standby(self, child: Child, status: int) -> None:
-        self._clear_up(child)
         pause = self._standby_restarts.pause() or 0.0
         wait = f" in {pause:g} s" if pause else ""
         say(f"Standby {child.pid} {told(status)}: starting another one{wait}.")
