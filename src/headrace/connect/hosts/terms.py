@@ -55,10 +55,14 @@ def _begin(text: str) -> Begin:
 
     >>> _begin("Earliest"), _begin("latest"), _begin("2026-05-01T12:00:00Z")
     ('first', 'latest', 1777636800000)
+    >>> _begin("2026-05-01T12:00:00.0009Z")
+    1777636800000
     """
     word = text.strip().lower()
     if word == "latest":
         return "latest"
     if word in {"first", "earliest"}:
         return "first"
-    return round(datetime.fromisoformat(text.strip()).timestamp() * 1000)
+    from headrace.client.pulling import whole_milliseconds
+
+    return whole_milliseconds(datetime.fromisoformat(text.strip()))
