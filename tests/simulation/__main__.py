@@ -1,0 +1,15 @@
+"""Run one seed again, and tell its story."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from tests.simulation.simulation import simulate
+
+parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+parser.add_argument("--seed", type=int, required=True)
+given = parser.parse_args()
+with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    print(simulate(given.seed, Path(folder) / "job"))

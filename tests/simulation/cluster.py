@@ -1,0 +1,259 @@
+"""The embedded broker in a process of a simulated world, and drivers of a job in others."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import headrace.broker.server
+import headrace.broker.snapshots
+import headrace.spark.driver
+import headrace.spark.job
+import headrace.spark.query
+import headrace.store.store
+from headrace.broker import BrokerServer, BrokerSettings
+from headrace.broker.core import Core
+from headrace.broker.polls import Queue
+from headrace.errors import FencedError, HeadraceError
+from headrace.runtime.job_plan import JobPlan
+from headrace.settings import JobSettings
+from headrace.spark import StreamJob
+from headrace.topology import Topology
+from tests.simulation.disk import SimulatedFiles
+from tests.simulation.network import Network
+from tests.simulation.spark import SimulatedSession, TaskNumbers
+from tests.simulation.threads import sleep
+from tests.simulation.world import Process, World, this_thread
+
+PORT = 9876
+HOST = "10.0.0.1"
+
+
+class EmbeddedCluster:
+    """Headrace's own broker: one process after the other, over one disk.
+
+    Parameters
+    ----------
+    world
+        Where it stands.
+    network
+        How it is reached.
+    folder
+        For its files.
+    settings
+        How it behaves.
+    """
+
+    def __init__(
+        self, world: World, network: Network, folder: Path, settings: BrokerSettings
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.files = SimulatedFiles(world, folder)
+        self._world = world
+        self._network = network
+        self._folder = folder
+        self._settings = settings
+        self._numbers = itertools.count(1)
+        self.process: Process | None = None
+        #: What the process works on; None until it is open.
+        self.core: Core | None = None
+        #: Called when messages have become visible.
+        self.on_arrival: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Start a process of it."""
+        self.process = self._world.process(f"broker.{next(self._numbers)}", "broker")
+        self.process.on_death.append(self._died)
+        self._world.start(self.process, self._serve)
+
+    def _died(self) -> None:
+        self.core = None
+
+    def crash(self, seconds: float, *, power: bool = False) -> None:
+        """Kill it, cut its power in addition, and start it again some time later."""
+        if self.process is None or self.process.dead:
+            return
+        self.process.kill()
+        if power:
+            self._world.tell("power is cut")
+            self.files.cut_power()
+        self._world.after(seconds, self.start)
+
+    def _serve(self) -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._run())
+        except HeadraceError as error:
+            # Whoever started it starts it again; a disk may have been full for a moment.
+            self._world.tell(f"the broker did not start: {error}")
+            sleep(self._world, 0.5)
+            self.start()
+
+    async def _run(self) -> None:
+        server = BrokerServer(self._folder, PORT, self._settings)
+        await server.start()
+        self.core = core = server._core
+        assert core is not None
+        arrived = core.arrived
+
+        def tell(queues: Collection[Queue]) -> None:
+            arrived(queues)
+            self.on_arrival()
+
+        core.arrived = tell  # type: ignore[method-assign]
+        self._world.tell("the broker is open")
+        await asyncio.Event().wait()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Have brokers listen here, and keep their files on this disk."""
+        network = self._network
+
+        class Port:
+            def __init__(self, _: object, make: Callable[[], Any], __: object) -> None:
+                self._make = make
+                self._loop: Any = asyncio.get_running_loop()
+
+            def start(self) -> None:
+                network.listen(PORT, self._loop, self._make)
+
+            def close(self) -> None:
+                network.close(PORT, self._loop)
+
+            def left(self, host: str) -> None:
+                """Do nothing."""
+
+        bound = SimpleNamespace(getsockname=lambda: (HOST, PORT), close=lambda: None)
+        with ExitStack() as stack:
+            for place, name, instead in (
+                (headrace.broker.server, "Listener", Port),
+                (BrokerServer, "_listen", lambda _: bound),
+                (BrokerServer, "_advertised", lambda *_: (HOST, PORT)),
+                (headrace.store.store, "FileOps", lambda: self.files),
+                (headrace.broker.snapshots, "FileOps", lambda: self.files),
+            ):
+                stack.enter_context(patch.object(place, name, instead))
+            yield
+
+
+class Drivers:
+    """Drivers of one job, each in a process with a Spark of its own.
+
+    Parameters
+    ----------
+    world, numbers
+        Where they run, and the numbers of their attempts at tasks.
+    topology, settings
+        The job.
+    """
+
+    def __init__(
+        self, world: World, numbers: TaskNumbers, topology: Topology, settings: JobSettings
+    ) -> None:
+        self._world = world
+        self._numbers = numbers
+        self._topology = topology
+        self._settings = settings
+        self._sessions: dict[Process, SimulatedSession] = {}
+        self._names = itertools.count(1)
+        self.processes: list[Process] = []
+
+    @property
+    def alive(self) -> list[Process]:
+        """Processes of drivers that have not ended."""
+        return [each for each in self.processes if not each.dead]
+
+    def start(self) -> Process:
+        """Start one."""
+        machine = f"machine-{self._world.chance.randrange(2)}"
+        process = self._world.process(f"driver{next(self._names)}", machine)
+        self.processes.append(process)
+        self._world.start(process, lambda: self._drive(process))
+        return process
+
+    def session(self, process: Process) -> SimulatedSession | None:
+        """Give the Spark of a driver."""
+        return self._sessions.get(process)
+
+    def _drive(self, process: Process) -> None:
+        world = self._world
+        job = StreamJob(self._topology, self._settings)
+        try:
+            job.start()
+            world.tell(f"{process.name} has started the job")
+            job.await_termination()
+        except FencedError as error:
+            world.tell(f"{process.name} ends: {error.message[:90]}")
+        except HeadraceError as error:
+            world.tell(f"{process.name} ends: {error}")
+        finally:
+            process.kill()
+            # Files that generators have open are closed here, and not at some later time.
+            with suppress(BaseException):
+                job._opened.close()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Have drivers run on simulated Sparks."""
+
+        def process() -> Process:
+            me = this_thread()
+            assert me is not None
+            return me.process
+
+        def get_session(_: object) -> SimulatedSession:
+            mine = process()
+            found = self._sessions.get(mine)
+            if found is None or found.java.dead:
+                sleep(self._world, 0.3)
+                machines = [mine.machine, self._world.chance.choice(_MACHINES)]
+                found = SimulatedSession(self._world, mine, machines, self._numbers)
+                self._sessions[mine] = found
+            return found
+
+        def forget() -> bool:
+            found = self._sessions.get(process())
+            return found is not None and found.java.dead
+
+        def state_root(plan: JobPlan) -> Path:
+            return Path(plan.settings.local_state) / process().machine / plan.job
+
+        with ExitStack() as stack:
+            for place, name, instead in (
+                (headrace.spark.driver, "get_session", get_session),
+                (headrace.spark.job, "get_session", get_session),
+                (headrace.spark.driver, "forget_dead_session", forget),
+                (headrace.spark.driver, "checkpoint_folder", lambda: nullcontext("")),
+                (headrace.spark.query, "session_is_ours", lambda: True),
+                (headrace.spark.query, "col", str),
+                (JobPlan, "state_root", property(state_root)),
+            ):
+                stack.enter_context(patch.object(place, name, instead))
+            yield
+
+
+_MACHINES = ("machine-0", "machine-1")
+
+
+def job_settings(folder: Path, **more: Any) -> JobSettings:
+    """Give settings of a job that waits for less long than usual."""
+    return replace(
+        JobSettings(
+            namesrv=f"{HOST}:{PORT}",
+            data_dir=folder,
+            request_timeout="500 ms",
+            retry_timeout="5 s",
+            connect_timeout="1 s",
+            lease_expiry="6 s",
+            batch_interval=timedelta(0),
+        ),
+        **more,
+    )

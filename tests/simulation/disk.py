@@ -1,0 +1,324 @@
+"""Disks that know what is synced.
+
+Files are real ones, in memory, so that everything reads them as ever.  Beside each stands what
+would be left of it after a power cut: bytes that were synced, and any of those that were not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.store.fileops import Buffer, FileOps
+from tests.simulation.world import Killed, World, this_thread
+
+#: What a call of the system may fail with.
+_OPEN_ERRORS = (errno.EMFILE, errno.ENOSPC, errno.EIO)
+_WRITE_ERRORS = (errno.ENOSPC, errno.EIO)
+
+
+class _File:
+    """What is known of one file: its bytes on the disk, and what was written since."""
+
+    def __init__(self, durable: bytes = b"") -> None:
+        self.durable = bytearray(durable)
+        #: Writes that were not synced yet, in order: offset and bytes; None: cut to a length.
+        self.pending: list[tuple[int, bytes | None]] = []
+        #: Whether a name of it is surely on the disk.
+        self.named = False
+
+    def sync(self) -> None:
+        for offset, data in self.pending:
+            _apply(self.durable, offset, data)
+        self.pending.clear()
+
+
+def _apply(content: bytearray, offset: int, data: bytes | None) -> None:
+    if data is None:
+        del content[offset:]
+        content.extend(bytes(offset - len(content)))
+        return
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+class SimulatedFiles(FileOps):
+    """File operations of a store on a simulated disk.
+
+    Parameters
+    ----------
+    world
+        Where the disk is.
+    root
+        Its folder.
+    """
+
+    def __init__(self, world: World, root: Path) -> None:
+        self._world = world
+        self._root = root
+        #: Calls of ten thousand that fail.
+        self.trouble = 0
+        self._files: dict[int, _File] = {}
+        self._by_descriptor: dict[int, _File] = {}
+        #: Changes of names that are not on the disk yet: name and the inode it had before.
+        self._names: dict[Path, bytes | None] = {}
+        self.calls = 0
+
+    # Trouble
+
+    def _turn(self, what: str, errors: Sequence[int]) -> None:
+        world = self._world
+        me = this_thread()
+        if me is None:
+            return
+        if me.deaf:
+            raise Killed
+        self.calls += 1
+        world.pause()
+        if self.trouble and world.chance.randrange(10_000) < self.trouble:
+            number = world.chance.choice(errors)
+            world.tell(f"disk: {what} fails with {errno.errorcode[number]}")
+            raise OSError(number, os.strerror(number))
+
+    def _file(self, inode: int) -> _File:
+        return self._files.setdefault(inode, _File())
+
+    # Calls
+
+    def open(self, path: Path, flags: int) -> int:
+        self._turn(f"open {path.name}", _OPEN_ERRORS)
+        is_new = not path.exists()
+        fd = super().open(path, flags)
+        file = self._file(os.fstat(fd).st_ino)
+        if is_new:
+            self._names.setdefault(path, None)
+        if flags & os.O_TRUNC:
+            file.pending.append((0, None))
+        self._by_descriptor[fd] = file
+        return fd
+
+    def close(self, fd: int) -> None:
+        me = this_thread()
+        if me is not None and me.deaf:
+            return
+        self._by_descriptor.pop(fd, None)
+        super().close(fd)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        self._turn("write", _WRITE_ERRORS)
+        data = b"".join(buffers)
+        if self.trouble and len(data) > 1 and self._world.chance.randrange(1000) < self.trouble:
+            data = data[: self._world.chance.randrange(1, len(data))]
+        written = os.pwrite(fd, data, offset)
+        self._by_descriptor[fd].pending.append((offset, data[:written]))
+        return written
+
+    def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:
+        self._turn("read", (errno.EIO,))
+        return super().preadv(fd, buffers, offset)
+
+    def read_bytes(self, path: Path) -> bytes:
+        self._turn(f"read {path.name}", (errno.EMFILE, errno.EIO))
+        return super().read_bytes(path)
+
+    def fdatasync(self, fd: int) -> None:
+        file = self._by_descriptor[fd]
+        try:
+            self._turn("fdatasync", (errno.EIO,))
+        except OSError:
+            # Linux takes the pages for clean from now on: they never reach the disk.
+            file.pending.clear()
+            raise
+        file.sync()
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._turn("truncate", (errno.EIO,))
+        super().truncate(fd, size)
+        self._by_descriptor[fd].pending.append((size, None))
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._turn(f"rename {target.name}", (errno.EIO,))
+        self._note(target)
+        self._note(source)
+        super().rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._turn(f"link {target.name}", (errno.EMFILE, errno.EIO))
+        self._note(target)
+        super().link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._turn(f"unlink {path.name}", (errno.EIO,))
+        self._note(path)
+        super().unlink(path)
+
+    def _note(self, path: Path) -> None:
+        """Note what a name stands for on the disk, before it changes."""
+        if path not in self._names:
+            self._names[path] = self._on_disk(path) if path.exists() else None
+
+    def _on_disk(self, path: Path) -> bytes:
+        file = self._files.get(path.stat().st_ino)
+        return path.read_bytes() if file is None else bytes(file.durable)
+
+    def sync_directory(self, path: Path) -> None:
+        self._turn(f"sync {path.name}", (errno.EIO,))
+        for name in [name for name in self._names if name.parent == path]:
+            del self._names[name]
+
+    def make_directory(self, path: Path) -> None:
+        self._world.check()
+        path.mkdir(parents=True, exist_ok=True)
+
+    def mkdir(self, path: Path) -> None:
+        self._turn(f"mkdir {path.name}", (errno.ENOSPC, errno.EIO))
+        super().mkdir(path)
+
+    def free_bytes(self, path: Path) -> int:
+        del path
+        return 1 << 40
+
+    def disk_usage(self, path: Path) -> tuple[int, int]:
+        del path
+        return 1 << 30, 1 << 40
+
+    # The end of power
+
+    def cut_power(self) -> None:
+        """Leave what is synced, and any of what is not."""
+        chance = self._world.chance
+        contents: dict[Path, bytes | None] = {}
+        for path in sorted(each for each in self._root.rglob("*") if each.is_file()):
+            file = self._files.get(path.stat().st_ino)
+            if path in self._names and chance.random() < 0.5:
+                continue
+            contents[path] = path.read_bytes() if file is None else self._left(file)
+        for path, before in self._names.items():
+            if path not in contents:
+                contents[path] = before
+        # Who has the old files mapped goes on seeing them.
+        old = self._root.with_name(self._root.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        folders = [each for each in self._root.rglob("*") if each.is_dir()]
+        self._root.rename(old)
+        self._root.mkdir()
+        for folder in folders:
+            (self._root / folder.relative_to(self._root)).mkdir(parents=True, exist_ok=True)
+        self._files.clear()
+        self._by_descriptor.clear()
+        self._names.clear()
+        for path, content in contents.items():
+            if content is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+                self._files[path.stat().st_ino] = _File(content)
+
+    def _left(self, file: _File) -> bytes:
+        content, chance = bytearray(file.durable), self._world.chance
+        for offset, data in file.pending:
+            fate = chance.randrange(3)
+            if fate == 0 or data is None:
+                _apply(content, offset, data)
+            elif fate == 1 and len(data) > 1:
+                # Pages reach the disk one by one, in any order.
+                _apply(content, offset, data[: chance.randrange(1, len(data))])
+        return bytes(content)
+
+
+class SimulatedBatch:
+    """Changes of a database that are written together."""
+
+    def __init__(self, *, raw_mode: bool) -> None:
+        assert raw_mode
+        self.changes: list[tuple[bytes, bytes | None]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.changes.append((key, value))
+
+    def delete(self, key: bytes) -> None:
+        self.changes.append((key, None))
+
+
+class SimulatedReadOptions:
+    """Bounds of an iteration."""
+
+    stop: bytes | None = None
+
+    def set_iterate_upper_bound(self, stop: bytes) -> None:
+        self.stop = stop
+
+
+class SimulatedDatabase:
+    """Stands in for RocksDB: in memory, one writer, all or nothing per write."""
+
+    def __init__(self, databases: SimulatedDatabases, path: Path) -> None:
+        self._databases = databases
+        self._path = path
+        self._entries = databases.entries[path]
+
+    def get(self, key: bytes | list[bytes]) -> Any:
+        self._databases.world.check()
+        if isinstance(key, list):
+            return [self._entries.get(one) for one in key]
+        return self._entries.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._databases.world.pause()
+        self._entries[key] = value
+
+    def write(self, batch: SimulatedBatch) -> None:
+        self._databases.world.pause()
+        for key, value in batch.changes:
+            if value is None:
+                self._entries.pop(key, None)
+            else:
+                self._entries[key] = value
+
+    def items(
+        self, from_key: bytes = b"", read_opt: SimulatedReadOptions | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        stop = None if read_opt is None else read_opt.stop
+        for key, value in sorted(self._entries.items()):
+            if from_key <= key and (stop is None or key < stop):
+                yield key, value
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        self._databases.world.pause()
+        for key in [key for key in self._entries if begin <= key < end]:
+            del self._entries[key]
+
+    def close(self) -> None:
+        self._databases.close(self._path)
+
+
+class SimulatedDatabases:
+    """All databases of a world; a folder that was removed holds none."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.entries: dict[Path, dict[bytes, bytes]] = {}
+        self._holders: dict[Path, Any] = {}
+
+    def open(self, path: str, *_: object, **__: object) -> SimulatedDatabase:
+        """Open a database, or make it; raises as RocksDB does while another process has it."""
+        folder, me = Path(path), this_thread()
+        assert me is not None
+        self.world.pause()
+        holder = self._holders.get(folder)
+        if holder is not None and not holder.dead:
+            raise OSError(f"IO error: lock hold by current process: {path}/LOCK")
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            self.entries[folder] = {}
+        self._holders[folder] = me.process
+        return SimulatedDatabase(self, folder)
+
+    def close(self, path: Path) -> None:
+        """Let others open it."""
+        self.world.check()
+        self._holders.pop(path, None)

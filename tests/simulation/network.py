@@ -1,0 +1,222 @@
+"""Connections in memory: bytes that are late, lost with their connection, or there too late.
+
+In TCP nothing is lost or doubled by itself: a connection breaks, or what was sent arrives later
+than its sender waits, who connects anew and asks again while the first is still under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from tests.simulation.world import Process, World
+
+if TYPE_CHECKING:
+    from tests.simulation.threads import SimulatedLoop
+
+Trouble = Literal["lost", "answer lost", "answer late", "held up", "none"]
+_TROUBLES: tuple[Trouble, ...] = ("lost", "answer lost", "answer late", "held up")
+
+#: Longer than clients wait for an answer, shorter than they go on trying, s.
+_LATE = (0.6, 3.0)
+_WAY = (0.0001, 0.002)
+
+
+class Network:
+    """All connections of a world.
+
+    Parameters
+    ----------
+    world
+        Where they are.
+    trouble
+        Writes of a thousand, by clients, that meet with trouble.
+    """
+
+    def __init__(self, world: World, trouble: int = 0) -> None:
+        self.world = world
+        self.trouble = trouble
+        self._ports: dict[int, tuple[SimulatedLoop, Callable[[], Any]]] = {}
+        vars(world)["connect"] = self.connect
+
+    def listen(self, port: int, loop: SimulatedLoop, make: Callable[[], Any]) -> None:
+        """Take connections to a port; ``make`` makes the protocol of each."""
+        self._ports[port] = loop, make
+        loop.process.on_death.append(lambda: self.close(port, loop))
+
+    def close(self, port: int, loop: SimulatedLoop) -> None:
+        """Take no more connections to a port."""
+        if port in self._ports and self._ports[port][0] is loop:
+            del self._ports[port]
+
+    def connect(self, loop: SimulatedLoop, host: str, port: int, protocol: Any) -> Transport:
+        """Connect a process to a port.
+
+        Raises
+        ------
+        ConnectionRefusedError
+            Nobody listens there.
+        """
+        del host
+        there = self._ports.get(port)
+        if there is None:
+            raise ConnectionRefusedError(111, "refused")
+        other_loop, make = there
+        near = Transport(self, loop, protocol, is_client=True)
+        far = Transport(self, other_loop, None, is_client=False)
+        near.other, far.other = far, near
+
+        def accept() -> None:
+            far.protocol = make()
+            far.protocol.connection_made(far)
+
+        self.world.after(
+            self.world.chance.uniform(*_WAY), lambda: other_loop.call_soon_threadsafe(accept)
+        )
+        for end in (near, far):
+            end.loop.process.on_death.append(end.break_off)
+        return near
+
+    def choose(self) -> Trouble:
+        """Choose what happens to what a client writes."""
+        chance = self.world.chance
+        if chance.randrange(1000) >= self.trouble:
+            return "none"
+        return chance.choice(_TROUBLES)
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection."""
+
+    other: Transport
+
+    def __init__(
+        self, network: Network, loop: SimulatedLoop, protocol: Any, *, is_client: bool
+    ) -> None:
+        super().__init__()
+        self.loop = loop
+        self.protocol = protocol
+        self._network = network
+        self._world = network.world
+        self._is_client = is_client
+        self._closed = False
+        #: Whether the other end has heard, or will, that this one is gone.
+        self._said = False
+        #: When what was written last arrives: nothing overtakes it.
+        self._arrives = 0.0
+        #: Whether the next answer breaks the connection instead of arriving.
+        self._swallows = False
+        self._late = 0.0
+        self._paused = False
+        self._waiting: list[bytes] = []
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "peername":
+            return ("127.0.0.1", 40_000)
+        return _Socket() if name == "socket" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Do nothing: memory has room."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: Any) -> None:
+        self.writelines([data])
+
+    def writelines(self, list_of_data: Any) -> None:
+        if self._closed or self.loop.process.dead:
+            return
+        data = b"".join(list_of_data)
+        network, chance = self._network, self._world.chance
+        if self._swallows:
+            self.other.break_off()
+            self.break_off()
+            return
+        late, self._late = self._late, 0.0
+        if self._is_client and (trouble := network.choose()) != "none":
+            self._world.tell(f"{self.loop.process.name}: {trouble}")
+            if trouble == "lost":
+                self.break_off()
+                self.other.break_off()
+                return
+            if trouble == "held up":
+                late = chance.uniform(*_LATE)
+            elif trouble == "answer late":
+                self.other._late = chance.uniform(*_LATE)
+            else:
+                self.other._swallows = True
+        at = max(self._world.now + late + chance.uniform(*_WAY), self._arrives + 1e-7)
+        self._arrives = at
+        self._world.at(at, lambda: self._deliver(data))
+
+    def _deliver(self, data: bytes) -> None:
+        """Hand bytes to the other end's process; what has left a dead one arrives, too."""
+        other = self.other
+        if not other._closed and not other.loop.process.dead:
+            other.loop.call_soon_threadsafe(other._receive, data)
+
+    def _receive(self, data: bytes) -> None:
+        if self._closed or self.protocol is None:
+            return
+        if self._paused:
+            self._waiting.append(data)
+        else:
+            self.protocol.data_received(data)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            self.loop.call_soon(self._receive, data)
+
+    def is_reading(self) -> bool:
+        return not self._paused
+
+    def break_off(self) -> None:
+        """Lose the connection: this end hears of it soon, the other when all has arrived."""
+        self._say()
+        self._lose(ConnectionResetError(104, "reset"))
+
+    def close(self) -> None:
+        self._say()
+        self._lose(None)
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if not self.loop.process.dead and self.protocol is not None:
+            self.loop.call_soon_threadsafe(self.protocol.connection_lost, error)
+
+    def _say(self) -> None:
+        if self._said:
+            return
+        self._said = True
+        at = max(self._world.now + self._world.chance.uniform(*_WAY), self._arrives + 1e-7)
+        self._world.at(at, lambda: self.other._hear())
+
+    def _hear(self) -> None:
+        self._said = True
+        self._lose(None)
+
+
+class _Socket:
+    """Takes what is set on a socket."""
+
+    def setsockopt(self, *_: int) -> None:
+        """Do nothing."""
+
+
+def process_of(loop: SimulatedLoop) -> Process:
+    """Give the process of a loop."""
+    return loop.process

@@ -1,0 +1,181 @@
+"""What belongs to one process: its modules' variables, its id, its open files, its luck."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import random
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import headrace.client._loop
+import headrace.client._session
+import headrace.spark.worker
+from headrace import failpoints
+from headrace.client import _retry
+from headrace.runtime.commit import drivers
+from headrace.runtime.state import databases, local
+from tests.simulation.disk import SimulatedBatch, SimulatedDatabases, SimulatedReadOptions
+from tests.simulation.spark import TaskNumbers
+from tests.simulation.threads import SimulatedLock, threads_of
+from tests.simulation.world import Killed, Process, Variable, World, this_thread
+
+
+def variables(world: Callable[[], World]) -> list[Variable]:
+    """List the variables of modules that each process has for itself."""
+
+    def lock() -> SimulatedLock:
+        return SimulatedLock(world())
+
+    worker, loop = headrace.spark.worker, headrace.client._loop
+    return [
+        (worker, "_connections", dict),
+        (worker, "_connecting", lock),
+        (worker, "_clients", dict),
+        (worker, "_modules_frozen", int),
+        (loop, "_current", lambda: None),
+        (loop, "_starting", lock),
+        (loop, "_inherited", list),
+        (headrace.client._session, "_abandoned", list),
+        (drivers, "_ended", set),
+    ]
+
+
+class _Points:
+    """Stands in for the failpoints that the environment arms."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.hits = 0
+        #: What strikes at which hit.
+        self.strikes: dict[int, Callable[[Process], None]] = {}
+
+    def hit(self, name: str) -> None:
+        me = this_thread()
+        if me is None:
+            return
+        self._world.pause()
+        self.hits += 1
+        strike = self.strikes.pop(self.hits, None)
+        if strike is not None:
+            self._world.tell(f"{me.process.name} is at {name}")
+            strike(me.process)
+            self._world.pause()
+            self._world.check()
+
+
+@contextmanager
+def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, TaskNumbers]]:
+    """Have what asks for its process, its files or chance get those of this world."""
+    luck = random.Random(f"{world.seed} luck")
+    databases_of_all, numbers = SimulatedDatabases(world), TaskNumbers()
+    points = _Points(world)
+
+    def here(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            return (real if this_thread() is None else simulated)(*given, **more)
+
+        return call
+
+    def process() -> Process:
+        me = this_thread()
+        assert me is not None
+        return me.process
+
+    really_open, really_close = os.open, os.close
+
+    def open_file(*given: Any, **more: Any) -> int:
+        world.check()
+        fd = really_open(*given, **more)
+        process().descriptors.add(fd)
+        return fd
+
+    def close_file(fd: int) -> None:
+        mine = process()
+        if fd in mine.descriptors:
+            mine.descriptors.discard(fd)
+            really_close(fd)
+        elif not mine.dead:
+            really_close(fd)
+
+    def close_all() -> None:
+        really_close(nothing)
+        for process in world.processes:
+            for fd in process.descriptors:
+                really_close(fd)
+            process.descriptors.clear()
+
+    def start_of(pid: int) -> str | None:
+        found = [each for each in world.processes if each.pid == pid]
+        return None if not found or found[0].dead else "1"
+
+    nothing = really_open(os.devnull, os.O_RDONLY)
+
+    def end_descriptors(of: Process) -> None:
+        # The numbers stay taken: what is left of the process may still close them.
+        for fd in of.descriptors:
+            os.dup2(nothing, fd)
+
+    make = world.process
+
+    def made(name: str, machine: str) -> Process:
+        process = make(name, machine)
+        process.on_death.append(lambda: end_descriptors(process))
+        return process
+
+    worker: Any = headrace.spark.worker
+    loop: Any = headrace.client._loop
+    still = SimpleNamespace(set_threshold=lambda *_: None, collect=int, freeze=lambda: None)
+    changes: list[tuple[Any, str, Any]] = [
+        (world, "process", made),
+        (os, "getpid", here(lambda: process().pid, os.getpid)),
+        (os, "urandom", here(luck.randbytes, os.urandom)),
+        (random, "_urandom", here(luck.randbytes, random._urandom)),  # type: ignore[attr-defined]
+        (os, "open", here(open_file, os.open)),
+        (os, "close", here(close_file, os.close)),
+        (drivers, "_start_of", here(start_of, drivers._start_of)),
+        (drivers, "_space", here(lambda: "1", drivers._space)),
+        (drivers, "_boot", here(lambda: process().machine, drivers._boot)),
+        (failpoints, "_armed", points),
+        (_retry._jitter, "uniform", here(luck.uniform, _retry._jitter.uniform)),
+        (databases, "Rdict", here(databases_of_all.open, databases.Rdict)),
+        (local, "WriteBatch", here(SimulatedBatch, local.WriteBatch)),
+        (local, "ReadOptions", here(SimulatedReadOptions, local.ReadOptions)),
+        (worker, "TaskContext", numbers),
+        (worker, "gc", still),
+        (worker, "traced", lambda *_: nullcontext()),
+        (loop, "atexit", SimpleNamespace(register=lambda _: None)),
+    ]
+    with ExitStack() as stack:
+        for place, name, instead in changes:
+            stack.enter_context(patch.object(place, name, instead))
+        stack.enter_context(threads_of(world))
+        enabled = gc.isenabled()
+        # Finalizers run where they are due, and not when the collector happens to come.
+        gc.disable()
+        values = [(module, name, vars(module)[name]) for module, name, _ in world.variables]
+        gc.freeze()
+        try:
+            yield points, databases_of_all, numbers
+        finally:
+            world.end()
+            with warnings.catch_warnings():
+                # What dead processes had begun is never awaited.
+                warnings.simplefilter("ignore", RuntimeWarning)
+                gc.collect()
+            close_all()
+            gc.unfreeze()
+            for module, name, value in values:
+                setattr(module, name, value)
+            if enabled:
+                gc.enable()
+
+
+__all__ = ["Killed", "fcntl", "processes_of", "sys", "uuid", "variables"]

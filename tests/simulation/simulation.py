@@ -1,0 +1,307 @@
+"""One seed: a job from its first record to its last, whatever happens on the way."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from headrace.broker import BrokerSettings
+from headrace.client import Admin, Client, ClientSettings, Message, Producer
+from headrace.errors import HeadraceError
+from tests.simulation.checks import Checks
+from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
+from tests.simulation.job import COUNTS, IDS, KEYS, LINES, QUEUES, topology
+from tests.simulation.mutants import Mutant
+from tests.simulation.network import Network
+from tests.simulation.processes import processes_of, variables
+from tests.simulation.spark import SimulatedSession
+from tests.simulation.threads import sleep
+from tests.simulation.world import Process, StuckError, ViolationError, World
+
+_RATES = (0, 5, 15, 40)
+#: From when on nothing strikes any more, and by when all must be done, s.
+_CALM, _END = 12.0, 60.0
+
+
+@dataclass(frozen=True)
+class Story:
+    """What became of a seed."""
+
+    seed: int
+    wrong: str | None
+    log: list[str] = field(repr=False)
+    batches: int = 0
+    strikes: int = 0
+    turns: int = 0
+
+    def __str__(self) -> str:
+        told = "\n".join(self.log[-80:])
+        again = f"python -m tests.simulation --seed {self.seed}"
+        return f"{told}\n  => {self.wrong}\nagain: {again}"
+
+
+class Simulation:
+    """A cluster, its drivers, and what strikes them."""
+
+    def __init__(self, world: World, mutant: Mutant) -> None:
+        self.world = world
+        self._chance = world.chance
+        self._mutant = mutant
+        self.checks = Checks()
+        self.strikes = 0
+        self._sent = False
+        self._wakes: list[Callable[[], None]] = []
+        self._strike_turns: dict[int, Callable[[], None]] = {}
+
+    def run(self, folder: Path) -> None:
+        """Run until everything is committed.
+
+        Raises
+        ------
+        ViolationError
+            Something was lost, doubled, made up, or never came.
+        """
+        world, chance = self.world, self._chance
+        with ExitStack() as stack:
+            points, _, numbers = stack.enter_context(processes_of(world))
+            stack.enter_context(self._mutant.applied())
+            self._network = Network(world, chance.choice(_RATES))
+            settings = BrokerSettings(
+                guards=self._mutant.guards, save_interval=timedelta(seconds=2)
+            )
+            self.cluster = EmbeddedCluster(world, self._network, folder / "broker", settings)
+            stack.enter_context(self.cluster.applied())
+            partitions = chance.choice((1, 2))
+            self._drivers = Drivers(
+                world,
+                numbers,
+                topology,
+                job_settings(
+                    folder / "state",
+                    partitions=partitions,
+                    max_records_per_batch=chance.choice((1, 2, 3, 5)),
+                ),
+            )
+            stack.enter_context(self._drivers.applied())
+            world.haste = chance.choice((20, 100, 300))
+            self._failure: ViolationError | None = None
+            self.cluster.on_arrival = self._look_soon
+            self.cluster.start()
+            world.start(world.process("user", "apart"), self._use)
+            self._checker = world.process("checker", "apart")
+            self._plan_strikes(points.strikes)
+            world.on_turn = self._on_turn
+            world.run(lambda: self._failure is not None or self._is_done() or world.now > _END)
+            if self._failure is None and world.now > _END:
+                raise ViolationError(f"not all is committed after {_END} s")
+            self._strike_turns.clear()
+            until = world.now + 1.0
+            world.run(lambda: self._failure is not None or world.now > until)
+            if self._failure is not None:
+                raise self._failure
+
+    def _is_done(self) -> bool:
+        return self._sent and self.checks.is_done() and self.checks.stored() > 0
+
+    # Looking
+
+    def _look_soon(self) -> None:
+        self.world.start(self._checker, self._look)
+
+    def _look(self) -> None:
+        world, core = self.world, self.cluster.core
+        if core is None or self._failure is not None:
+            return
+        # Nobody else has a turn meanwhile, so all that is seen is of one moment.
+        haste, world.haste = world.haste, 0
+        try:
+            self.checks.look(core)
+        except ViolationError as error:
+            self._failure = error
+        finally:
+            world.haste = haste
+
+    # Records
+
+    def _use(self) -> None:
+        """Make the topics, and send lines, as somebody does who has nothing to do with the job."""
+        settings = ClientSettings(
+            request_timeout=timedelta(seconds=0.5),
+            connect_timeout=timedelta(seconds=20),
+            retry_timeout=timedelta(seconds=20),
+        )
+        chance = random.Random(f"{self.world.seed} lines")
+        with Client(f"{HOST}:{PORT}", settings) as client:
+            admin = Admin(client)
+            for topic in (LINES, IDS, COUNTS):
+                self._persist(partial(admin.create_topic, topic, queues=QUEUES))
+            self._drivers.start()
+            self.world.after(0.5, self._keep)
+            producer = Producer(client)
+            for number in range(chance.randint(5, 15)):
+                line = f"{chance.choice(KEYS)}-{number}"
+                self._persist(partial(producer.send, Message(topic=LINES, body=line.encode())))
+                sleep(self.world, chance.choice((0.0, 0.0, 0.05, 0.3, 1.0)))
+        self._sent = True
+
+    def _persist(self, run: Callable[[], object]) -> None:
+        """Try something until it is done; what is sent may be there twice."""
+        while True:
+            try:
+                run()
+            except HeadraceError as error:
+                self.world.tell(f"the user tries again after: {error.message[:90]}")
+                sleep(self.world, 0.2)
+            else:
+                return
+
+    def _keep(self) -> None:
+        """Start a driver where there is none, as a supervisor does."""
+        if not self._drivers.alive:
+            self._drivers.start()
+        core = self.cluster.core
+        if core is not None and core.store.statistics().failure is not None:
+            # Its log says so, and that only a start knows what is on the disk.
+            self.cluster.crash(0.1)
+        self.world.after(0.2, self._keep)
+
+    # What strikes
+
+    def _plan_strikes(self, points: dict[int, Callable[[Process], None]]) -> None:
+        chance = self._chance
+        kinds = (
+            self._kill_driver,
+            self._kill_java,
+            self._kill_worker,
+            self._kill_worker,
+            self._kill_planner,
+            self._stop_driver,
+            self._stop_worker,
+            self._second_driver,
+            self._crash_broker,
+            self._cut_power,
+        )
+        for _ in range(chance.randint(1, 4)):
+            kind = chance.choice(kinds)
+            if chance.random() < 0.7:
+                self._strike_turns[int(10 ** chance.uniform(2.3, 3.6))] = kind
+            else:
+                self.world.at(chance.uniform(0.3, 6.0), kind)
+        if chance.random() < 0.3:
+            for _ in range(chance.randint(1, 2)):
+                points[chance.randint(1, 150)] = self._strike_point
+        if chance.random() < 0.25:
+            self.cluster.files.trouble = chance.choice((5, 20, 60))
+        self.world.at(_CALM, self._calm)
+
+    def _calm(self) -> None:
+        self._network.trouble = 0
+        self.cluster.files.trouble = 0
+        self._strike_turns.clear()
+
+    def _on_turn(self) -> None:
+        strike = self._strike_turns.pop(self.world.turns, None)
+        if strike is not None:
+            strike()
+
+    def _strike_point(self, process: Process) -> None:
+        self.strikes += 1
+        if process.name.startswith("broker"):
+            self.cluster.crash(self._chance.uniform(0.05, 1.0), power=self._chance.random() < 0.5)
+        elif self._chance.random() < 0.3:
+            process.sleep(self._chance.uniform(0.5, 8.0))
+        else:
+            process.kill()
+
+    def _driver(self) -> Process | None:
+        alive = self._drivers.alive
+        return self._chance.choice(alive) if alive else None
+
+    def _session(self) -> SimulatedSession | None:
+        driver = self._driver()
+        return None if driver is None else self._drivers.session(driver)
+
+    def _kill_driver(self) -> None:
+        if (driver := self._driver()) is not None:
+            self.strikes += 1
+            driver.kill()
+
+    def _kill_java(self) -> None:
+        if (session := self._session()) is not None:
+            self.strikes += 1
+            session.java.kill()
+
+    def _kill_worker(self) -> None:
+        if (session := self._session()) is not None:
+            self.strikes += 1
+            self._chance.choice(session.workers).kill()
+
+    def _kill_planner(self) -> None:
+        planners = [p for p in self.world.processes if ".planner." in p.name and not p.dead]
+        if planners:
+            self.strikes += 1
+            self._chance.choice(planners).kill()
+
+    def _stop_driver(self) -> None:
+        """Stop a driver with all that is its own, for a while in which another may take over."""
+        if (driver := self._driver()) is None:
+            return
+        self.strikes += 1
+        seconds = self._chance.uniform(0.5, 8.0)
+        for process in self.world.processes:
+            if process is driver or process.name.startswith(f"{driver.name}."):
+                process.sleep(seconds)
+        if self._chance.random() < 0.8:
+            self._drivers.start()
+
+    def _stop_worker(self) -> None:
+        if (session := self._session()) is not None:
+            self.strikes += 1
+            self._chance.choice(session.workers).sleep(self._chance.uniform(0.1, 8.0))
+
+    def _second_driver(self) -> None:
+        self.strikes += 1
+        self._drivers.start()
+
+    def _crash_broker(self) -> None:
+        self.strikes += 1
+        self.cluster.crash(self._chance.uniform(0.05, 2.0))
+
+    def _cut_power(self) -> None:
+        self.strikes += 1
+        self.cluster.crash(self._chance.uniform(0.05, 2.0), power=True)
+
+
+_warm: list[bool] = []
+
+
+def simulate(seed: int, folder: Path, mutant: Mutant | None = None) -> Story:
+    """Run a seed, and tell what became of it."""
+    if not _warm:
+        # What is loaded when it is first used makes a difference.
+        _warm.append(True)
+        simulate(0, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    world = World(seed, variables(lambda: world))
+    simulation, wrong = Simulation(world, mutant or Mutant()), None
+    logging.disable(logging.CRITICAL)
+    try:
+        simulation.run(folder)
+    except (ViolationError, StuckError) as error:
+        wrong = str(error)
+    except HeadraceError as error:
+        wrong = f"{type(error).__name__}: {error}"
+    finally:
+        logging.disable(logging.NOTSET)
+    batches = len(simulation.checks.commits)
+    return Story(seed, wrong, world.log, batches, simulation.strikes, world.turns)
+
+
+__all__ = ["Simulation", "Story", "simulate"]

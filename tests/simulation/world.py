@@ -1,0 +1,407 @@
+"""A world of processes and threads of which one runs at a time: its seed decides which, and when.
+
+The threads are real ones, and run the code that ships.  Each of them stands still but the one
+whose turn it is; it hands the turn on where it would wait, and now and then elsewhere.  Time does
+not pass while anybody can go on: then the clock jumps to the next event.
+"""
+
+from __future__ import annotations
+
+import _thread
+import heapq
+import random
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+#: The simulated time at which a world begins, s since 1970.
+BEGIN = 1_700_000_000.0
+#: What a turn takes at most, s.
+_TURN = 20e-6
+
+
+class Killed(BaseException):
+    """The process that runs this code is dead."""
+
+
+class StuckError(AssertionError):
+    """Somebody waits, and nothing will ever happen again."""
+
+
+class ViolationError(AssertionError):
+    """Something that must never be."""
+
+
+@dataclass(order=True, slots=True)
+class _Event:
+    at: float
+    number: int
+    run: Callable[[], None] = field(compare=False)
+
+
+class SimulatedThread:
+    """A thread, as the world sees it."""
+
+    __slots__ = ("_go", "deaf", "name", "number", "process", "ticket", "waits", "woken")
+
+    def __init__(self, process: Process, number: int) -> None:
+        self.process = process
+        self.number = number
+        #: Counts its waits, so that an alarm of an earlier one is told from that of this one.
+        self.ticket = 0
+        self.waits = False
+        self.woken = False
+        #: Whether it is being unwound, with everything that it calls failing.
+        self.deaf = False
+        self._go = _thread.allocate_lock()
+        self._go.acquire()
+
+    def go(self) -> None:
+        """Give it the turn."""
+        self._go.release()
+
+    def stand(self) -> None:
+        """Wait for the turn."""
+        self._go.acquire()
+
+
+class Process:
+    """A simulated process: its threads, its modules' variables, what it has open."""
+
+    def __init__(self, world: World, name: str, machine: str, pid: int) -> None:
+        self.world = world
+        self.name = name
+        self.machine = machine
+        self.pid = pid
+        self.dead = False
+        self.asleep = False
+        self.threads: set[SimulatedThread] = set()
+        #: Values of the variables that each process has for itself, while others run.
+        self.variables: list[object] = [make() for _, _, make in world.variables]
+        self.descriptors: set[int] = set()
+        self.on_death: list[Callable[[], None]] = []
+        self.loops: list[Any] = []
+        #: Threads whose turn came while it slept.
+        self.backlog: list[SimulatedThread] = []
+
+    def sleep(self, seconds: float) -> None:
+        """Stop it where it is, and let it go on after a while."""
+        if not self.dead:
+            self.asleep = True
+            self.world.tell(f"{self.name} falls asleep")
+            self.world.after(seconds, self._wake)
+
+    def _wake(self) -> None:
+        if not self.dead:
+            self.asleep = False
+            self.world.tell(f"{self.name} wakes up")
+            self.world.resume(self.backlog)
+            self.backlog.clear()
+
+    def kill(self) -> None:
+        """End it at once: nothing that it still does is seen by anybody."""
+        if self.dead:
+            return
+        self.dead = True
+        self.asleep = False
+        self.world.tell(f"{self.name} is dead")
+        for broken in self.on_death:
+            broken()
+        self.world.unwind(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, pid {self.pid}>"
+
+
+#: Module and name of a variable that each process has for itself, and what makes its first value.
+Variable = tuple[ModuleType, str, Callable[[], object]]
+
+_here = threading.local()
+
+
+def this_thread() -> SimulatedThread | None:
+    """Give the simulated thread that runs this code; None in all others."""
+    return getattr(_here, "thread", None)
+
+
+class World:
+    """The clock, the events, the processes, and whose turn it is.
+
+    Parameters
+    ----------
+    seed
+        Where all chance comes from.
+    variables
+        What of the modules each process has for itself.
+    """
+
+    def __init__(self, seed: int, variables: list[Variable]) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.now = 0.0
+        self.variables = variables
+        self.processes: list[Process] = []
+        self.log: list[str] = []
+        #: The thread whose turn it is; None: the test's own.
+        self.thread: SimulatedThread | None = None
+        #: How often of a thousand times a thread that could go on lets others go first.
+        self.haste = 100
+        self.turns = 0
+        #: Called after each turn; a failure ends the world.
+        self.on_turn: Callable[[], None] = lambda: None
+        self._finished: Callable[[], bool] = lambda: False
+        self._failure: BaseException | None = None
+        self._events: list[_Event] = []
+        self._number = 0
+        self._ready: list[SimulatedThread] = []
+        self._dying: list[SimulatedThread] = []
+        self._active: Process | None = None
+        self._main = _thread.allocate_lock()
+        self._main.acquire()
+        self._pids = 1000
+
+    def tell(self, line: str) -> None:
+        """Write into the story of this world."""
+        self.log.append(f"{self.now:9.4f} {line}")
+
+    def at(self, when: float, run: Callable[[], None]) -> None:
+        """Let something happen later, in no thread of anybody's."""
+        self._number += 1
+        heapq.heappush(self._events, _Event(when, self._number, run))
+
+    def after(self, seconds: float, run: Callable[[], None]) -> None:
+        """Let something happen some time from now."""
+        self.at(self.now + seconds, run)
+
+    # Processes and threads
+
+    def process(self, name: str, machine: str) -> Process:
+        """Make a process, without a thread as yet."""
+        self._pids += 1
+        made = Process(self, name, machine, self._pids)
+        self.processes.append(made)
+        return made
+
+    def start(self, process: Process, run: Callable[[], object]) -> SimulatedThread:
+        """Start a thread of a process."""
+        self._number += 1
+        thread = SimulatedThread(process, self._number)
+        process.threads.add(thread)
+
+        def begin() -> None:
+            thread.stand()
+            # What an earlier thread of this number has left makes a difference.
+            threading._active.pop(threading.get_ident(), None)  # type: ignore[attr-defined]
+            _here.thread = thread
+            try:
+                if not process.dead:
+                    run()
+            except Killed:
+                pass
+            except BaseException as error:  # noqa: BLE001 - told in the story
+                self.tell(f"a thread of {process.name} ended by {error!r}")
+                self.log += traceback.format_exc().splitlines()[-12:]
+            finally:
+                self._ended(thread)
+
+        _thread.start_new_thread(begin, ())
+        self._ready.append(thread)
+        if process.dead:
+            self.unwind(process)
+        return thread
+
+    def _ended(self, thread: SimulatedThread) -> None:
+        process = thread.process
+        process.threads.discard(thread)
+        _here.thread = None
+        if process.dead and not process.threads:
+            self._forget(process)
+        self._hand_on(self._next())
+
+    def _forget(self, process: Process) -> None:
+        """End coroutines that nobody will ever step again, while nothing that they do counts."""
+        _here.thread = ghost = SimulatedThread(process, 0)
+        ghost.deaf = True
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                for loop in process.loops:
+                    loop.abandon()
+                process.loops.clear()
+                process.variables = []
+        finally:
+            sys.unraisablehook = hook
+            _here.thread = None
+
+    def unwind(self, process: Process) -> None:
+        """Have the threads of a dead process end before anything else happens."""
+        for thread in sorted(process.threads, key=lambda each: each.number):
+            thread.deaf = True
+            if thread in self._ready:
+                self._ready.remove(thread)
+            if thread is not self.thread and thread not in self._dying:
+                self._dying.append(thread)
+            thread.waits = False
+
+    def resume(self, threads: list[SimulatedThread]) -> None:
+        """Let threads go on that were stopped."""
+        self._ready += threads
+
+    # Waiting
+
+    def block(self, seconds: float | None = None) -> bool:
+        """Let others go on until :meth:`wake`, or for some seconds; tell whether one woke it."""
+        me = self._me()
+        me.ticket += 1
+        me.waits, me.woken = True, False
+        if seconds is not None:
+            ticket = me.ticket
+            self.after(max(seconds, 0.0), lambda: self._alarm(me, ticket))
+        self._switch(me)
+        return me.woken
+
+    def wake(self, thread: SimulatedThread) -> None:
+        """Let a thread that waits go on."""
+        if thread.waits and not thread.deaf:
+            thread.waits, thread.woken = False, True
+            self._ready.append(thread)
+
+    def _alarm(self, thread: SimulatedThread, ticket: int) -> None:
+        if thread.waits and thread.ticket == ticket and not thread.deaf:
+            thread.waits = False
+            self._ready.append(thread)
+
+    def pause(self) -> None:
+        """Let others go first, now and then."""
+        me = this_thread()
+        if me is None:
+            return
+        if me.deaf:
+            raise Killed
+        if self.chance.randrange(1000) < self.haste:
+            self._ready.append(me)
+            self._switch(me)
+
+    def check(self) -> None:
+        """Raise in a process that is dead."""
+        me = this_thread()
+        if me is not None and me.deaf:
+            raise Killed
+
+    def _me(self) -> SimulatedThread:
+        me = this_thread()
+        assert me is not None, "only simulated threads wait"
+        if me.deaf:
+            raise Killed
+        return me
+
+    # Turns
+
+    def _switch(self, me: SimulatedThread) -> None:
+        following = self._next()
+        if following is not me:
+            self._hand_on(following)
+            me.stand()
+        if me.deaf:
+            raise Killed
+
+    def _hand_on(self, following: SimulatedThread | None) -> None:
+        if following is None:
+            self._main.release()
+        else:
+            following.go()
+
+    def _next(self) -> SimulatedThread | None:
+        # What happens by itself happens in no thread, though one has to run it.
+        me, _here.thread, self.thread = this_thread(), None, None
+        try:
+            chosen = self._choose()
+        except BaseException as error:  # noqa: BLE001 - the test's own thread raises it
+            self._failure = error
+            chosen = None
+        finally:
+            _here.thread = me
+        self.thread = chosen
+        if chosen is not None and chosen.process is not self._active:
+            self._enter(chosen.process)
+        return chosen
+
+    def _choose(self) -> SimulatedThread | None:
+        if self._dying:
+            return self._dying.pop()
+        self.turns += 1
+        self.now += self.chance.random() * _TURN
+        self.on_turn()
+        while not self._finished():
+            events, ready = self._events, self._ready
+            if events and (not ready or events[0].at <= self.now):
+                event = heapq.heappop(events)
+                self.now = max(self.now, event.at)
+                event.run()
+                if self._dying:
+                    return self._dying.pop()
+            elif not ready:
+                raise StuckError("nothing will ever happen again\n" + self.stacks())
+            else:
+                at = self.chance.randrange(len(ready))
+                thread = ready[at]
+                ready[at] = ready[-1]
+                ready.pop()
+                if not thread.process.asleep:
+                    return thread
+                thread.process.backlog.append(thread)
+        return None
+
+    def _enter(self, process: Process) -> None:
+        """Give the modules the variables of another process."""
+        before = self._active
+        if before is not None and before.variables:
+            before.variables = [vars(module)[name] for module, name, _ in self.variables]
+        for (module, name, _), value in zip(self.variables, process.variables, strict=False):
+            setattr(module, name, value)
+        self._active = process
+
+    def run(self, finished: Callable[[], bool]) -> None:
+        """Let the world go on until something holds.
+
+        Raises
+        ------
+        StuckError
+            Nothing will ever happen again.
+        """
+        self._finished = finished
+        self._hand_on_from_test(self._next())
+
+    def end(self) -> None:
+        """Kill all processes and wait until all of their threads have ended."""
+        for process in self.processes:
+            process.kill()
+        self._failure = None
+        self._finished = lambda: not self._dying
+        while any(process.threads for process in self.processes):
+            self._hand_on_from_test(self._next())
+
+    def _hand_on_from_test(self, following: SimulatedThread | None) -> None:
+        if following is not None:
+            following.go()
+            self._main.acquire()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def stacks(self) -> str:
+        """Tell where the threads stand: for those who debug a simulation."""
+        frames = sys._current_frames()
+        told = []
+        for ident, frame in frames.items():
+            stack = traceback.extract_stack(frame)
+            if any("simulation" in each.filename for each in stack):
+                lines = [f"{each.filename}:{each.lineno} {each.name}" for each in stack[-14:]]
+                told.append(f"thread {ident}:\n  " + "\n  ".join(lines))
+        return "\n".join(told)
