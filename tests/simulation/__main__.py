@@ -10,6 +10,7 @@ from tests.simulation.simulation import simulate
 
 parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
 parser.add_argument("--seed", type=int, required=True)
+parser.add_argument("--rocketmq", action="store_true", help="on a simulated RocketMQ")
 given = parser.parse_args()
 with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-    print(simulate(given.seed, Path(folder) / "job"))
+    print(simulate(given.seed, Path(folder) / "job", embedded=not given.rocketmq))

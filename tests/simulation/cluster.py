@@ -71,6 +71,7 @@ class EmbeddedCluster:
     def start(self) -> None:
         """Start a process of it."""
         self.process = self._world.process(f"broker.{next(self._numbers)}", "broker")
+        self._world.tell(f"{self.process.name} starts")
         self.process.on_death.append(self._died)
         self._world.start(self.process, self._serve)
 
@@ -91,11 +92,12 @@ class EmbeddedCluster:
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._run())
-        except HeadraceError as error:
+        except (HeadraceError, OSError) as error:
             # Whoever started it starts it again; a disk may have been full for a moment.
-            self._world.tell(f"the broker did not start: {error}")
-            sleep(self._world, 0.5)
-            self.start()
+            self._world.tell(f"the broker did not start: {error!r}")
+            self._world.after(0.5, self.start)
+            if self.process is not None:
+                self.process.kill()
 
     async def _run(self) -> None:
         server = BrokerServer(self._folder, PORT, self._settings)

@@ -15,12 +15,16 @@ from tests.simulation.world import Process, World
 if TYPE_CHECKING:
     from tests.simulation.threads import SimulatedLoop
 
+    Loop = SimulatedLoop | "DirectLoop"
+
 Trouble = Literal["lost", "answer lost", "answer late", "held up", "none"]
 _TROUBLES: tuple[Trouble, ...] = ("lost", "answer lost", "answer late", "held up")
 
 #: Longer than clients wait for an answer, shorter than they go on trying, s.
 _LATE = (0.6, 3.0)
 _WAY = (0.0001, 0.002)
+#: For how long a process that stood still may send what it had begun before, s.
+_STALE = 1.0
 
 
 class Network:
@@ -37,20 +41,22 @@ class Network:
     def __init__(self, world: World, trouble: int = 0) -> None:
         self.world = world
         self.trouble = trouble
-        self._ports: dict[int, tuple[SimulatedLoop, Callable[[], Any]]] = {}
+        #: Whether what arrives now was held up on its way.
+        self.is_late = False
+        self._ports: dict[int, tuple[Loop, Callable[[], Any]]] = {}
         vars(world)["connect"] = self.connect
 
-    def listen(self, port: int, loop: SimulatedLoop, make: Callable[[], Any]) -> None:
+    def listen(self, port: int, loop: Loop, make: Callable[[], Any]) -> None:
         """Take connections to a port; ``make`` makes the protocol of each."""
         self._ports[port] = loop, make
         loop.process.on_death.append(lambda: self.close(port, loop))
 
-    def close(self, port: int, loop: SimulatedLoop) -> None:
+    def close(self, port: int, loop: Loop) -> None:
         """Take no more connections to a port."""
         if port in self._ports and self._ports[port][0] is loop:
             del self._ports[port]
 
-    def connect(self, loop: SimulatedLoop, host: str, port: int, protocol: Any) -> Transport:
+    def connect(self, loop: Loop, host: str, port: int, protocol: Any) -> Transport:
         """Connect a process to a port.
 
         Raises
@@ -92,7 +98,7 @@ class Transport(asyncio.Transport):
     other: Transport
 
     def __init__(
-        self, network: Network, loop: SimulatedLoop, protocol: Any, *, is_client: bool
+        self, network: Network, loop: Loop, protocol: Any, *, is_client: bool
     ) -> None:
         super().__init__()
         self.loop = loop
@@ -149,13 +155,17 @@ class Transport(asyncio.Transport):
                 self.other._swallows = True
         at = max(self._world.now + late + chance.uniform(*_WAY), self._arrives + 1e-7)
         self._arrives = at
-        self._world.at(at, lambda: self._deliver(data))
+        # A process that stood still has decided before, and sends only now.
+        is_late = late > 0 or self._world.now - self.loop.process.woke < _STALE
+        self._world.at(at, lambda: self._deliver(data, is_late))
 
-    def _deliver(self, data: bytes) -> None:
+    def _deliver(self, data: bytes, is_late: bool) -> None:
         """Hand bytes to the other end's process; what has left a dead one arrives, too."""
         other = self.other
         if not other._closed and not other.loop.process.dead:
+            self._network.is_late = is_late
             other.loop.call_soon_threadsafe(other._receive, data)
+            self._network.is_late = False
 
     def _receive(self, data: bytes) -> None:
         if self._closed or self.protocol is None:
@@ -217,6 +227,26 @@ class _Socket:
         """Do nothing."""
 
 
-def process_of(loop: SimulatedLoop) -> Process:
-    """Give the process of a loop."""
-    return loop.process
+class DirectLoop:
+    """Calls at once: stands in for the loop of somebody who is not of this product.
+
+    Parameters
+    ----------
+    world, name
+        Where it is, and what it is called in the story.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.process = Process(world, name, "apart", 0)
+
+    def call_soon_threadsafe(self, run: Callable[..., object], *given: object) -> None:
+        """Make a call."""
+        run(*given)
+
+    call_soon = call_soon_threadsafe
+
+    def restart(self) -> None:
+        """Break all connections, and take none for the time being."""
+        broken, self.process.on_death = self.process.on_death, []
+        for each in broken:
+            each()

@@ -66,9 +66,9 @@ class _Points:
         strike = self.strikes.pop(self.hits, None)
         if strike is not None:
             self._world.tell(f"{me.process.name} is at {name}")
-            strike(me.process)
-            self._world.pause()
-            self._world.check()
+            process = me.process
+            self._world.after(0.0, lambda: strike(process))
+            self._world.block(0.0)
 
 
 @contextmanager

@@ -19,8 +19,10 @@ from tests.simulation.checks import Checks
 from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
 from tests.simulation.job import COUNTS, IDS, KEYS, LINES, QUEUES, topology
 from tests.simulation.mutants import Mutant
+from tests.simulation.journal_checks import JournalChecks
 from tests.simulation.network import Network
 from tests.simulation.processes import processes_of, variables
+from tests.simulation.rocketmq import RocketMQCluster
 from tests.simulation.spark import SimulatedSession
 from tests.simulation.threads import sleep
 from tests.simulation.world import Process, StuckError, ViolationError, World
@@ -40,21 +42,24 @@ class Story:
     batches: int = 0
     strikes: int = 0
     turns: int = 0
+    embedded: bool = True
 
     def __str__(self) -> str:
         told = "\n".join(self.log[-80:])
-        again = f"python -m tests.simulation --seed {self.seed}"
+        where = "" if self.embedded else " --rocketmq"
+        again = f"python -m tests.simulation --seed {self.seed}{where}"
         return f"{told}\n  => {self.wrong}\nagain: {again}"
 
 
 class Simulation:
     """A cluster, its drivers, and what strikes them."""
 
-    def __init__(self, world: World, mutant: Mutant) -> None:
+    def __init__(self, world: World, mutant: Mutant, *, embedded: bool) -> None:
         self.world = world
         self._chance = world.chance
         self._mutant = mutant
-        self.checks = Checks()
+        self._embedded = embedded
+        self.checks: Checks | JournalChecks
         self.strikes = 0
         self._sent = False
         self._wakes: list[Callable[[], None]] = []
@@ -73,11 +78,18 @@ class Simulation:
             points, _, numbers = stack.enter_context(processes_of(world))
             stack.enter_context(self._mutant.applied())
             self._network = Network(world, chance.choice(_RATES))
-            settings = BrokerSettings(
-                guards=self._mutant.guards, save_interval=timedelta(seconds=2)
-            )
-            self.cluster = EmbeddedCluster(world, self._network, folder / "broker", settings)
-            stack.enter_context(self.cluster.applied())
+            self.cluster: EmbeddedCluster | RocketMQCluster
+            if self._embedded:
+                settings = BrokerSettings(
+                    guards=self._mutant.guards, save_interval=timedelta(seconds=2)
+                )
+                self.cluster = EmbeddedCluster(world, self._network, folder / "broker", settings)
+                stack.enter_context(self.cluster.applied())
+                self.checks = Checks()
+                self.cluster.start()
+            else:
+                self.cluster = RocketMQCluster(world, self._network, chance.choice((1, 1, 2, 3)))
+                self.checks = JournalChecks(self.cluster.brokers)
             partitions = chance.choice((1, 2))
             self._drivers = Drivers(
                 world,
@@ -93,7 +105,6 @@ class Simulation:
             world.haste = chance.choice((20, 100, 300))
             self._failure: ViolationError | None = None
             self.cluster.on_arrival = self._look_soon
-            self.cluster.start()
             world.start(world.process("user", "apart"), self._use)
             self._checker = world.process("checker", "apart")
             self._plan_strikes(points.strikes)
@@ -104,6 +115,8 @@ class Simulation:
             self._strike_turns.clear()
             until = world.now + 1.0
             world.run(lambda: self._failure is not None or world.now > until)
+            if isinstance(self.checks, JournalChecks):
+                self.checks.finish()
             if self._failure is not None:
                 raise self._failure
 
@@ -113,9 +126,18 @@ class Simulation:
     # Looking
 
     def _look_soon(self) -> None:
-        self.world.start(self._checker, self._look)
+        if isinstance(self.cluster, EmbeddedCluster):
+            self.world.start(self._checker, self._look)
+        elif self._failure is None:
+            assert isinstance(self.checks, JournalChecks)
+            try:
+                self.checks.look()
+            except ViolationError as error:
+                self._failure = error
 
     def _look(self) -> None:
+        assert isinstance(self.cluster, EmbeddedCluster)
+        assert isinstance(self.checks, Checks)
         world, core = self.world, self.cluster.core
         if core is None or self._failure is not None:
             return
@@ -140,7 +162,8 @@ class Simulation:
         chance = random.Random(f"{self.world.seed} lines")
         with Client(f"{HOST}:{PORT}", settings) as client:
             admin = Admin(client)
-            for topic in (LINES, IDS, COUNTS):
+            retries = () if self._embedded else (f"%RETRY%{topology.name}",)
+            for topic in (LINES, IDS, COUNTS, *retries):
                 self._persist(partial(admin.create_topic, topic, queues=QUEUES))
             self._drivers.start()
             self.world.after(0.5, self._keep)
@@ -166,10 +189,10 @@ class Simulation:
         """Start a driver where there is none, as a supervisor does."""
         if not self._drivers.alive:
             self._drivers.start()
-        core = self.cluster.core
+        core = self.cluster.core if isinstance(self.cluster, EmbeddedCluster) else None
         if core is not None and core.store.statistics().failure is not None:
             # Its log says so, and that only a start knows what is on the disk.
-            self.cluster.crash(0.1)
+            self._crash(0.1)
         self.world.after(0.2, self._keep)
 
     # What strikes
@@ -197,13 +220,14 @@ class Simulation:
         if chance.random() < 0.3:
             for _ in range(chance.randint(1, 2)):
                 points[chance.randint(1, 150)] = self._strike_point
-        if chance.random() < 0.25:
+        if isinstance(self.cluster, EmbeddedCluster) and chance.random() < 0.25:
             self.cluster.files.trouble = chance.choice((5, 20, 60))
         self.world.at(_CALM, self._calm)
 
     def _calm(self) -> None:
         self._network.trouble = 0
-        self.cluster.files.trouble = 0
+        if isinstance(self.cluster, EmbeddedCluster):
+            self.cluster.files.trouble = 0
         self._strike_turns.clear()
 
     def _on_turn(self) -> None:
@@ -214,7 +238,7 @@ class Simulation:
     def _strike_point(self, process: Process) -> None:
         self.strikes += 1
         if process.name.startswith("broker"):
-            self.cluster.crash(self._chance.uniform(0.05, 1.0), power=self._chance.random() < 0.5)
+            self._crash(self._chance.uniform(0.05, 1.0), power=self._chance.random() < 0.5)
         elif self._chance.random() < 0.3:
             process.sleep(self._chance.uniform(0.5, 8.0))
         else:
@@ -272,17 +296,25 @@ class Simulation:
 
     def _crash_broker(self) -> None:
         self.strikes += 1
-        self.cluster.crash(self._chance.uniform(0.05, 2.0))
+        self._crash(self._chance.uniform(0.05, 2.0))
 
     def _cut_power(self) -> None:
         self.strikes += 1
-        self.cluster.crash(self._chance.uniform(0.05, 2.0), power=True)
+        self._crash(self._chance.uniform(0.05, 2.0), power=True)
+
+    def _crash(self, seconds: float, *, power: bool = False) -> None:
+        if isinstance(self.cluster, EmbeddedCluster):
+            self.cluster.crash(seconds, power=power)
+        else:
+            self.cluster.crash(seconds)
 
 
 _warm: list[bool] = []
 
 
-def simulate(seed: int, folder: Path, mutant: Mutant | None = None) -> Story:
+def simulate(
+    seed: int, folder: Path, mutant: Mutant | None = None, *, embedded: bool = True
+) -> Story:
     """Run a seed, and tell what became of it."""
     if not _warm:
         # What is loaded when it is first used makes a difference.
@@ -290,7 +322,7 @@ def simulate(seed: int, folder: Path, mutant: Mutant | None = None) -> Story:
         simulate(0, folder)
     shutil.rmtree(folder, ignore_errors=True)
     world = World(seed, variables(lambda: world))
-    simulation, wrong = Simulation(world, mutant or Mutant()), None
+    simulation, wrong = Simulation(world, mutant or Mutant(), embedded=embedded), None
     logging.disable(logging.CRITICAL)
     try:
         simulation.run(folder)
@@ -301,7 +333,7 @@ def simulate(seed: int, folder: Path, mutant: Mutant | None = None) -> Story:
     finally:
         logging.disable(logging.NOTSET)
     batches = len(simulation.checks.commits)
-    return Story(seed, wrong, world.log, batches, simulation.strikes, world.turns)
+    return Story(seed, wrong, world.log, batches, simulation.strikes, world.turns, embedded)
 
 
 __all__ = ["Simulation", "Story", "simulate"]

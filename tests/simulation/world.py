@@ -80,6 +80,8 @@ class Process:
         self.pid = pid
         self.dead = False
         self.asleep = False
+        #: When it woke from its last sleep.
+        self.woke = -1e9
         self.threads: set[SimulatedThread] = set()
         #: Values of the variables that each process has for itself, while others run.
         self.variables: list[object] = [make() for _, _, make in world.variables]
@@ -99,6 +101,7 @@ class Process:
     def _wake(self) -> None:
         if not self.dead:
             self.asleep = False
+            self.woke = self.world.now
             self.world.tell(f"{self.name} wakes up")
             self.world.resume(self.backlog)
             self.backlog.clear()
@@ -109,7 +112,8 @@ class Process:
             return
         self.dead = True
         self.asleep = False
-        self.world.tell(f"{self.name} is dead")
+        if not self.world.over:
+            self.world.tell(f"{self.name} is dead")
         for broken in self.on_death:
             broken()
         self.world.unwind(self)
@@ -147,6 +151,8 @@ class World:
         self.variables = variables
         self.processes: list[Process] = []
         self.log: list[str] = []
+        #: Whether it only ends, and nobody looks any more.
+        self.over = False
         #: The thread whose turn it is; None: the test's own.
         self.thread: SimulatedThread | None = None
         #: How often of a thousand times a thread that could go on lets others go first.
@@ -380,6 +386,7 @@ class World:
 
     def end(self) -> None:
         """Kill all processes and wait until all of their threads have ended."""
+        self.over = True
         for process in self.processes:
             process.kill()
         self._failure = None

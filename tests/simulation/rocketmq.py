@@ -1,52 +1,35 @@
-"""A broker in memory that speaks the remoting protocol: Headrace's requests and RocketMQ's.
+"""Stock RocketMQ brokers in memory: sends, pulls, offsets, and locks that they forget.
 
-Who may commit is judged by the real broker's own rules (:class:`~headrace.broker.jobs.JobBook`);
-where messages lie, and what a crash leaves of them, is simulated.
+They are what surrounds the product, as the network does: theirs is the only broker that is played.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-
-import msgspec
-
-from headrace.broker.jobs import JobBook, JobState, check_parts
 from headrace.broker.locks import QueueLocks
-from headrace.broker.settings import Guards
 from headrace.errors import BrokerError, TopicNotFoundError
 from headrace.protocol.batches import batch_to_records
 from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.columns import record_starts
-from headrace.protocol.frames import Command
+from headrace.protocol.frames import Command, FrameBuffer, encode
 from headrace.protocol.groups import LockRequest, LockResult
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import KEYS, encode_properties
 from headrace.protocol.records import Records, encode_records
 from headrace.protocol.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRoute
 from headrace.protocol.stamps import stamp_records
-from headrace.protocol.transactions import (
-    CommitAnswer,
-    CommitRecord,
-    CommitRequest,
-    OpenAnswer,
-    OpenRequest,
-    PlanAnswer,
-    PlanRequest,
-    StagedPart,
-    decode_sections,
-)
-from tests.proof.simulation.world import BEGIN, World
+from tests.simulation.network import DirectLoop, Network
+from tests.simulation.world import BEGIN, World
 
 HOST, NAME_SERVER = "10.0.0.1", 9876
 
 LOCK_EXPIRY = 6.0
 _COMPACTED = ("-commitTopic", "-stateTopic")
 
-StageKey = tuple[str, int, int, int, int, int]
 Answer = Callable[[Command], None]
 Handler = Callable[[Command, Answer], None]
 
@@ -76,49 +59,41 @@ class Queue:
 
 
 class SimulatedBroker:
-    """Topics, staged parts and jobs.
+    """A broker of RocketMQ; the first one of a cluster is its name server, too.
 
     Parameters
     ----------
     world
         Where it stands.
-    guards
-        Safeguards of the commit protocol; a mutant lacks some.
-    embedded
-        Whether it knows the requests of jobs, as Headrace's own broker does.
+    network
+        How it is reached.
     peers
         The brokers of the cluster that it joins.
     """
 
-    def __init__(
-        self,
-        world: World,
-        guards: Guards | None = None,
-        *,
-        embedded: bool = True,
-        peers: list[SimulatedBroker] | None = None,
-    ) -> None:
-        #: All brokers of the cluster; the first one is the name server, too.
-        self.peers = [] if peers is None else peers
+    def __init__(self, world: World, network: Network, peers: list[SimulatedBroker]) -> None:
+        self.peers = peers
         self.name = f"broker-{'abc'[len(self.peers)]}"
         self.port = NAME_SERVER + len(self.peers)
         self.peers.append(self)
         self.topics: dict[str, list[Queue]] = {}
-        #: Called after each commit, with its request.
-        self.on_commit: Callable[[CommitRequest], None] = lambda _: None
+        self._perms: dict[str, Perm] = {}
+        #: Messages whose request was held up on its way: the only ones that may be there twice.
+        self.held_up: set[tuple[str, int, str]] = set()
         self._world = world
-        self._guards = guards or Guards()
-        self._embedded = embedded
-        self._book = JobBook(self._guards)
-        self._staged: dict[StageKey, dict[int, bytes]] = {}
+        self._network = network
         self._position = 0
-        self._sent: dict[int, list[str]] = {}
         #: Called after each send, with its topic.
         self.on_send: Callable[[str], None] = lambda _: None
         self._locks = QueueLocks(LOCK_EXPIRY)
         self._handlers: dict[int, Handler] = {
             int(code): getattr(self, name) for code, name in _HANDLERS.items()
         }
+        self._loop = DirectLoop(world, self.name)
+        self._listen()
+
+    def _listen(self) -> None:
+        self._network.listen(self.port, self._loop, lambda: Frames(self.handle))
 
     @property
     def now(self) -> int:
@@ -131,8 +106,9 @@ class SimulatedBroker:
         address = f"{HOST}:{self.port}"
         return BrokerData(cluster="c", broker_name=self.name, broker_addrs={"0": address})
 
-    def create(self, topic: str, queues: int) -> None:
+    def create(self, topic: str, queues: int, perm: Perm = Perm.READ | Perm.WRITE) -> None:
         """Make a topic."""
+        self._perms[topic] = perm
         self.topics.setdefault(topic, [Queue() for _ in range(queues)])
 
     def append(self, topic: str, queue_id: int, records: Records) -> int:
@@ -146,29 +122,23 @@ class SimulatedBroker:
         queue.records += [data[a:b] for a, b in itertools.pairwise(starts)]
         return first
 
-    def send(self, topic: str, queue_id: int, bodies: list[bytes]) -> None:
-        """Store messages, as a producer would."""
-        self.append(topic, queue_id, encode_records(topic, queue_id, bodies, None, self.now))
-        self._sent.setdefault(queue_id, []).extend(body.decode() for body in bodies)
-
     def compact(self) -> None:
         """Compact the topics that are meant to be."""
         for topic, queues in self.topics.items():
             for queue in queues if topic.endswith(_COMPACTED) else ():
                 queue.compact()
 
-    def lines(self, queue_id: int, end: int) -> list[str]:
-        """Give what was sent to a queue of the source, up to an offset."""
-        return self._sent.setdefault(queue_id, [])[:end]
+    def lines(self, topic: str, queue_id: int, end: int) -> list[str]:
+        """Give what lies in a queue up to an offset."""
+        records = self.topics[topic][queue_id].records[:end]
+        return [message.body.decode() for message in decode_messages(b"".join(records))]
 
-    def restart(self) -> None:
-        """Come back with what is on disk: messages and staged parts."""
-        # Locks are in the broker's memory.
+    def restart(self, seconds: float) -> None:
+        """End, and come back later with what is on disk; locks are in memory."""
+        self._world.tell(f"{self.name} is killed")
         self._locks = QueueLocks(LOCK_EXPIRY)
-        topics = [topic for topic, _ in self._book.items()]
-        self._book = JobBook(self._guards)
-        for topic in topics:
-            self._take_note(topic)
+        self._loop.restart()
+        self._world.after(seconds, self._listen)
 
     def handle(self, command: Command, answer: Answer) -> None:
         """Handle a request."""
@@ -193,7 +163,7 @@ class SimulatedBroker:
                 broker_name=broker.name,
                 read_queue_nums=len(broker.topics[topic]),
                 write_queue_nums=len(broker.topics[topic]),
-                perm=Perm.READ | Perm.WRITE,
+                perm=broker._perms[topic],
             )
             for broker in there
         ]
@@ -210,16 +180,15 @@ class SimulatedBroker:
         answer(command.reply(body=dumps(TopicList(topic_list=sorted(self.topics)))))
 
     def _create_topic(self, command: Command, answer: Answer) -> None:
-        self.create(command.ext["topic"], int(command.ext["writeQueueNums"]))
+        ext = command.ext
+        self.create(ext["topic"], int(ext["writeQueueNums"]), Perm(int(ext["perm"])))
         answer(command.reply())
 
     def _fine(self, command: Command, answer: Answer) -> None:
         answer(command.reply())
 
     def _capabilities(self, command: Command, answer: Answer) -> None:
-        if not self._embedded:
-            raise BrokerError("unknown", number=3)
-        answer(command.reply(ext={"headrace": "1", "jobs": "1"}))
+        raise BrokerError("unknown", number=3)
 
     # Reading
 
@@ -242,7 +211,7 @@ class SimulatedBroker:
 
     def _min_offset(self, command: Command, answer: Answer) -> None:
         """Answer as a stock broker whose log has expired: of compacted topics pulls give more."""
-        forgets = not self._embedded and command.ext["topic"].endswith(_COMPACTED)
+        forgets = command.ext["topic"].endswith(_COMPACTED)
         first = len(self._queue(command).records) if forgets else 0
         answer(command.reply(0, None, {"offset": str(first)}))
 
@@ -258,6 +227,9 @@ class SimulatedBroker:
             records = batch_to_records(command.payload, topic, queue_id, born)
         else:
             records = encode_records(topic, queue_id, [bytes(command.payload)], [properties], born)
+        if self._network.is_late:
+            for message in decode_messages(bytes(records.data)):
+                self.held_up.add((topic, queue_id, message.properties.get("TX", "")))
         first = self.append(topic, queue_id, records)
         self.on_send(topic)
         ext = {"msgId": "", "queueId": str(queue_id), "queueOffset": str(first)}
@@ -278,83 +250,6 @@ class SimulatedBroker:
         self._locks.release(asked.consumer_group, asked.client_id, wanted)
         answer(command.reply())
 
-    # Jobs
-
-    def _open(self, command: Command, answer: Answer) -> None:
-        asked = msgspec.json.decode(command.payload, type=OpenRequest)
-        record = self._book.open(asked, now=self.now)
-        self._record(asked.commit_topic, record)
-        answer(command.reply(body=_json(OpenAnswer(epoch=record.epoch, record=record))))
-
-    def _stage(self, command: Command, answer: Answer) -> None:
-        ext = command.ext
-        epoch, batch, stage, partition, attempt = (int(ext[name]) for name in _KEY)
-        key = (ext["job"], epoch, batch, stage, partition, attempt)
-        self._book.check_stage(key[0], key[1], key[2])
-        self._staged.setdefault(key, {})[int(ext["chunk"])] = bytes(command.payload)
-        answer(command.reply())
-
-    def _commit(self, command: Command, answer: Answer) -> None:
-        asked = msgspec.json.decode(command.payload, type=CommitRequest)
-        done = self._book.commit(asked)
-        if done is None:
-            check_parts(asked, partial(self._held, asked.record))
-            for part in asked.parts:
-                self._publish(asked.record, part)
-            self._record(asked.commit_topic, asked.record)
-            done = CommitAnswer(batch=asked.record.batch, already=False, position=self._position)
-            self.on_commit(asked)
-        answer(command.reply(body=_json(done)))
-
-    def _held(self, record: CommitRecord, part: StagedPart) -> tuple[int, int]:
-        chunks = self._staged.get(_stage_key(record, part), {})
-        sections = [s for body in chunks.values() for s in decode_sections(body)]
-        return len(chunks), sum(section.count for section in sections)
-
-    def _publish(self, record: CommitRecord, part: StagedPart) -> None:
-        self._publish_chunks(self._staged.pop(_stage_key(record, part), {}))
-
-    def _publish_chunks(self, chunks: dict[int, bytes]) -> None:
-        for _, body in sorted(chunks.items()):
-            for section in decode_sections(body):
-                data = bytearray(section.records)
-                self.append(section.topic, section.queue_id, Records(data, record_starts(data)))
-
-    def _record(self, topic: str, record: CommitRecord) -> None:
-        properties = encode_properties({KEYS: f"{record.epoch}-{record.kind}"})
-        self.append(topic, 0, encode_records(topic, 0, [_json(record)], [properties], self.now))
-        self._take_note(topic)
-
-    def _take_note(self, topic: str) -> None:
-        message = decode_messages(self.topics[topic][0].records[-1])[0]
-        record = msgspec.json.decode(message.body, type=CommitRecord)
-        self._book.recorded(topic, JobState(record=record, position=self._position))
-
-    def _plan(self, command: Command, answer: Answer, *, waited: bool = False) -> None:
-        asked = msgspec.json.decode(command.payload, type=PlanRequest)
-        ends = {
-            f"{topic}@{self.name}@{number}": len(queue.records)
-            for topic in asked.topics
-            for number, queue in enumerate(self.topics[topic])
-        }
-        if not waited and asked.wait and all(asked.offsets.get(q, 0) >= e for q, e in ends.items()):
-            again = partial(self._plan, command, answer, waited=True)
-            self._world.at(self._world.now + asked.wait / 1000, again)
-            return
-        state = self._book.state(asked.commit_topic)
-        plan = PlanAnswer(
-            record=state.record if state else None,
-            begins=dict.fromkeys(ends, 0),
-            ends=_limited(asked.offsets, ends, asked.limit),
-            latest=ends,
-            position=self._position,
-            clock=self.now,
-        )
-        answer(command.reply(body=_json(plan)))
-
-
-_KEY = ("epoch", "batch", "stage", "partition", "attempt")
-_json = msgspec.json.Encoder().encode
 
 _HANDLERS = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: "_route",
@@ -371,22 +266,48 @@ _HANDLERS = {
     RequestCode.SEND_BATCH_MESSAGE: "_send_message",
     RequestCode.LOCK_BATCH_MQ: "_lock",
     RequestCode.UNLOCK_BATCH_MQ: "_unlock",
-    RequestCode.OPEN_JOB: "_open",
-    RequestCode.STAGE: "_stage",
-    RequestCode.COMMIT_BATCH: "_commit",
-    RequestCode.PLAN_BATCH: "_plan",
 }
 
 
-def _stage_key(record: CommitRecord, part: StagedPart) -> StageKey:
-    return (record.job, record.epoch, record.batch, part.stage, part.partition, part.attempt)
+
+class Frames:
+    """The broker's end of a connection."""
+
+    def __init__(self, handle: Callable[[Command, Answer], None]) -> None:
+        self._handle = handle
+        self._frames = FrameBuffer()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for command in self._frames.feed(data):
+            self._handle(command, lambda reply: self._transport.writelines(encode(reply)))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Do nothing."""
 
 
-def _limited(offsets: dict[str, int], ends: dict[str, int], limit: int) -> dict[str, int]:
-    """Cut a batch to a number of messages, queue by queue."""
-    cut, left = {}, limit or 1 << 60
-    for queue, end in ends.items():
-        begin = offsets.get(queue, 0)
-        cut[queue] = min(end, begin + left)
-        left -= cut[queue] - begin
-    return cut
+class RocketMQCluster:
+    """One to three brokers.
+
+    Parameters
+    ----------
+    world, network
+        Where they stand, and how they are reached.
+    size
+        How many there are.
+    """
+
+    def __init__(self, world: World, network: Network, size: int) -> None:
+        self.brokers: list[SimulatedBroker] = []
+        self._world = world
+        #: Called when messages have become visible.
+        self.on_arrival: Callable[[], None] = lambda: None
+        for _ in range(size):
+            broker = SimulatedBroker(world, network, self.brokers)
+            broker.on_send = lambda _: self.on_arrival()
+
+    def crash(self, seconds: float) -> None:
+        """Kill one of them; it is back some time later."""
+        self._world.chance.choice(self.brokers).restart(seconds)
