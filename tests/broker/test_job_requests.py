@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer
+from headrace.store import FileOps
 from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, staged_part
 
 NOT_YET = 19
@@ -121,9 +124,31 @@ def test_what_is_no_commit_is_refused_and_passed_over_at_a_start(tmp_path: Path)
             producer.send(Message(topic="new-commitTopic", body=b"hello", keys="k"))
     with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
         again = committed(wire.commit(parts=[staged_part()], offsets={"in@broker-a@0": 1}))
-        assert again == msgspec.structs.replace(first, already=True)
+        assert (again.batch, again.already) == (1, True)
+        assert again.position > first.position  # what was sent behind it
         run_batch(wire, 2, b"y")
         assert bodies(wire, "out") == [b"x", b"y"]
+
+
+def test_unit_that_cannot_be_read_back_is_known_all_the_same(
+    wire: JobWire, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.create("out")
+    wire.open()
+    wire.stage({("out", 0): [b"x"]})
+
+    def no_descriptor(_ops: FileOps, _fd: int, _size: int) -> memoryview:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileOps, "map", no_descriptor)
+        answers = [wire.commit(parts=[staged_part()]) for _ in range(2)]
+        opened = [epoch(wire.open()) for _ in range(2)]
+    assert [committed(answer).already for answer in answers] == [False, True]
+    assert opened == [2, 3]
+    assert bodies(wire, "out") == [b"x"]
+    story = [(record.kind, record.epoch, record.batch) for _, record in commit_records(wire)]
+    assert story == [("open", 1, 0), ("commit", 1, 1), ("open", 2, 1), ("open", 3, 1)]
 
 
 def test_restart_keeps_epoch_batch_and_staged_parts(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class JobState:
 
     #: Newest record of the commit topic.
     record: CommitRecord
-    #: End of that record in the commit log.
+    #: Followers that have the commit log up to here have that record, its unit whole.
     position: int
     #: Who opened the current epoch.
     driver: str = ""

@@ -240,7 +240,8 @@ class CommitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     batch: int
     already: bool
-    #: End of the unit in the commit log.
+    #: Followers that have the commit log up to here have the unit: its end, and after a restart
+    #: of the broker the end of what was there.
     position: int
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import shutil
 from collections.abc import Sequence
@@ -52,6 +53,10 @@ class FileOps:
     def read_bytes(self, path: Path) -> bytes:
         """Read a whole file."""
         return path.read_bytes()
+
+    def map(self, fd: int, size: int) -> memoryview:
+        """Show a file's first bytes as memory, which may be held after the file was closed."""
+        return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
 
     def fdatasync(self, fd: int) -> None:
         """Put a file's bytes and its length on the disk."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -86,7 +85,7 @@ class Segment:
             if self._retired:
                 raise GoneError(f"{self.path} was deleted")
             # It never goes beyond what is written, so no page of it can be missing.
-            self._mapping = memoryview(mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ))
+            self._mapping = self.ops.map(self.fd, self.size)
             return self._mapping
 
     def retire(self, ops: FileOps) -> None:

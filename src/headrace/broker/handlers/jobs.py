@@ -56,14 +56,15 @@ def restore_jobs(core: Core) -> None:
     """Find out where every job stands, from the commit topics. Caller: start of the broker."""
     for topic in core.topics:
         if topic.endswith(COMMIT_TOPIC_SUFFIX):
-            state = _take_note(core, topic)
+            state = _restored(core, topic)
             if state is not None:
+                core.jobs.recorded(topic, state)
                 # Offsets are saved now and then; the commits since are only here.
                 _update_offsets(core, state.record.job, state.record)
 
 
-def _take_note(core: Core, commit_topic: str) -> JobState | None:
-    """Read the newest record of a commit topic; what is read is what a restart would find."""
+def _restored(core: Core, commit_topic: str) -> JobState | None:
+    """Read the newest record of a commit topic."""
     bounds = core.store.bounds(commit_topic, _QUEUE)
     # The newest record is the newest of its key, so compaction leaves it, and retention, too.
     for offset in range(bounds.max_offset - 1, bounds.min_offset - 1, -1):
@@ -78,10 +79,8 @@ def _take_note(core: Core, commit_topic: str) -> JobState | None:
             _log.warning("topic %r, offset %d: no commit, passed over", commit_topic, offset)
             continue
         driver = message.properties.get(_DRIVER, "")
-        position = message.position + len(block)
-        state = JobState(record=record, position=position, driver=driver)
-        core.jobs.recorded(commit_topic, state)
-        return state
+        # Where its unit ends stands nowhere, but it is whole, so the log's end is not before it.
+        return JobState(record=record, position=core.store.replication.end, driver=driver)
     return None
 
 
@@ -107,14 +106,19 @@ async def open_job(core: Core, request: Request) -> Command:
 async def _append(
     core: Core, topic: str, record: CommitRecord, driver: str, keys: list[StageKey]
 ) -> JobState:
-    """Append staged parts and the record as one unit, on disk before anybody hears of it."""
+    """Append staged parts and the record as one unit, on disk before anybody hears of it.
+
+    Nothing is read back: a read can fail when the unit is there for good, and a book that has not
+    heard of it would let the same batch be committed again.
+    """
     text = {KEYS: f"{record.epoch}-{record.kind}"}
     properties = encode_properties(text | ({_DRIVER: driver} if driver else {}))
     records = encode_records(topic, _QUEUE, [_encode(record)], [properties], core.now())
-    await core.stored(core.store.commit_unit(keys, [QueueAppend(topic, _QUEUE, records)]))
+    unit = core.store.commit_unit(keys, [QueueAppend(topic, _QUEUE, records)])
+    written = await core.stored(unit)
+    state = JobState(record=record, position=written.position, driver=driver)
+    core.jobs.recorded(topic, state)
     failpoint("broker.jobs.appended")
-    state = _take_note(core, topic)
-    assert state is not None
     return state
 
 
