@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -59,6 +60,8 @@ class Disk(FileOps):
         #: Changes of names since their folder was synced, in order.
         self.renames: list[tuple[Path, Inode | None]] = []
         self.open_files: dict[int, Inode] = {}
+        #: Whether syncs of files fail: what they should have written is then written by no other.
+        self.fails = False
         #: The writer and the checkpointer work at the same time.
         self.lock = threading.RLock()
 
@@ -91,6 +94,9 @@ class Disk(FileOps):
 
     def fdatasync(self, fd: int) -> None:
         with self.lock:
+            if self.fails:
+                self.open_files[fd].pending = []
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             self.open_files[fd].sync()
 
     def rename(self, source: Path, target: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.errors import StoreFailedError
 from headrace.store import MessageStore, StageKey
-from tests.store.power import CutDuringSync
-from tests.store.samples import append_of, bodies, chunk_of, section_of, settings
+from tests.store.power import CutDuringSync, Disk
+from tests.store.samples import append_of, bodies, chunk_of, contents, section_of, settings
 
 SMALL = settings(
     segment_size=3000, index_file_units=8, checkpoint_interval=timedelta(milliseconds=1)
@@ -68,3 +69,27 @@ def test_t08_after_a_power_cut_all_that_was_acknowledged_is_there(
             units += not done
             number += 10
     _check(target, acknowledged, lines, units_before)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_what_a_failed_sync_left_in_memory_is_on_disk_before_a_restart_shows_it(
+    tmp_path: Path, flush: str
+) -> None:
+    root, target, disk = tmp_path / "live", tmp_path / "found", Disk()
+    config = settings(flush=flush, segment_size=3000)
+    with MessageStore.open(root, config, ops=disk) as store:
+        for number in range(8):
+            store.append([append_of("lines", 0, [b"%d" % number * 500])]).result()
+        disk.fails = True
+        store.stage(StageKey("job", 1, 1, 0, 0, 0), 0, chunk_of(section_of("counts", 0, [b"x"])))
+        with pytest.raises(StoreFailedError):
+            store.commit_unit([StageKey("job", 1, 1, 0, 0, 0)]).result()
+    with pytest.raises(StoreFailedError, match="could not sync"):
+        MessageStore.open(root, config, ops=disk)
+    disk.fails = False
+    with MessageStore.open(root, config, ops=disk) as store:
+        seen = contents(store)
+        disk.cut_power(root, target, random.Random(1))
+    assert ("counts", 0) in seen
+    with MessageStore.open(target, config) as store:
+        assert contents(store) == seen

@@ -19,6 +19,7 @@ __all__ = [
     "read_error",
     "replace_file",
     "require_space",
+    "rewrite",
     "write_all",
     "write_error",
 ]
@@ -27,6 +28,7 @@ Buffer = bytes | bytearray | memoryview
 
 #: Linux takes at most this many buffers in one call.
 _MAX_BUFFERS = 1024
+_REWRITE_BYTES = 8 * 1024 * 1024
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -148,6 +150,18 @@ def read_all(ops: FileOps, fd: int, size: int, offset: int) -> bytearray:
             break
         filled += got
     return content
+
+
+def rewrite(ops: FileOps, fd: int, begin: int, end: int) -> None:
+    """Write a stretch of a file again, as it reads, and put the file on the disk.
+
+    After a sync that failed the system keeps what was written, gives it to whoever reads, and
+    takes it for written: no later sync puts it on the disk.  What recovery finds behind the last
+    point that is known to be there counts only after this.
+    """
+    for at in range(begin, end, _REWRITE_BYTES):
+        write_all(ops, fd, [read_all(ops, fd, min(_REWRITE_BYTES, end - at), at)], at)
+    ops.fdatasync(fd)
 
 
 def require_space(ops: FileOps, folder: Path, size: int, reserve: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.errors import CorruptLogError, StoreFailedError
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, pack_header
-from headrace.store.fileops import Buffer, FileOps, require_space, write_all
+from headrace.store.fileops import Buffer, FileOps, require_space, rewrite, write_all
 from headrace.store.segments import GoneError, Segment, load_segments, make_segment, state_end
 
 __all__ = ["CommitLog"]
@@ -173,10 +173,26 @@ class CommitLog:
         try:
             self._ops.fdatasync(segment.fd)
         except OSError as error:
-            raise StoreFailedError(
-                f"could not sync {segment.path}: {error.strerror or error}",
-                hint="check the disk, then start again: recovery keeps what reached it",
-            ) from error
+            raise _sync_error(segment, error) from error
+        self.synced = self.end
+
+    def settle(self, position: int) -> None:
+        """Put everything on the disk, of a log of which that is known up to a position only.
+
+        Caller: recovery; who wrote what lies behind may have seen its sync fail.
+
+        Raises
+        ------
+        StoreFailedError
+            What the disk holds is still unknown.
+        """
+        segment = self._files[1][-1]
+        begin = max(position, segment.base)
+        if begin < self.end:
+            try:
+                rewrite(self._ops, segment.fd, begin - segment.base, self.end - segment.base)
+            except OSError as error:
+                raise _sync_error(segment, error) from error
         self.synced = self.end
 
     def cut(self, position: int) -> None:
@@ -239,3 +255,10 @@ class CommitLog:
         bases, segments = self._files
         segment = make_segment(self._folder, self.end, self._ops)
         self._files = ((*bases, segment.base), (*segments, segment))
+
+
+def _sync_error(segment: Segment, error: OSError) -> StoreFailedError:
+    return StoreFailedError(
+        f"could not sync {segment.path}: {error.strerror or error}",
+        hint="check the disk, then start again: recovery keeps what reached it",
+    )

@@ -1,7 +1,9 @@
 """Recovery: what a store does when it is opened.
 
 Every entry since the last checkpoint is checked and indexed.  A torn tail is cut, a unit without
-its end is cut at its beginning, and nothing else is: damage in the middle is an error.
+its end is cut at its beginning, and nothing else is: damage in the middle is an error.  What is
+left is written again and synced before it counts: that it can be read does not say that it is on
+the disk.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def recover(
     if cut:
         _logger.warning("cut %d bytes of an unfinished write at position %d", cut, end)
         log.cut(end)
-    log.sync()
+    log.settle(log.begin if start is None else start)
     if start is None or checkpoint is None or checkpoint.table.begin != log.begin:
         _raise_minimums(log, catalog)
     first = log.begin if start is None else start

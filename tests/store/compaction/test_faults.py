@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.errors import StoreError
+from headrace.errors import StoreError, StoreFailedError
 from headrace.store import FileOps
 from headrace.store.compaction import QueueLog
 from tests.store.compaction.fault_samples import (
@@ -31,7 +31,7 @@ from tests.store.compaction.fault_samples import (
 from tests.store.compaction.samples import TestClock, open_log, records_of, settings
 from tests.store.faulty_files import FailingAt, Killed, KilledAt
 from tests.store.oracles import check_latest, check_log, check_views, offset_of
-from tests.store.power import CutDuringSync
+from tests.store.power import CutDuringSync, Disk
 
 ROOT = Path(__file__).parents[3]
 SMALL = {"file_size": 700, "dirty_ratio": 0.0}
@@ -199,6 +199,29 @@ def test_t08_the_power_is_cut_at_any_sync(tmp_path: Path, seed: int) -> None:
             log.compact(force=True)
     log.close()
     _check_after_power_cut(target / "q", history, durable)
+
+
+def test_what_a_failed_sync_left_in_memory_is_on_disk_before_a_restart_shows_it(
+    tmp_path: Path,
+) -> None:
+    root, target, disk = tmp_path / "live", tmp_path / "found", Disk()
+    history = QueueHistory()
+    log = open_log(root / "q", settings(), ops=disk)
+    history.put(log, ("a", "1"), sync=True)
+    history.put(log, ("b", "2"), sync=False)
+    disk.fails = True
+    with pytest.raises(StoreFailedError):
+        log.sync()
+    disk.fails = False
+    log.close()
+    log = open_log(root / "q", settings(), ops=disk)
+    seen = raw_records(log)
+    disk.cut_power(root, target, random.Random(1))
+    log.close()
+    assert len(seen) == 2
+    log = open_log(target / "q", settings())
+    assert raw_records(log) == seen
+    log.close()
 
 
 def _check_after_power_cut(folder: Path, history: QueueHistory, durable: int) -> None:

@@ -34,6 +34,7 @@ from headrace.store.compaction.row_writer import (
 )
 from headrace.store.compaction.units import INDEX, KEY, describe
 from headrace.store.compaction.view import Part, View
+from headrace.store.fileops import rewrite
 
 if TYPE_CHECKING:
     from headrace.store.compaction.digests import KeyDigest
@@ -154,21 +155,21 @@ def _recover_active(folder: Path, name: str, ops: FileOps, digest: KeyDigest) ->
                 hint="put the file back from a copy, or restore the queue from a replica",
             )
     if end < size or end > noted.size:
-        _settle(path, end, size, ops)
+        _settle(path, noted.size, end, size, ops)
     meta = writer.meta
     file = DataFile(folder, meta, ops, good_from=noted.size)
     file.trust()
     return Part(meta, file)
 
 
-def _settle(path: Path, end: int, size: int, ops: FileOps) -> None:
+def _settle(path: Path, begin: int, end: int, size: int, ops: FileOps) -> None:
     """Cut a torn end off, and make sure that what was found is on disk before it counts."""
     fd = ops.open(path, os.O_RDWR)
     try:
         if end < size:
             _log.warning("%s: cut a torn end of %d bytes off", path, size - end)
             ops.truncate(fd, end)
-        ops.fdatasync(fd)
+        rewrite(ops, fd, begin, end)
     finally:
         ops.close(fd)
     ops.sync_directory(path.parent)
