@@ -108,6 +108,29 @@ def test_a_staged_file_that_vanished_fails_the_commit(store: MessageStore, tmp_p
     assert log_bytes(tmp_path) == b""
 
 
+def test_staged_bytes_that_changed_fail_the_commit_and_are_written_nowhere(
+    store: MessageStore, tmp_path: Path
+) -> None:
+    store.stage(key(1), 0, chunk_of(section_of("counts", 1, [b"good"])))
+    sections = [section_of("counts", 0, [b"a" * 50, b"b" * 50]), section_of("x", 0, [b"c" * 50])]
+    store.stage(key(0), 0, chunk_of(*sections))
+    path = min((tmp_path / "staging" / "count").iterdir())
+    whole = path.read_bytes()
+    wrong = []
+    for letter in (b"a", b"b", b"c"):
+        at = whole.index(letter * 50)
+        for content in (whole[:at] + b"#" + whole[at + 1 :], whole[:at]):
+            path.write_bytes(content)
+            error = store.commit_unit([key(1), key(0)]).exception()
+            if not isinstance(error, StagedPartMissingError) or "are not what" not in str(error):
+                wrong.append((letter, len(content), error))
+    assert wrong == []
+    assert (log_bytes(tmp_path), store.queues()) == (b"", [])
+    path.write_bytes(whole)
+    store.commit_unit([key(1), key(0)]).result()
+    assert bodies(store, "counts", 0) == [b"a" * 50, b"b" * 50]
+
+
 @pytest.mark.parametrize("cut", [1, 5, 13, 20, 40, 100])
 def test_a_malformed_chunk_is_refused(store: MessageStore, cut: int) -> None:
     body = chunk_of(section_of("counts", 0, [b"a" * 50]))

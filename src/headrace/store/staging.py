@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+import numpy as np
+
 from headrace.errors import (
     InvalidParameterError,
     ProtocolError,
@@ -42,14 +44,16 @@ from headrace.store.fileops import (
 from headrace.store.record import are_of_one_queue, check_sizes, queue_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from headrace.store.settings import StoreSettings
 
-__all__ = ["StageKey", "StagedRun", "Staging", "whole_bytes"]
+__all__ = ["RUN_BYTES", "StageKey", "StagedRun", "Staging", "whole_bytes"]
 
 _logger = logging.getLogger(__name__)
+
+RUN_BYTES = 4 * 1024 * 1024
+"""A run of several records, and the entry that it becomes a part of, are no larger."""
 
 _SUFFIX = ".part"
 _MAGIC = b"HRSC"
@@ -73,7 +77,7 @@ class StageKey:
 
 @dataclass(frozen=True, slots=True)
 class StagedRun:
-    """Records of one queue, end to end in a staged file."""
+    """Records of one queue, end to end in a staged file; at least one."""
 
     path: Path
     topic: str
@@ -81,6 +85,8 @@ class StagedRun:
     #: Where the records begin in the file, and their bytes.
     offset: int
     size: int
+    #: CRC-32 of these bytes as they were handed over.
+    crc: int
     #: Begin of each record, counted from the first, and the hash of its tag.
     starts: npt.NDArray[np.int64]
     tags: npt.NDArray[np.int32]
@@ -258,14 +264,36 @@ def _runs(path: Path, at: int, body: Buffer) -> Iterator[StagedRun]:
             at += len(encode_sections([head]))
             starts = record_starts(section.records)
             _check_section(section, starts)
-            tags = tag_hashes(Records(memoryview(section.records), starts))
-            size = len(section.records)
-            yield StagedRun(path, section.topic, section.queue_id, at, size, starts, tags)
-            at += size
+            yield from _section_runs(path, at, section, starts)
+            at += len(section.records)
     except (struct.error, ValueError) as error:
         raise ProtocolError(f"a staged chunk is malformed: {error}") from error
     if at != end:
         raise ProtocolError(f"a staged chunk ends {at - end} bytes beyond its body")
+
+
+def _section_runs(
+    path: Path, at: int, section: StagedSection, starts: npt.NDArray[np.int64]
+) -> Iterator[StagedRun]:
+    records = memoryview(section.records)
+    tags = tag_hashes(Records(records, starts))
+    ends = np.append(starts[1:], len(records))
+    first = 0
+    while first < len(starts):
+        begin = int(starts[first])
+        last = max(int(np.searchsorted(ends, begin + RUN_BYTES, side="right")), first + 1)
+        end = int(ends[last - 1])
+        yield StagedRun(
+            path,
+            section.topic,
+            section.queue_id,
+            at + begin,
+            end - begin,
+            zlib.crc32(records[begin:end]),
+            starts[first:last] - begin,
+            tags[first:last],
+        )
+        first = last
 
 
 def _check_section(section: StagedSection, starts: npt.NDArray[np.int64]) -> None:

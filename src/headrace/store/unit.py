@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from headrace.errors import StagedPartMissingError
 from headrace.protocol.columns import Records, tag_hashes
 from headrace.store.fileops import FileOps, read_all
-from headrace.store.record import queue_of
+from headrace.store.staging import RUN_BYTES
 
 if TYPE_CHECKING:
     from headrace.store.index import QueueKey
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from headrace.store.staging import StagedRun
 
 __all__ = ["Piece", "UnitPlan"]
-
-#: Records of one queue are written in entries of up to this size.
-_PIECE_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +51,7 @@ class UnitPlan:
         self._ops = ops
         queues: dict[QueueKey, list[StagedRun]] = {}
         for run in runs:
-            if len(run.starts):
-                queues.setdefault((run.topic, run.queue_id), []).append(run)
+            queues.setdefault((run.topic, run.queue_id), []).append(run)
         self._groups = [(key, group) for key, parts in queues.items() for group in _grouped(parts)]
         self._extra = [append for append in extra if len(append.records.starts)]
 
@@ -73,33 +70,16 @@ class UnitPlan:
 
 
 def _grouped(runs: list[StagedRun]) -> Iterator[list[StagedRun]]:
-    """Join small runs and split large ones, in order, to pieces of the right size."""
+    """Join small runs, in order, to pieces of the right size."""
     group: list[StagedRun] = []
     size = 0
     for run in runs:
-        for part in _split(run):
-            if group and size + part.size > _PIECE_BYTES:
-                yield group
-                group, size = [], 0
-            group.append(part)
-            size += part.size
+        if group and size + run.size > RUN_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(run)
+        size += run.size
     yield group
-
-
-def _split(run: StagedRun) -> Iterator[StagedRun]:
-    ends = np.append(run.starts[1:], run.size)
-    first = 0
-    while first < len(ends):
-        begin = int(run.starts[first])
-        last = max(int(np.searchsorted(ends, begin + _PIECE_BYTES, side="right")), first + 1)
-        yield replace(
-            run,
-            offset=run.offset + begin,
-            size=int(ends[last - 1]) - begin,
-            starts=run.starts[first:last] - begin,
-            tags=run.tags[first:last],
-        )
-        first = last
 
 
 def _copy(key: QueueKey, group: list[StagedRun], files: _Files) -> Piece:
@@ -108,11 +88,9 @@ def _copy(key: QueueKey, group: list[StagedRun], files: _Files) -> Piece:
     starts = []
     at = 0
     for run in group:
-        files.read(run.path, run.offset, view[at : at + run.size])
+        files.read(run, view[at : at + run.size])
         starts.append(run.starts + at)
         at += run.size
-    if queue_of(content) != key:
-        raise StagedPartMissingError(f"staged records in {group[0].path} are not of queue {key}")
     records = Records(content, np.concatenate(starts))
     return Piece(key, records, np.concatenate([run.tags for run in group]))
 
@@ -124,18 +102,26 @@ class _Files:
         self._ops = ops
         self._fds: dict[Path, int] = {}
 
-    def read(self, path: Path, offset: int, target: memoryview) -> None:
+    def read(self, run: StagedRun, target: memoryview) -> None:
+        path = run.path
         try:
             if path not in self._fds:
                 self._fds[path] = self._ops.open(path, os.O_RDONLY)
-            content = read_all(self._ops, self._fds[path], len(target), offset)
+            content = read_all(self._ops, self._fds[path], run.size, run.offset)
         except OSError as error:
-            raise StagedPartMissingError(f"cannot read staged file {path}: {error}") from error
-        if len(content) < len(target):
-            raise StagedPartMissingError(f"staged file {path} is shorter than what was staged")
+            raise _lost(f"cannot read staged file {path}: {error.strerror or error}") from error
+        if zlib.crc32(content) != run.crc:
+            where = f"{run.size} bytes from byte {run.offset} on"
+            raise _lost(f"staged file {path} is damaged: {where} are not what was staged")
         target[:] = content
 
     def close(self) -> None:
         for fd in self._fds.values():
             self._ops.close(fd)
         self._fds = {}
+
+
+def _lost(what: str) -> StagedPartMissingError:
+    return StagedPartMissingError(
+        what, hint="plan the batch anew and stage it again; if it comes back, check the disk"
+    )
