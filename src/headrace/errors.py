@@ -25,6 +25,7 @@ Our exception hierarchy::
     │   ├── FencedError
     │   ├── PredecessorMismatchError
     │   ├── StagedPartMissingError
+    │   ├── CommitLostError
     │   ├── BrokerStorageError
     │   ├── NotReplicatedError
     │   └── UnknownBrokerError
@@ -81,6 +82,7 @@ __all__ = [
     "BrokerBusyError",
     "BrokerError",
     "BrokerStorageError",
+    "CommitLostError",
     "ConfigurationError",
     "ConnectConflictError",
     "ConnectError",
@@ -355,6 +357,13 @@ class StagedPartMissingError(BrokerError):
     response_code = 28_103
 
 
+class CommitLostError(BrokerError):
+    """The newest commit of a job is lost, so nobody knows what it has published."""
+
+    code = "commit_lost"
+    response_code = 28_105
+
+
 class BrokerStorageError(BrokerError):
     """The broker could not write to its disk: nothing of the request was kept."""
 
@@ -378,6 +387,7 @@ class UnknownBrokerError(BrokerError):
 _NUMBERED: tuple[type[BrokerError], ...] = (
     BrokerBusyError,
     BrokerStorageError,
+    CommitLostError,
     FencedError,
     GroupNotFoundError,
     InvalidParameterError,

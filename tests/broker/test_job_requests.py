@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer
 from headrace.store import FileOps
+from headrace.store.damage.repair import repair_store
 from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, staged_part
 
 NOT_YET = 19
@@ -149,6 +151,37 @@ def test_unit_that_cannot_be_read_back_is_known_all_the_same(
     assert bodies(wire, "out") == [b"x"]
     story = [(record.kind, record.epoch, record.batch) for _, record in commit_records(wire)]
     assert story == [("open", 1, 0), ("commit", 1, 1), ("open", 2, 1), ("open", 3, 1)]
+
+
+@pytest.mark.parametrize("behind", [b"", b"hello"])
+def test_job_whose_newest_commit_a_repair_fenced_off_does_not_open(
+    tmp_path: Path, behind: bytes
+) -> None:
+    with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+        wire.create("out")
+        wire.open()
+        run_batch(wire, 1, b"x")
+        run_batch(wire, 2, b"y")
+        if behind:
+            # As a release did that took it.
+            broker._server._running().jobs.forget(COMMIT_TOPIC)
+            wire.put(COMMIT_TOPIC, behind)
+    (file,) = (tmp_path / "store" / "log").iterdir()
+    content = bytearray(file.read_bytes())
+    content[content.rindex(b'"kind":"commit"')] ^= 1
+    file.write_bytes(content)
+    assert repair_store(tmp_path / "store", lambda _plan: True)
+    with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
+        for answer in (wire.open(), wire.commit(3)):
+            assert answer.code == ResponseCode.COMMIT_LOST
+            assert re.search(
+                r"offset 2 of topic 'job-commitTopic'.*copy", answer.remark or "", re.DOTALL
+            )
+        assert wire.stage({("out", 0): [b"z"]}, batch=3).code == ResponseCode.INVALID_PARAMETER
+        assert bodies(wire, "out") == [b"x", b"y"]
+        # What the message names as the way to begin anew.
+        assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=COMMIT_TOPIC).code == 0
+        assert epoch(wire.open()) == 1
 
 
 def test_restart_keeps_epoch_batch_and_staged_parts(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ import msgspec
 
 from headrace.broker.settings import Guards
 from headrace.errors import (
+    CommitLostError,
     FencedError,
     InvalidParameterError,
     PredecessorMismatchError,
     StagedPartMissingError,
 )
 from headrace.protocol.transactions import (
+    COMMIT_TOPIC_SUFFIX,
     CommitAnswer,
     CommitRecord,
     CommitRequest,
@@ -28,13 +30,15 @@ from headrace.protocol.transactions import (
     split_queue_name,
 )
 
-__all__ = ["COMMIT_TOPIC_SUFFIX", "JobBook", "JobState", "check_parts"]
-
-COMMIT_TOPIC_SUFFIX = "-commitTopic"
-"""By the end of its name a commit topic is found again after a restart."""
+__all__ = ["JobBook", "JobState", "check_parts"]
 
 #: Brokers number the messages of a queue with 64 bits.
 _MOST_MESSAGES = 1 << 63
+_RESTORE = (
+    "Put the broker's folder back from a copy, or promote a follower that has the commit. To begin"
+    " anew and read all again: delete topic {0!r} and the job's topics {1}-*-stateTopic (headrace"
+    " topic delete); what it put out stays."
+)
 _STOP = "Another driver runs this job now; stop this one."
 
 Staged = Callable[[StagedPart], tuple[int, int]]
@@ -75,6 +79,8 @@ class JobBook:
         self._guards = guards or Guards()
         self._states: dict[str, JobState] = {}
         self._topics: dict[str, str] = {}
+        #: Commit topics whose newest record is lost, and its offset.
+        self._lost: dict[str, int] = {}
 
     def state(self, commit_topic: str) -> JobState | None:
         """Return where the job of a commit topic stands, None before its first open."""
@@ -88,9 +94,16 @@ class JobBook:
         """Take note of the newest record of a commit topic."""
         self._states[commit_topic] = state
         self._topics[state.record.job] = commit_topic
+        self._lost.pop(commit_topic, None)
+
+    def lose(self, commit_topic: str, offset: int) -> None:
+        """Take note that the newest record of a commit topic is lost: its job stays closed."""
+        self.forget(commit_topic)
+        self._lost[commit_topic] = offset
 
     def forget(self, commit_topic: str) -> None:
         """Drop a job whose commit topic was deleted."""
+        self._lost.pop(commit_topic, None)
         state = self._states.pop(commit_topic, None)
         if state is not None:
             self._topics.pop(state.record.job, None)
@@ -104,8 +117,11 @@ class JobBook:
             When the commit topic cannot be the job's.
         FencedError
             When the driver goes back from an epoch that is not the newest any more.
+        CommitLostError
+            When the newest record of the commit topic is lost.
         """
         topic = request.commit_topic
+        self._check_not_lost(request.job, topic)
         if not topic.endswith(COMMIT_TOPIC_SUFFIX):
             message = f"commit topic {topic!r} of job {request.job!r} has a name that is not found"
             hint = f"Let its name end with {COMMIT_TOPIC_SUFFIX!r}."
@@ -151,8 +167,11 @@ class JobBook:
             When the batch does not follow the last committed one.
         InvalidParameterError
             When the request contradicts itself.
+        CommitLostError
+            When the newest record of the commit topic is lost.
         """
         record, topic = request.record, request.commit_topic
+        self._check_not_lost(record.job, topic)
         _check_commit(request)
         state = self._states.get(topic)
         newest = None if state is None else state.record
@@ -168,6 +187,14 @@ class JobBook:
             hint = "Ask where the job stands (PLAN_BATCH) and go on from there."
             raise PredecessorMismatchError(message, hint=hint)
         return None
+
+    def _check_not_lost(self, job: str, commit_topic: str) -> None:
+        """Refuse a job of which nobody knows what it has published: it would publish again."""
+        offset = self._lost.get(commit_topic)
+        if offset is not None:
+            message = f"job {job!r} stays closed: its newest commit, offset {offset} of topic"
+            message += f" {commit_topic!r}, is lost, and so is what it has published by then"
+            raise CommitLostError(message, hint=_RESTORE.format(commit_topic, job))
 
     def _check_not_replaced(self, request: OpenRequest, state: JobState) -> None:
         """Refuse a driver that slept and would take the job back from its successor."""

@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from headrace._setting import named_values, parse_duration
-from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX
 from headrace.errors import SettingsError, StoreError
 from headrace.protocol.attributes import CLEANUP_POLICY
+from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
 from headrace.store.compaction import CompactionSettings
 
 if TYPE_CHECKING:

@@ -152,6 +152,7 @@ class ResponseCode(IntEnum):
     PREDECESSOR_MISMATCH = 28_102
     STAGED_PART_MISSING = 28_103
     STORAGE_FAILED = 28_104
+    COMMIT_LOST = 28_105
 
 
 class Perm(IntFlag):

@@ -14,9 +14,11 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.errors import ProtocolError
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.protocol.messages import StoredMessage, decode_messages
 
 __all__ = [
+    "COMMIT_TOPIC_SUFFIX",
     "WHOLE",
     "CommitAnswer",
     "CommitRecord",
@@ -36,7 +38,11 @@ __all__ = [
     "decode_sections",
     "encode_sections",
     "split_queue_name",
+    "stored_commit",
 ]
+
+COMMIT_TOPIC_SUFFIX = "-commitTopic"
+"""By the end of its name a commit topic is found again after a restart."""
 
 QueueName = str
 """A queue in one word, ``topic@broker@queue-id``: the key of every map by queue."""
@@ -221,6 +227,15 @@ class OpenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     #: The open record as stored: its batch, offsets and states are those of the last commit.
     record: CommitRecord
+
+
+def stored_commit(record: bytes | memoryview) -> tuple[CommitRecord, StoredMessage] | None:
+    """Read the commit that a stored record of a commit topic holds; None when it holds none."""
+    try:
+        (message,) = decode_messages(record)
+        return msgspec.json.decode(message.body, type=CommitRecord), message
+    except (msgspec.DecodeError, HeadraceError):
+        return None
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):

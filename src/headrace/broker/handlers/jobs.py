@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.jobs import COMMIT_TOPIC_SUFFIX, JobState, check_parts
+from headrace.broker.jobs import JobState, check_parts
 from headrace.broker.network.admission import check_new_topic
 from headrace.errors import (
     BrokerBusyError,
-    HeadraceError,
     InvalidParameterError,
     NotReplicatedError,
 )
 from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode
-from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import KEYS, encode_properties
 from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import (
+    COMMIT_TOPIC_SUFFIX,
     CommitAnswer,
     CommitRecord,
     CommitRequest,
@@ -33,8 +32,10 @@ from headrace.protocol.transactions import (
     StagedPart,
     decode_sections,
     split_queue_name,
+    stored_commit,
 )
 from headrace.store import QueueAppend, StageKey
+from headrace.store.record import queue_offset_of
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
@@ -64,20 +65,23 @@ def restore_jobs(core: Core) -> None:
 
 
 def _restored(core: Core, commit_topic: str) -> JobState | None:
-    """Read the newest record of a commit topic."""
+    """Read the newest record of a commit topic; an older one says nothing when that is lost."""
     bounds = core.store.bounds(commit_topic, _QUEUE)
     # The newest record is the newest of its key, so compaction leaves it, and retention, too.
     for offset in range(bounds.max_offset - 1, bounds.min_offset - 1, -1):
         block = b"".join(core.store.read(commit_topic, _QUEUE, offset, 1, 1 << 30, None).slices)
-        if not block:
+        # A read of an offset that is lost gives the next one.
+        if not block or queue_offset_of(block) != offset:
+            core.jobs.lose(commit_topic, offset)
+            if core.writable:
+                _log.error("topic %r: its newest commit, offset %d, is lost", commit_topic, offset)
             return None
-        try:
-            message = decode_messages(block)[0]
-            record = msgspec.json.decode(message.body, type=CommitRecord)
-        except (msgspec.DecodeError, HeadraceError):
+        found = stored_commit(block)
+        if found is None:
             # Whatever somebody has sent there, the broker starts and the job goes on.
             _log.warning("topic %r, offset %d: no commit, passed over", commit_topic, offset)
             continue
+        record, message = found
         driver = message.properties.get(_DRIVER, "")
         # Where its unit ends stands nowhere, but it is whole, so the log's end is not before it.
         return JobState(record=record, position=core.store.replication.end, driver=driver)
