@@ -19,6 +19,7 @@ from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer
 from headrace.store import FileOps
+from headrace.store.damage.examination import examine_store
 from headrace.store.damage.repair import repair_store
 from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, staged_part
 
@@ -165,12 +166,20 @@ def test_job_whose_newest_commit_a_repair_fenced_off_does_not_open(
         if behind:
             # As a release did that took it.
             broker._server._running().jobs.forget(COMMIT_TOPIC)
-            wire.put(COMMIT_TOPIC, behind)
+            answer = wire.put(COMMIT_TOPIC, behind, i="KEYS\1k\2")
+            assert answer.code == 0, answer.remark
     (file,) = (tmp_path / "store" / "log").iterdir()
     content = bytearray(file.read_bytes())
     content[content.rindex(b'"kind":"commit"')] ^= 1
     file.write_bytes(content)
-    assert repair_store(tmp_path / "store", lambda _plan: True)
+    store, closed = tmp_path / "store", "the job of topic 'job-commitTopic' does not open"
+    (damage,) = examine_store(store).damage
+    assert repair_store(store, lambda _plan: True)
+    fence, *strangers = examine_store(store).findings
+    # The record that was sent behind it is the newest one, by the log alone.
+    assert (closed in damage.means, closed in fence.means) == (not behind, not behind)
+    stranger = "a record is no commit: topic 'job-commitTopic', queue 0, offset 3"
+    assert [each.text for each in strangers] == ([stranger] if behind else [])
     with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
         for answer in (wire.open(), wire.commit(3)):
             assert answer.code == ResponseCode.COMMIT_LOST

@@ -6,20 +6,24 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.errors import StoreError, StoreLockedError
+from headrace.protocol.transactions import CommitRecord
 from headrace.store import MessageStore, StageKey
 from headrace.store.damage.examination import examine_store
 from headrace.store.damage.repair import apply_repair, plan_repair, repair_store
-from headrace.store.entries import EntryKind, parse_header
+from headrace.store.entries import MAGIC, EntryKind, parse_header
 from headrace.store.keys.query import KeyQuery
+from tests.store.compacted import compacting, opened, put
 from tests.store.faulty_files import Killed, KilledAt
 from tests.store.samples import (
     UnsyncedOps,
     append_of,
     chunk_of,
     copy_store,
+    log_bytes,
     log_files,
     section_of,
     settings,
@@ -272,3 +276,40 @@ def test_a_search_by_key_passes_over_what_is_lost(tmp_path: Path) -> None:
     assert repair_store(tmp_path, agree)
     with MessageStore.open(tmp_path, settings(segment_size=600)) as store:
         assert store.keys.find(query) == [each for each in before if each != victim]
+
+
+def test_what_is_no_commit_in_a_commit_topic_is_named(tmp_path: Path) -> None:
+    commit = msgspec.json.encode(CommitRecord(job="j", kind="open", epoch=1, batch=0, timestamp=1))
+    with MessageStore.open(tmp_path, settings(segment_size=500)) as store:
+        for topic in ("j-commitTopic", "gone-commitTopic", "lines"):
+            for body in (commit, b"hello", b"[]", commit):
+                store.append([append_of(topic, 0, [body])]).result()
+        store.delete_topic("gone-commitTopic").result()
+    found = examine_store(tmp_path)
+    assert found.damage == []
+    (remark,) = found.findings
+    assert "2 records are no commits: topic 'j-commitTopic', queue 0, offset 1 to 2" in remark.text
+    assert (remark.path, remark.offset) == place_of(log_files(tmp_path), b"hello")
+    assert not repair_store(tmp_path, lambda _plan: True)
+
+
+def test_what_is_no_commit_is_named_also_where_only_a_compaction_log_has_it(tmp_path: Path) -> None:
+    topic = "j-commitTopic"
+    with opened(tmp_path, how=compacting(retention_bytes=0, segment_size=500)) as store:
+        store.compact_topic(topic).result()
+        put(store, "k", b"hello", topic=topic)
+        for number in range(20):
+            put(store, f"{number}", b"x" * 100, topic="other")
+        store.compact(force=True)
+        store.expire()
+    assert b"hello" not in log_bytes(tmp_path)
+    (remark,) = [each for each in examine_store(tmp_path).findings if "commit" in each.text]
+    assert (remark.severity, remark.path.suffix) == ("remark", ".data")
+    assert "a record is no commit: topic 'j-commitTopic', queue 0, offset 0" in remark.text
+
+
+def place_of(files: list[Path], body: bytes) -> tuple[Path, int]:
+    """Where the entry of a message begins."""
+    file = next(file for file in files if body in file.read_bytes())
+    content = file.read_bytes()
+    return file, content.rindex(MAGIC, 0, content.index(body))

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING
 from headrace.errors import StoreError
 from headrace.store.checkpoint import read_checkpoint
 from headrace.store.damage.checks import check_checkpoint, check_index_files, check_staged_parts
+from headrace.store.damage.commits import (
+    NoCommits,
+    no_commits_of_compaction_logs,
+    stays_closed,
+)
 from headrace.store.damage.compaction_repair import check_compaction_logs
 from headrace.store.damage.findings import Finding
 from headrace.store.damage.holes import QueueFact
@@ -124,6 +129,7 @@ def examine_store(
     checkpoint = read_checkpoint(folder / "checkpoint", ops)
     with survey_log(folder, evidence_of(checkpoint), ops, progress, deep=deep) as found:
         findings = list(_of_log(found, is_open=holder is not None))
+        no_commits = list(_no_commits(found))
         size = sum(file.end - file.base for file in found.files)
     ledger = found.ledger
     findings += check_checkpoint(folder, checkpoint, ledger)
@@ -131,6 +137,8 @@ def examine_store(
         findings += check_index_files(folder, checkpoint, ops)
     findings += check_staged_parts(folder, ops)
     findings += check_compaction_logs(folder, ops)
+    findings += [each.finding() for each in no_commits]
+    findings += no_commits_of_compaction_logs(folder, no_commits, ops)
     return Examination(
         folder,
         findings,
@@ -166,12 +174,21 @@ def _of_log(found: Survey, *, is_open: bool) -> Iterator[Finding]:
             "remark",
             file.path,
             "a fence that a repair laid",
-            "what stood here is lost, readers go on behind it",
+            "what stood here is lost, readers go on behind it"
+            + stays_closed(losses, ledger.next_offsets()),
             offset=position - file.base,
             position=position,
             losses=losses,
         )
     yield from _of_tail(found, is_open=is_open)
+
+
+def _no_commits(found: Survey) -> Iterator[NoCommits]:
+    for key, entries in sorted(found.ledger.no_commits.items()):
+        position = entries[0][0]
+        file = _file_at(found, position)
+        offsets = {offset for _, held in entries for offset in held}
+        yield NoCommits(key, file.path, position - file.base, position, offsets)
 
 
 def _of_hole(hole: Hole, found: Survey) -> Finding:
@@ -186,7 +203,7 @@ def _of_hole(hole: Hole, found: Survey) -> Finding:
         if refused
         else "the next start takes it for an unfinished write and cuts the log here; "
         "a repair keeps what is behind it"
-    )
+    ) + stays_closed(hole.losses, found.ledger.next_offsets())
     return _of_stretch(stretch, found, text, means, hole)
 
 

@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from headrace.errors import HeadraceError
 from headrace.protocol.layout import locate
+from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
+from headrace.store.damage.commits import no_commits_in
 from headrace.store.damage.deep import fault_of_records
 from headrace.store.damage.holes import Complaint, Hole, QueueFact, salvaged_heads
 from headrace.store.entries import NO_UNIT, EntryKind
@@ -61,6 +63,8 @@ class Ledger:
         self.holes: list[Hole] = []
         self.fenced: list[tuple[int, tuple[Loss, ...]]] = []
         self.complaints: list[Complaint] = []
+        #: What stands in commit topics and is no commit: entries, and the offsets in them.
+        self.no_commits: dict[QueueKey, list[tuple[int, list[int]]]] = {}
         self.records = 0
         self.entries = 0
         #: Position of the BEGIN of the unit in progress, and where its first entry stands.
@@ -204,6 +208,10 @@ class Ledger:
             if name is None:
                 name = names[raw] = raw.decode("utf-8", "replace")
             self._take_records(entry, (name, queue_id), offset)
+            if name.endswith(COMMIT_TOPIC_SUFFIX) and (
+                found := no_commits_in(block.payload(entry))
+            ):
+                self.no_commits.setdefault((name, queue_id), []).append((entry.position, found))
         if self._deep:
             self._look_inside(block, entries, head)
 
@@ -284,7 +292,7 @@ class Ledger:
 
     def _forget(self, topic: str, position: int) -> None:
         self._dropped[topic] = position
-        for table in (self._queues, self._hints):
+        for table in (self._queues, self._hints, self.no_commits):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]
 
