@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from headrace import serdes
@@ -55,8 +56,7 @@ class Job:
 
     def call(self, *command: str, status: int = 0, text: str = "") -> str:
         """Run ``headrace job ...``; give what it writes, or the message of its error."""
-        arguments = ["job", *command, "--namesrv", self.rig.namesrv]
-        done = CliRunner().invoke(app, arguments, env={"COLUMNS": "160"}, input=text)
+        done = self._invoke(*command, text=text)
         if status and isinstance(done.exception, HeadraceError):
             return f"{done.exception}\n{done.exception.hint}"
         assert done.exit_code == status, (done.output, done.exception)
@@ -64,7 +64,14 @@ class Job:
 
     def ask(self, *command: str) -> Any:
         """Run a command with ``--json``."""
-        return json.loads(self.call(*command, "--json"))
+        done = self._invoke(*command, "--json")
+        assert done.exit_code == 0, (done.output, done.exception)
+        # What it waits for it says beside that.
+        return json.loads(done.stdout)
+
+    def _invoke(self, *command: str, text: str = "") -> Result:
+        arguments = ["job", *command, "--namesrv", self.rig.namesrv]
+        return CliRunner().invoke(app, arguments, env={"COLUMNS": "160"}, input=text)
 
 
 @pytest.fixture

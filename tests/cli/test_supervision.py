@@ -104,7 +104,8 @@ def test_killed_driver_is_replaced_at_once(
 ) -> None:
     begin = time.monotonic()
     assert supervise(tmp_path, "if count == 1: die()") == 0
-    assert time.monotonic() - begin < 1.0
+    # The first pause after a failure would be as long as this.
+    assert time.monotonic() - begin < 5.0
     assert starts(tmp_path) == 2
     assert "was killed by SIGKILL: starting another one.\n" in capsys.readouterr().err
 

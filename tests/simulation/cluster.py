@@ -112,6 +112,7 @@ class EmbeddedCluster:
 
         core.arrived = tell  # type: ignore[method-assign]
         self._world.tell("the broker is open")
+        self.on_arrival()
         await asyncio.Event().wait()
 
     @contextmanager

@@ -56,8 +56,9 @@ class JournalChecks:
         """Check that everything is there."""
         self.look()
         wanted = self._wanted()
-        require(self.ids == wanted, f"visible are {sorted(self.ids)}, not {sorted(wanted)}")
-        keys = Counter(line[0] for line in wanted)
+        visible = sorted(self.ids.elements())
+        require(self.ids == wanted, f"visible are {visible}, not {sorted(wanted.elements())}")
+        keys = Counter(line[0] for line in wanted.elements())
         require(self._counts == keys, f"counts are {dict(self._counts)}, not {dict(keys)}")
         require(self._state == keys, f"the state topic holds {self._state}, not {dict(keys)}")
 
@@ -75,7 +76,7 @@ class JournalChecks:
         if sum(offsets.values()) != self.stored():
             return False
         wanted = self._wanted()
-        keys = Counter(line[0] for line in wanted)
+        keys = Counter(line[0] for line in wanted.elements())
         return self.ids == wanted and self._counts == keys and self._state == keys
 
     def _judge(self, record: CommitRecord) -> None:
@@ -119,7 +120,7 @@ class JournalChecks:
     def _id(self, message: StoredMessage) -> None:
         line = message.body.decode()
         self.ids[line] += 1
-        require(self.ids[line] == 1, f"record {line} is visible twice")
+        require(self.ids[line] <= self._wanted()[line], f"record {line} is visible too often")
 
     def _count(self, message: StoredMessage) -> None:
         key, count = key_from_properties(message.properties), int(message.body)

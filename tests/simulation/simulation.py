@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -61,6 +62,7 @@ class Simulation:
         self._embedded = embedded
         self.checks: Checks | JournalChecks
         self.strikes = 0
+        self._stacks = ""
         self._sent = False
         self._wakes: list[Callable[[], None]] = []
         self._strike_turns: dict[int, Callable[[], None]] = {}
@@ -110,11 +112,14 @@ class Simulation:
             self._plan_strikes(points.strikes)
             world.on_turn = self._on_turn
             world.run(lambda: self._failure is not None or self._is_done() or world.now > _END)
-            if self._failure is None and world.now > _END:
-                raise ViolationError(f"not all is committed after {_END} s")
             self._strike_turns.clear()
+            # What is still under way arrives, and must change nothing.
             until = world.now + 1.0
             world.run(lambda: self._failure is not None or world.now > until)
+            world.run(lambda: self._failure is not None or self._is_done() or world.now > _END)
+            if self._failure is None and not self._is_done():
+                self._stacks = world.stacks()
+                raise ViolationError(f"not all is committed after {_END} s")
             if isinstance(self.checks, JournalChecks):
                 self.checks.finish()
             if self._failure is not None:
@@ -332,6 +337,8 @@ def simulate(
         wrong = f"{type(error).__name__}: {error}"
     finally:
         logging.disable(logging.NOTSET)
+    if os.environ.get("STACKS"):
+        world.log += simulation._stacks.splitlines()
     batches = len(simulation.checks.commits)
     return Story(seed, wrong, world.log, batches, simulation.strikes, world.turns, embedded)
 

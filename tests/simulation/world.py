@@ -47,11 +47,13 @@ class _Event:
 class SimulatedThread:
     """A thread, as the world sees it."""
 
-    __slots__ = ("_go", "deaf", "name", "number", "process", "ticket", "waits", "woken")
+    __slots__ = ("_go", "deaf", "ident", "number", "process", "ticket", "waits", "woken")
 
     def __init__(self, process: Process, number: int) -> None:
         self.process = process
         self.number = number
+        #: The system's number of it.
+        self.ident = 0
         #: Counts its waits, so that an alarm of an earlier one is told from that of this one.
         self.ticket = 0
         self.waits = False
@@ -204,6 +206,7 @@ class World:
             # What an earlier thread of this number has left makes a difference.
             threading._active.pop(threading.get_ident(), None)  # type: ignore[attr-defined]
             _here.thread = thread
+            thread.ident = threading.get_ident()
             try:
                 if not process.dead:
                     run()
@@ -404,11 +407,12 @@ class World:
 
     def stacks(self) -> str:
         """Tell where the threads stand: for those who debug a simulation."""
-        frames = sys._current_frames()
-        told = []
-        for ident, frame in frames.items():
-            stack = traceback.extract_stack(frame)
-            if any("simulation" in each.filename for each in stack):
-                lines = [f"{each.filename}:{each.lineno} {each.name}" for each in stack[-14:]]
-                told.append(f"thread {ident}:\n  " + "\n  ".join(lines))
+        frames, told = sys._current_frames(), []
+        for process in self.processes:
+            for thread in sorted(process.threads, key=lambda each: each.number):
+                if (frame := frames.get(thread.ident)) is not None:
+                    stack = traceback.extract_stack(frame)
+                    lines = [f"{each.filename}:{each.lineno} {each.name}" for each in stack]
+                    lines = [line for line in lines if "/tests/simulation/w" not in line]
+                    told.append(f"{process.name}, {thread.number}:\n    " + "\n    ".join(lines))
         return "\n".join(told)

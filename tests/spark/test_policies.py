@@ -128,7 +128,8 @@ def test_hung_operator_is_broken_off_and_the_batch_done_again(
         rolled_back = time.monotonic() - began
         job.await_caught_up(LIMIT)
         assert job.statistics().restarts == 1
-    assert rolled_back <= 1.5 * limit.total_seconds()
+    # A busy machine begins late; what hangs would do so for a hundred seconds.
+    assert rolled_back <= 3 * limit.total_seconds()
     # An alarm knows the operator; a trace, only the line.
     assert ("operator 'hangs'" in caplog.text) != deaf
     assert "test_policies.py:" in caplog.text

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.cli.connect.commands import Commands
 from tests.connect.fakes.plugins import CHAOS, FILE_SINK
@@ -69,8 +70,10 @@ def test_the_status_has_a_line_for_each_task_and_says_why_it_failed(
     assert one["tasks"][0]["trace"].startswith("broken-0 failed")
 
 
-def test_a_name_that_looks_like_markup_is_shown_as_it_is(run: Commands, worker: Running) -> None:
-    run("create", "[red]", f"connector.class={FILE_SINK}", "file=a", "topics=b")
+def test_a_name_that_looks_like_markup_is_shown_as_it_is(
+    run: Commands, worker: Running, tmp_path: Path
+) -> None:
+    run("create", "[red]", f"connector.class={FILE_SINK}", f"file={tmp_path / 'a'}", "topics=b")
     assert "[red]" in run("list")
     assert "[red]" in run("status")
 

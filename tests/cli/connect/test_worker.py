@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -120,8 +121,12 @@ def test_lines_move_from_a_file_to_a_file_by_commands_alone(
 @pytest.mark.timeout(600)
 def test_a_worker_that_is_stopped_while_it_starts_leaves_nothing(worker: Worker) -> None:
     def engine_is_there() -> bool:
-        lines = [" ".join(one.cmdline()) for one in worker.family() if one.is_running()]
-        return any("headrace.connect.data.engine" in line for line in lines)
+        for one in worker.family():
+            # It may end, or be ended, between two looks.
+            with suppress(psutil.NoSuchProcess):
+                if "headrace.connect.data.engine" in " ".join(one.cmdline()):
+                    return True
+        return False
 
     until(engine_is_there)
     assert worker.end() == 0
