@@ -22,7 +22,7 @@ import headrace.store.store
 from headrace.broker import BrokerServer, BrokerSettings
 from headrace.broker.core import Core
 from headrace.broker.polls import Queue
-from headrace.errors import FencedError, HeadraceError
+from headrace.errors import BrokerStorageError, FencedError, HeadraceError
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
@@ -31,7 +31,7 @@ from tests.simulation.disk import SimulatedFiles
 from tests.simulation.network import Network
 from tests.simulation.spark import SimulatedSession, TaskNumbers
 from tests.simulation.threads import sleep
-from tests.simulation.world import Process, World, this_thread
+from tests.simulation.world import Process, ViolationError, World, this_thread
 
 PORT = 9876
 HOST = "10.0.0.1"
@@ -168,6 +168,10 @@ class Drivers:
         self._sessions: dict[Process, SimulatedSession] = {}
         self._names = itertools.count(1)
         self.processes: list[Process] = []
+        #: Where they and their workers run.
+        self.machines = ("machine-0", "machine-1")
+        #: What ended one of them that should not have.
+        self.failure: ViolationError | None = None
 
     @property
     def alive(self) -> list[Process]:
@@ -176,7 +180,7 @@ class Drivers:
 
     def start(self) -> Process:
         """Start one."""
-        machine = f"machine-{self._world.chance.randrange(2)}"
+        machine = self._world.chance.choice(self.machines)
         process = self._world.process(f"driver{next(self._names)}", machine)
         self.processes.append(process)
         self._world.start(process, lambda: self._drive(process))
@@ -196,7 +200,11 @@ class Drivers:
         except FencedError as error:
             world.tell(f"{process.name} ends: {error.message[:90]}")
         except HeadraceError as error:
-            world.tell(f"{process.name} ends: {error}")
+            world.tell(f"{process.name} ends: {error!r}")
+            if not error.retriable and not isinstance(error, BrokerStorageError):
+                self.failure = ViolationError(
+                    f"{process.name} ends: {type(error).__name__}: {error.message}"
+                )
         finally:
             process.kill()
             # Files that generators have open are closed here, and not at some later time.
@@ -217,7 +225,7 @@ class Drivers:
             found = self._sessions.get(mine)
             if found is None or found.java.dead:
                 sleep(self._world, 0.3)
-                machines = [mine.machine, self._world.chance.choice(_MACHINES)]
+                machines = [mine.machine, self._world.chance.choice(self.machines)]
                 found = SimulatedSession(self._world, mine, machines, self._numbers)
                 self._sessions[mine] = found
             return found
@@ -241,9 +249,6 @@ class Drivers:
             ):
                 stack.enter_context(patch.object(place, name, instead))
             yield
-
-
-_MACHINES = ("machine-0", "machine-1")
 
 
 def job_settings(folder: Path, **more: Any) -> JobSettings:

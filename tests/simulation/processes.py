@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import random
 import sys
-import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -24,8 +23,8 @@ from headrace.runtime.commit import drivers
 from headrace.runtime.state import databases, local
 from tests.simulation.disk import SimulatedBatch, SimulatedDatabases, SimulatedReadOptions
 from tests.simulation.spark import TaskNumbers
-from tests.simulation.threads import SimulatedLock, threads_of
-from tests.simulation.world import Killed, Process, Variable, World, this_thread
+from tests.simulation.threads import SimulatedLock, SimulatedRLock, threads_of
+from tests.simulation.world import Process, Variable, World, this_thread
 
 
 def variables(world: Callable[[], World]) -> list[Variable]:
@@ -45,6 +44,41 @@ def variables(world: Callable[[], World]) -> list[Variable]:
         (loop, "_inherited", list),
         (headrace.client._session, "_abandoned", list),
         (drivers, "_ended", set),
+    ]
+
+
+class _LockOfProcess:
+    """Stands in for a lock that Python makes once per cached property, in each process."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._locks: dict[Process | None, SimulatedRLock] = {}
+
+    def _lock(self) -> SimulatedRLock:
+        me = this_thread()
+        process = None if me is None else me.process
+        if process not in self._locks:
+            self._locks[process] = SimulatedRLock(self._world)
+        return self._locks[process]
+
+    def __enter__(self) -> None:
+        self._lock().acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock().release()
+
+
+@cache
+def _cached_properties() -> list[cached_property[object]]:
+    """Find the cached properties of the package, each of which has a lock."""
+    return [
+        value
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("headrace.") and module is not None
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == name
+        for value in vars(kind).values()
+        if isinstance(value, cached_property)
     ]
 
 
@@ -156,6 +190,8 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
     with ExitStack() as stack:
         for place, name, instead in changes:
             stack.enter_context(patch.object(place, name, instead))
+        for prop in _cached_properties():
+            stack.enter_context(patch.object(prop, "lock", _LockOfProcess(world)))
         stack.enter_context(threads_of(world))
         enabled = gc.isenabled()
         # Finalizers run where they are due, and not when the collector happens to come.
@@ -177,5 +213,3 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
             if enabled:
                 gc.enable()
 
-
-__all__ = ["Killed", "fcntl", "processes_of", "sys", "uuid", "variables"]

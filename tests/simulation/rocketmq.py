@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from headrace.broker.locks import QueueLocks
 from headrace.errors import BrokerError, TopicNotFoundError
@@ -28,6 +29,8 @@ from tests.simulation.world import BEGIN, World
 HOST, NAME_SERVER = "10.0.0.1", 9876
 
 LOCK_EXPIRY = 6.0
+#: How long it takes until readers see what is stored, at most, s.
+_SHOWN_AFTER = (*[0.0] * 12, 0.005, 0.005, 0.05, 3.0)
 _COMPACTED = ("-commitTopic", "-stateTopic")
 
 Answer = Callable[[Command], None]
@@ -41,6 +44,8 @@ class Queue:
     records: list[bytes] = field(default_factory=list)
     #: Offsets that compaction has taken.
     holes: set[int] = field(default_factory=set)
+    #: How many of them readers see.
+    shown: int = 0
 
     def compact(self) -> None:
         """Keep the last message of each key, as compaction does to all but its newest files."""
@@ -49,7 +54,7 @@ class Queue:
 
     def pull(self, offset: int, most: int) -> tuple[bytes, int]:
         """Give messages from an offset on, and where the next ones begin."""
-        there = (at for at in range(offset, len(self.records)) if at not in self.holes)
+        there = (at for at in range(offset, self.shown) if at not in self.holes)
         found = list(itertools.islice(there, most))
         return b"".join(self.records[at] for at in found), found[-1] + 1 if found else offset
 
@@ -83,6 +88,8 @@ class SimulatedBroker:
         self._world = world
         self._network = network
         self._position = 0
+        self._hidden: deque[tuple[Queue, int]] = deque()
+        self._stored = 0
         #: Called after each send, with its topic.
         self.on_send: Callable[[str], None] = lambda _: None
         self._locks = QueueLocks(LOCK_EXPIRY)
@@ -120,7 +127,24 @@ class SimulatedBroker:
         starts = [*records.starts.tolist(), len(records.data)]
         data = bytes(records.data)
         queue.records += [data[a:b] for a, b in itertools.pairwise(starts)]
+        self._show_later(queue)
         return first
+
+    def _show_later(self, queue: Queue) -> None:
+        """Show messages in the order in which they were stored, of all topics together."""
+        self._hidden.append((queue, len(queue.records)))
+        stored = self._stored = self._stored + 1
+        chance = self._world.chance
+        delay = chance.choice(_SHOWN_AFTER)
+        if delay:
+            self._world.after(delay * chance.random(), lambda: self._show(stored))
+        else:
+            self._show(stored)
+
+    def _show(self, stored: int) -> None:
+        while self._hidden and self._stored - len(self._hidden) < stored:
+            queue, end = self._hidden.popleft()
+            queue.shown = max(queue.shown, end)
 
     def compact(self) -> None:
         """Compact the topics that are meant to be."""
@@ -137,6 +161,7 @@ class SimulatedBroker:
         """End, and come back later with what is on disk; locks are in memory."""
         self._world.tell(f"{self.name} is killed")
         self._locks = QueueLocks(LOCK_EXPIRY)
+        self._show(self._stored)
         self._loop.restart()
         self._world.after(seconds, self._listen)
 
@@ -205,7 +230,7 @@ class SimulatedBroker:
         ext = {
             "nextBeginOffset": str(following),
             "minOffset": "0",
-            "maxOffset": str(len(queue.records)),
+            "maxOffset": str(queue.shown),
         }
         answer(command.reply(code, None, ext, found))
 
@@ -216,7 +241,7 @@ class SimulatedBroker:
         answer(command.reply(0, None, {"offset": str(first)}))
 
     def _max_offset(self, command: Command, answer: Answer) -> None:
-        answer(command.reply(0, None, {"offset": str(len(self._queue(command).records))}))
+        answer(command.reply(0, None, {"offset": str(self._queue(command).shown)}))
 
     # Writing, and locks
 
@@ -307,6 +332,21 @@ class RocketMQCluster:
         for _ in range(size):
             broker = SimulatedBroker(world, network, self.brokers)
             broker.on_send = lambda _: self.on_arrival()
+
+    def compact(self) -> None:
+        """Compact what is meant to be."""
+        for broker in self.brokers:
+            broker.compact()
+
+    def send_late(self, topics: Collection[str]) -> None:
+        """Have the first message of each queue arrive again, that was held up since then."""
+        for broker, topic in itertools.product(self.brokers, topics):
+            for number, queue in enumerate(broker.topics.get(topic, ())):
+                if queue.records:
+                    data = bytearray(queue.records[0])
+                    (message,) = decode_messages(bytes(data))
+                    broker.held_up.add((topic, number, message.properties["TX"]))
+                    broker.append(topic, number, Records(data, record_starts(data)))
 
     def crash(self, seconds: float) -> None:
         """Kill one of them; it is back some time later."""

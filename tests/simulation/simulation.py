@@ -31,6 +31,13 @@ from tests.simulation.world import Process, StuckError, ViolationError, World
 _RATES = (0, 5, 15, 40)
 #: From when on nothing strikes any more, and by when all must be done, s.
 _CALM, _END = 12.0, 60.0
+#: One seed on RocketMQ of so many ends with a compaction and drivers without copies of state.
+_ANEW = 4
+_USER = ClientSettings(
+    request_timeout=timedelta(seconds=0.5),
+    connect_timeout=timedelta(seconds=20),
+    retry_timeout=timedelta(seconds=20),
+)
 
 
 @dataclass(frozen=True)
@@ -111,19 +118,60 @@ class Simulation:
             self._checker = world.process("checker", "apart")
             self._plan_strikes(points.strikes)
             world.on_turn = self._on_turn
-            world.run(lambda: self._failure is not None or self._is_done() or world.now > _END)
-            self._strike_turns.clear()
-            # What is still under way arrives, and must change nothing.
-            until = world.now + 1.0
-            world.run(lambda: self._failure is not None or world.now > until)
-            world.run(lambda: self._failure is not None or self._is_done() or world.now > _END)
-            if self._failure is None and not self._is_done():
-                self._stacks = world.stacks()
-                raise ViolationError(f"not all is committed after {_END} s")
-            if isinstance(self.checks, JournalChecks):
-                self.checks.finish()
-            if self._failure is not None:
-                raise self._failure
+            world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
+            self._finish()
+            if isinstance(self.checks, JournalChecks) and world.seed % _ANEW == 0:
+                self._begin_anew(self.checks)
+
+    def _finish(self) -> None:
+        """Let what is under way arrive, which must change nothing, and everything be committed."""
+        world = self.world
+        self._strike_turns.clear()
+        until = world.now + 1.0
+        end = max(_END, world.now) + 1.0
+        world.run(lambda: self._has_failed() or world.now > until)
+        world.run(lambda: self._has_failed() or self._is_done() or world.now > end)
+        if not self._has_failed() and not self._is_done():
+            self._stacks = world.stacks()
+            raise ViolationError(f"not all is committed after {end:.0f} s")
+        if isinstance(self.checks, JournalChecks):
+            self.checks.finish()
+        if self._failure is not None:
+            raise self._failure
+
+    def _begin_anew(self, checks: JournalChecks) -> None:
+        """Compact the job's own topics, and let a driver without copies go on from them.
+
+        Before that a message of state arrives that was held up since the first batch.
+        """
+        world, cluster = self.world, self.cluster
+        assert isinstance(cluster, RocketMQCluster)
+        self._calm()
+        cluster.send_late(topology.state_topics.values())
+        for machine in ("machine-0", "machine-new"):
+            for driver in self._drivers.alive:
+                driver.kill()
+            if machine == "machine-new":
+                checks.look()
+                if checks.hidden():
+                    raise ViolationError(f"compaction would lose {checks.hidden()} keys of state")
+                cluster.compact()
+            self._drivers.machines = (machine,)
+            self._sent = False
+            world.start(world.process("user", "apart"), self._send_one)
+            until = world.now + _END
+            world.run(lambda: self._has_failed() or self._is_done() or world.now > until)
+            self._finish()
+
+    def _send_one(self) -> None:
+        with Client(f"{HOST}:{PORT}", _USER) as client:
+            message = Message(topic=LINES, body=f"a-{self.world.turns}".encode())
+            self._persist(partial(Producer(client).send, message))
+        self._sent = True
+
+    def _has_failed(self) -> bool:
+        self._failure = self._failure or self._drivers.failure
+        return self._failure is not None
 
     def _is_done(self) -> bool:
         return self._sent and self.checks.is_done() and self.checks.stored() > 0
@@ -133,7 +181,7 @@ class Simulation:
     def _look_soon(self) -> None:
         if isinstance(self.cluster, EmbeddedCluster):
             self.world.start(self._checker, self._look)
-        elif self._failure is None:
+        elif not self._has_failed():
             assert isinstance(self.checks, JournalChecks)
             try:
                 self.checks.look()
@@ -144,7 +192,7 @@ class Simulation:
         assert isinstance(self.cluster, EmbeddedCluster)
         assert isinstance(self.checks, Checks)
         world, core = self.world, self.cluster.core
-        if core is None or self._failure is not None:
+        if core is None or self._has_failed():
             return
         # Nobody else has a turn meanwhile, so all that is seen is of one moment.
         haste, world.haste = world.haste, 0
@@ -159,13 +207,8 @@ class Simulation:
 
     def _use(self) -> None:
         """Make the topics, and send lines, as somebody does who has nothing to do with the job."""
-        settings = ClientSettings(
-            request_timeout=timedelta(seconds=0.5),
-            connect_timeout=timedelta(seconds=20),
-            retry_timeout=timedelta(seconds=20),
-        )
         chance = random.Random(f"{self.world.seed} lines")
-        with Client(f"{HOST}:{PORT}", settings) as client:
+        with Client(f"{HOST}:{PORT}", _USER) as client:
             admin = Admin(client)
             retries = () if self._embedded else (f"%RETRY%{topology.name}",)
             for topic in (LINES, IDS, COUNTS, *retries):
@@ -222,8 +265,8 @@ class Simulation:
                 self._strike_turns[int(10 ** chance.uniform(2.3, 3.6))] = kind
             else:
                 self.world.at(chance.uniform(0.3, 6.0), kind)
-        if chance.random() < 0.3:
-            for _ in range(chance.randint(1, 2)):
+        if chance.random() < 0.5:
+            for _ in range(chance.randint(1, 3)):
                 points[chance.randint(1, 150)] = self._strike_point
         if isinstance(self.cluster, EmbeddedCluster) and chance.random() < 0.25:
             self.cluster.files.trouble = chance.choice((5, 20, 60))
@@ -244,6 +287,10 @@ class Simulation:
         self.strikes += 1
         if process.name.startswith("broker"):
             self._crash(self._chance.uniform(0.05, 1.0), power=self._chance.random() < 0.5)
+        elif (
+            session := self._drivers.session(process)
+        ) is not None and self._chance.random() < 0.4:
+            session.java.kill()
         elif self._chance.random() < 0.3:
             process.sleep(self._chance.uniform(0.5, 8.0))
         else:
@@ -296,12 +343,13 @@ class Simulation:
             self._chance.choice(session.workers).sleep(self._chance.uniform(0.1, 8.0))
 
     def _second_driver(self) -> None:
-        self.strikes += 1
-        self._drivers.start()
+        if self._drivers.processes:
+            self.strikes += 1
+            self._drivers.start()
 
     def _crash_broker(self) -> None:
         self.strikes += 1
-        self._crash(self._chance.uniform(0.05, 2.0))
+        self._crash(self._chance.choice((0.2, 1.0, 2.0, 7.0)))
 
     def _cut_power(self) -> None:
         self.strikes += 1
