@@ -21,6 +21,7 @@ from headrace.protocol.commit_log import record_key
 from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.commit.journal import topic
 from headrace.runtime.commit.journal.publishing import Publisher
+from headrace.runtime.commit.transactions import Ownership
 from headrace.runtime.state import databases, local
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
@@ -111,6 +112,12 @@ def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
+@contextmanager
+def _anybody(*_: object, **__: object) -> Iterator[None]:
+    """Let two calls change a job beside each other."""
+    yield
+
+
 #: Broken builds over the embedded broker.
 MUTANTS = (
     Mutant("an older epoch is not refused", "epoch", guards=Guards(epoch=False)),
@@ -151,6 +158,14 @@ JOURNAL_MUTANTS = (
         changes=((Publisher, "_arrived", lambda *_: 0),),
     ),
     Mutant("the publisher tries again blindly", changes=((AsyncProducer, "send_columns", _send_blindly),)),
+    Mutant(
+        "a batch function that is late goes on beside the next epoch",
+        changes=(
+            (Ownership, "used_by", _anybody),
+            (Ownership, "taken_over", _anybody),
+            (Ownership, "check", _nothing),
+        ),
+    ),
     Mutant("no settling before tails are read", changes=((Publisher, "_settle", _nothing),)),
     Mutant(
         "an append is repeated under its first key",

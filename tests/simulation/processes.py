@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, cached_property
@@ -87,17 +88,18 @@ class _Points:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.hits = 0
-        #: What strikes at which hit.
-        self.strikes: dict[int, Callable[[Process], None]] = {}
+        self._hits: Counter[str] = Counter()
+        #: What strikes at which hit of processes of a kind.
+        self.strikes: dict[tuple[str, int], Callable[[Process], None]] = {}
 
     def hit(self, name: str) -> None:
         me = this_thread()
         if me is None:
             return
         self._world.pause()
-        self.hits += 1
-        strike = self.strikes.pop(self.hits, None)
+        kind = me.process.kind
+        self._hits[kind] += 1
+        strike = self.strikes.pop((kind, self._hits[kind]), None)
         if strike is not None:
             self._world.tell(f"{me.process.name} is at {name}")
             process = me.process

@@ -237,7 +237,7 @@ class SimulatedBroker:
     def _min_offset(self, command: Command, answer: Answer) -> None:
         """Answer as a stock broker whose log has expired: of compacted topics pulls give more."""
         forgets = command.ext["topic"].endswith(_COMPACTED)
-        first = len(self._queue(command).records) if forgets else 0
+        first = self._queue(command).shown if forgets else 0
         answer(command.reply(0, None, {"offset": str(first)}))
 
     def _max_offset(self, command: Command, answer: Answer) -> None:

@@ -28,7 +28,7 @@ from tests.simulation.spark import SimulatedSession
 from tests.simulation.threads import sleep
 from tests.simulation.world import Process, StuckError, ViolationError, World
 
-_RATES = (0, 5, 15, 40)
+_RATES = (0, 10, 40, 120)
 #: From when on nothing strikes any more, and by when all must be done, s.
 _CALM, _END = 12.0, 60.0
 #: One seed on RocketMQ of so many ends with a compaction and drivers without copies of state.
@@ -53,7 +53,7 @@ class Story:
     embedded: bool = True
 
     def __str__(self) -> str:
-        told = "\n".join(self.log[-80:])
+        told = "\n".join(self.log[-120:])
         where = "" if self.embedded else " --rocketmq"
         again = f"python -m tests.simulation --seed {self.seed}{where}"
         return f"{told}\n  => {self.wrong}\nagain: {again}"
@@ -216,10 +216,10 @@ class Simulation:
             self._drivers.start()
             self.world.after(0.5, self._keep)
             producer = Producer(client)
-            for number in range(chance.randint(5, 15)):
+            for number in range(chance.randint(5, 20)):
                 line = f"{chance.choice(KEYS)}-{number}"
                 self._persist(partial(producer.send, Message(topic=LINES, body=line.encode())))
-                sleep(self.world, chance.choice((0.0, 0.0, 0.05, 0.3, 1.0)))
+                sleep(self.world, chance.choice((0.0, 0.0, 0.05, 0.3, 0.8)))
         self._sent = True
 
     def _persist(self, run: Callable[[], object]) -> None:
@@ -245,7 +245,7 @@ class Simulation:
 
     # What strikes
 
-    def _plan_strikes(self, points: dict[int, Callable[[Process], None]]) -> None:
+    def _plan_strikes(self, points: dict[tuple[str, int], Callable[[Process], None]]) -> None:
         chance = self._chance
         kinds = (
             self._kill_driver,
@@ -267,7 +267,8 @@ class Simulation:
                 self.world.at(chance.uniform(0.3, 6.0), kind)
         if chance.random() < 0.5:
             for _ in range(chance.randint(1, 3)):
-                points[chance.randint(1, 150)] = self._strike_point
+                kind = chance.choice(("driver", "driver", "worker", "broker", "planner"))
+                points[kind, chance.randint(1, 60)] = self._strike_point
         if isinstance(self.cluster, EmbeddedCluster) and chance.random() < 0.25:
             self.cluster.files.trouble = chance.choice((5, 20, 60))
         self.world.at(_CALM, self._calm)
@@ -291,6 +292,9 @@ class Simulation:
             session := self._drivers.session(process)
         ) is not None and self._chance.random() < 0.4:
             session.java.kill()
+            if self._chance.random() < 0.5:
+                # What the batch function has begun takes a while now.
+                self._crash(self._chance.choice((0.5, 1.5, 3.0)))
         elif self._chance.random() < 0.3:
             process.sleep(self._chance.uniform(0.5, 8.0))
         else:

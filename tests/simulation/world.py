@@ -108,6 +108,12 @@ class Process:
             self.world.resume(self.backlog)
             self.backlog.clear()
 
+    @property
+    def kind(self) -> str:
+        """What it is: the last word of its name, without its number."""
+        words = [word.rstrip("0123456789") for word in self.name.split(".")]
+        return [word for word in words if word][-1]
+
     def kill(self) -> None:
         """End it at once: nothing that it still does is seen by anybody."""
         if self.dead:

@@ -86,13 +86,8 @@ class JobDriver:
         #: The first epoch of this driver.
         self._life = 0
         self._stopping = threading.Event()
-        #: Set when the query must end.
-        self._ended = threading.Event()
-        self._batch_failure: HeadraceError | None = None
-        #: When the tasks of the batch that runs began, by the monotonic clock.
-        self._began: float | None = None
-        #: When the query was looked at last, by the monotonic clock; None while none is watched.
-        self._looked: float | None = None
+        #: The query that runs, or ran last.
+        self._run = _Run(0)
         #: The last commit.
         self.record: CommitRecord | None = None
         #: What ended the job, if it did not end in order.
@@ -111,7 +106,7 @@ class JobDriver:
         Where there is none, the driver has other work, which takes as long as it takes: it starts
         Spark, waits for a lease or a broker, or publishes.
         """
-        looked = self._looked
+        looked = self._run.looked
         return 0.0 if looked is None else time.monotonic() - looked
 
     def open(self) -> None:
@@ -144,7 +139,7 @@ class JobDriver:
                 if not opened:
                     self.open()
                 opened = True
-                self._run()
+                self._run_query()
                 return
             except HeadraceError as error:
                 retry = after_failure(self._policy, standing, self.batch, error)
@@ -162,7 +157,7 @@ class JobDriver:
     def stop(self) -> None:
         """Make :meth:`supervise` come to its end."""
         self._stopping.set()
-        self._ended.set()
+        self._run.ends.set()
         self._connection.transactions.give_up()
 
     @property
@@ -181,7 +176,7 @@ class JobDriver:
         if forget_dead_session():
             logger.warning("job %s starts Spark again", self._job)
 
-    def _run(self) -> None:
+    def _run_query(self) -> None:
         assert self.record is not None
         launch = Launch(
             handle=self._handle,
@@ -191,56 +186,60 @@ class JobDriver:
             queues=self._queues,
             splits=self._settings.partitions,
         )
-        self._batch_failure = self._began = None
-        if not self._stopping.is_set():
-            self._ended.clear()
+        run = self._run = _Run(self._epoch)
+        if self._stopping.is_set():
+            run.ends.set()
         with checkpoint_folder() as folder:
             try:
-                self._query(launch, folder)
+                self._query(run, launch, folder)
             except Exception as error:
-                if self._batch_failure is None:
+                if run.failure is None:
                     failure = failure_of(self._job, error)
                     if failure is error:
                         # Raised from itself it would be its own cause.
                         raise
                     raise failure from error
             finally:
-                self._looked = None
-        if self._batch_failure is not None:
-            raise self._batch_failure
+                with self._progress:
+                    # What its batch function does from here on is late, and changes nothing.
+                    run.over = True
+                run.looked = None
+        if run.failure is not None:
+            raise run.failure
 
-    def _query(self, launch: Launch, checkpoint: str) -> None:
+    def _query(self, run: _Run, launch: Launch, checkpoint: str) -> None:
         if self._ticks is None:
             settings = self._settings
-            run = partial(
+            start = partial(
                 run_query, partitions=settings.partitions, interval=settings.batch_interval
             )
         else:
-            run = partial(run_ticking, ticks=self._ticks, committed=self._await_batch)
-        run(
+            start = partial(run_ticking, ticks=self._ticks, committed=self._await_batch)
+        start(
             get_session(self._settings),
             launch,
             stages=self._stages,
             checkpoint=checkpoint,
-            on_batch=partial(self._on_batch, self._epoch),
-            wait=self._wait,
+            on_batch=partial(self._on_batch, run),
+            wait=partial(self._wait, run),
         )
 
     def _await_batch(self, batch: int, seconds: float) -> bool:
         with self._progress:
             return self._progress.wait_for(lambda: self.batch >= batch, seconds)
 
-    def _wait(self, seconds: float) -> bool:
+    def _wait(self, run: _Run, seconds: float) -> bool:
         """Wait until the query must end; look for a batch whose alarm did not break it off."""
-        self._looked = None
-        if self._ended.wait(seconds):
+        run.looked = None
+        if run.ends.wait(seconds):
             return True
         limit = patience(self._settings.batch_timeout.total_seconds())
-        if self._began is None or time.monotonic() - self._began <= limit:
-            self._looked = time.monotonic()
+        began = run.began
+        if began is None or time.monotonic() - began <= limit:
+            run.looked = time.monotonic()
             return False
-        self._batch_failure = self._overdue(limit)
-        raise self._batch_failure
+        run.failure = self._overdue(limit)
+        raise run.failure
 
     def _overdue(self, limit: float) -> BatchTimeoutError:
         plan, batch = self._connection.plan, self.batch + 1
@@ -255,42 +254,36 @@ class JobDriver:
             line=line,
         )
 
-    def _on_batch(self, epoch: int, frame: Batch, _: int) -> None:
+    def _on_batch(self, run: _Run, frame: Batch, _: int) -> None:
         """Collect what the tasks report (the batch's one action) and commit it.
 
         A failure is kept for the supervisor, which stops the query: raised here, it would come
         back as text inside two of Spark's own errors.
         """
-        if self._is_over(epoch):
+        if run.is_ending():
             return
         try:
-            self._began = time.monotonic()
+            run.began = time.monotonic()
             table = frame.toArrow()
-            self._began = None
+            run.began = None
             blocks = [block for batch in table.to_batches() for block in blocks_of(batch)]
-            if blocks:
-                self._commit(epoch, blocks)
+            if blocks and not run.is_ending():
+                self._commit(run, blocks)
         except HeadraceError as error:
-            if not self._is_over(epoch):
-                self._batch_failure = error
-                self._ended.set()
+            if not run.is_ending():
+                run.failure = error
+                run.ends.set()
         except Exception:
             # What a query says while it is being ended is known already, and pages long.
-            if not self._is_over(epoch):
+            if not run.is_ending():
                 raise
         finally:
-            if epoch == self._epoch:
-                self._began = None
+            run.began = None
 
-    def _is_over(self, epoch: int) -> bool:
-        """Tell whether the query of an epoch ends: it may outlive the patience for that."""
-        ending = self._ended.is_set() or self._batch_failure is not None
-        return ending or epoch != self._epoch
-
-    def _commit(self, epoch: int, blocks: list[Block]) -> None:
+    def _commit(self, run: _Run, blocks: list[Block]) -> None:
         assert self.record is not None
         clock = int(time.time() * 1000)
-        end, summaries = assemble(self.record, epoch, blocks, self._stages, clock)
+        end, summaries = assemble(self.record, run.epoch, blocks, self._stages, clock)
         transactions = self._connection.transactions
         failpoint("job.before_commit")
         transactions.commit(end)
@@ -298,6 +291,30 @@ class JobDriver:
         transactions.publish(end.record)
         failpoint("job.published")
         with self._progress:
+            if run.over:
+                # It counts, and whoever opens the next epoch goes on from it.
+                return
             self.record = end.record
             self._progress.notify_all()
         self._committed(end.record, summaries)
+
+
+class _Run:
+    """One query from its start to its end; its batch function may outlive it."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        #: Set when it must end.
+        self.ends = threading.Event()
+        #: Whether it has ended, or nobody waits for it any longer.
+        self.over = False
+        #: What ends it, where that is known better than Spark knows it.
+        self.failure: HeadraceError | None = None
+        #: When the tasks of the batch that runs began, by the monotonic clock.
+        self.began: float | None = None
+        #: When it was looked at last, by the monotonic clock; None while nobody does.
+        self.looked: float | None = None
+
+    def is_ending(self) -> bool:
+        """Tell whether what its batch function does is not wanted any more."""
+        return self.over or self.failure is not None or self.ends.is_set()

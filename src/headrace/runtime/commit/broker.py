@@ -24,7 +24,13 @@ from headrace.protocol.transactions import (
     StagedSection,
     encode_sections,
 )
-from headrace.runtime.commit.transactions import Attempt, BatchEnd, QueueMessages, StageWriter
+from headrace.runtime.commit.transactions import (
+    Attempt,
+    BatchEnd,
+    Ownership,
+    QueueMessages,
+    StageWriter,
+)
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
@@ -72,16 +78,20 @@ class BrokerTransactions:
         self._send = send
         self._max_bytes = max_bytes
         self._share = share
-        self._epoch = 0
+        self._owner = Ownership(job)
 
     def open(self, driver: str) -> OpenAnswer:
         """Begin a new epoch; not the first one only if nobody else has opened one since."""
-        answer = self._jobs.open(
-            OpenRequest(
-                job=self._job, commit_topic=self._commit_topic, driver=driver, after=self._epoch
+        with self._owner.taken_over():
+            answer = self._jobs.open(
+                OpenRequest(
+                    job=self._job,
+                    commit_topic=self._commit_topic,
+                    driver=driver,
+                    after=self._owner.epoch,
+                )
             )
-        )
-        self._epoch = answer.epoch
+            self._owner.epoch = answer.epoch
         return answer
 
     def plan(
@@ -108,15 +118,16 @@ class BrokerTransactions:
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Commit by one request; the client repeats it until it is answered."""
-        return self._jobs.commit(
-            CommitRequest(
-                commit_topic=self._commit_topic,
-                group=self._job,
-                previous=end.previous,
-                parts=end.parts,
-                record=end.record,
+        with self._owner.used_by(end.record.epoch):
+            return self._jobs.commit(
+                CommitRequest(
+                    commit_topic=self._commit_topic,
+                    group=self._job,
+                    previous=end.previous,
+                    parts=end.parts,
+                    record=end.record,
+                )
             )
-        )
 
     def publish(self, record: CommitRecord) -> None:
         """Do nothing: the broker published the batch when it committed it."""
@@ -134,7 +145,9 @@ class BrokerTransactions:
         """Do nothing: nobody waits here."""
 
     def close(self) -> None:
-        """Do nothing: the broker tells drivers apart by their epochs."""
+        """Refuse all later calls; the broker tells drivers apart by their epochs."""
+        with self._owner.taken_over(closes=True):
+            pass
 
 
 class _BrokerStageWriter:

@@ -7,11 +7,15 @@ to the embedded broker or messages on a stock RocketMQ, the engine does not know
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.errors import JobFailedError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
     from headrace.runtime.commit.lease import LeaseWait
 
-__all__ = ["Attempt", "BatchEnd", "QueueMessages", "StageWriter", "Transactions"]
+__all__ = ["Attempt", "BatchEnd", "Ownership", "QueueMessages", "StageWriter", "Transactions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,91 @@ class BatchEnd:
     record: CommitRecord
 
 
+class Ownership:
+    """Lets one call at a time change where a job stands, and each new owner break off the last one.
+
+    Spark may call a batch's function on after its query has ended.  So a call that opens an epoch,
+    or closes the last one, first has whatever still commits or publishes end at its next step, and
+    waits for that end: two calls never publish beside each other.
+
+    Parameters
+    ----------
+    job
+        Name of the job, for errors.
+
+    Examples
+    --------
+    >>> owner = Ownership("words")
+    >>> with owner.taken_over():
+    ...     epoch = owner.epoch = 1
+    >>> with owner.used_by(1):
+    ...     owner.check()
+    >>> with owner.used_by(0):
+    ...     pass
+    Traceback (most recent call last):
+    headrace.errors.JobFailedError: job 'words' has begun anew: what epoch 0 still does is void
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._turn = threading.Lock()
+        self._waiting = 0
+        #: The epoch whose calls may change something; 0: none may.
+        self.epoch = 0
+        self._closed = False
+
+    @contextmanager
+    def used_by(self, epoch: int) -> Iterator[None]:
+        """Commit or publish for an epoch.
+
+        Raises
+        ------
+        JobFailedError
+            Another epoch was opened since, or the object was closed.
+        """
+        with self._turn:
+            if epoch != self.epoch or self._closed:
+                raise self._void(epoch)
+            yield
+
+    @contextmanager
+    def taken_over(self, *, closes: bool = False) -> Iterator[None]:
+        """Open an epoch or, for good, end the last one.
+
+        Raises
+        ------
+        JobFailedError
+            The object was closed.
+        """
+        self._waiting += 1
+        try:
+            self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            if self._closed and not closes:
+                raise self._void(self.epoch)
+            self._closed = closes
+            yield
+        finally:
+            self._turn.release()
+
+    def check(self) -> None:
+        """Make sure that nobody waits to take over; asked before each step that others see.
+
+        Raises
+        ------
+        JobFailedError
+            Somebody does.
+        """
+        if self._waiting:
+            raise self._void(self.epoch)
+
+    def _void(self, epoch: int) -> JobFailedError:
+        what = "was closed" if self._closed else "has begun anew"
+        return JobFailedError(f"job '{self._job}' {what}: what epoch {epoch} still does is void")
+
+
 class StageWriter(Protocol):
     """Takes what one attempt produces; nothing of it is visible before the commit."""
 
@@ -87,7 +176,10 @@ class Transactions(Protocol):
     """Open, stage, commit, publish: one batch of a job is one transaction."""
 
     def open(self, driver: str) -> OpenAnswer:
-        """Begin a new epoch on top of the last commit; every older epoch is void from here on."""
+        """Begin a new epoch on top of the last commit; every older epoch is void from here on.
+
+        A call of this object that still runs for an older one is broken off and waited for.
+        """
 
     def plan(
         self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
@@ -112,7 +204,13 @@ class Transactions(Protocol):
         """
 
     def publish(self, record: CommitRecord) -> None:
-        """Bring a committed batch to its topics; repeating it is harmless."""
+        """Bring a committed batch to its topics; repeating it is harmless.
+
+        Raises
+        ------
+        JobFailedError
+            The record's epoch is not the one that this object has opened last.
+        """
 
     def is_published(self, record: CommitRecord) -> bool:
         """Tell whether the state topics show all of a committed batch."""
@@ -125,4 +223,4 @@ class Transactions(Protocol):
         """End a wait of :meth:`open` on another thread, which raises then; nothing opens after."""
 
     def close(self) -> None:
-        """End the epoch in order: this driver tries nothing more."""
+        """End the epoch in order: this driver tries nothing more, and every later call fails."""

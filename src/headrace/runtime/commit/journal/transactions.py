@@ -33,6 +33,7 @@ from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.commit.journal.ranges import read_ranges
 from headrace.runtime.commit.journal.staging import JournalWriter
 from headrace.runtime.commit.journal.topic import CommitTopic
+from headrace.runtime.commit.transactions import Ownership
 from headrace.topology.names import commit_topic, journal_topic, state_topic
 
 if TYPE_CHECKING:
@@ -108,9 +109,16 @@ class JournalTransactions:
         self._doubtful = True
         self._published = -1
         self._given_up = threading.Event()
+        self._owner = Ownership(job)
 
     def open(self, driver: str) -> OpenAnswer:
         """Begin a new epoch, once the driver before this one has surely stopped."""
+        with self._owner.taken_over():
+            record = self._open(driver)
+            self._owner.epoch = record.epoch
+        return OpenAnswer(epoch=record.epoch, record=record)
+
+    def _open(self, driver: str) -> CommitRecord:
         if self._lease is None:
             self._driver = driver
             topic = commit_topic(self._job)
@@ -129,7 +137,7 @@ class JournalTransactions:
             self._doubtful = True
             self._publish(self._last)
         self._publisher.mend(self._last)
-        return OpenAnswer(epoch=self._last.epoch, record=self._last)
+        return self._last
 
     def plan(
         self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
@@ -157,9 +165,13 @@ class JournalTransactions:
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Append the commit record, and read back whether it counts."""
+        with self._owner.used_by(end.record.epoch):
+            return self._commit(end)
+
+    def _commit(self, end: BatchEnd) -> CommitAnswer:
         log = self._topic.refresh()
         self._check_epoch(log, end.record.epoch)
-        if log.batch >= end.record.batch and log.epoch == end.record.epoch:
+        if log.record is not None and _same_commit(log.record, end):
             return CommitAnswer(batch=log.batch, already=True, position=0)
         if log.batch != end.previous:
             raise PredecessorMismatchError(
@@ -178,6 +190,10 @@ class JournalTransactions:
 
     def publish(self, record: CommitRecord) -> None:
         """Bring a committed batch to its topics, then write the group's offsets."""
+        with self._owner.used_by(record.epoch):
+            self._publish_last(record)
+
+    def _publish_last(self, record: CommitRecord) -> None:
         if self._last is not None and self._published < self._last.batch:
             self._publish(self._last)
             self._publisher.mend(self._last)
@@ -206,6 +222,10 @@ class JournalTransactions:
 
     def close(self) -> None:
         """End the epoch in order, so that the next driver need not wait."""
+        with self._owner.taken_over(closes=True):
+            self._close()
+
+    def _close(self) -> None:
         self._publisher.close()
         try:
             if self._last is not None:
@@ -272,6 +292,7 @@ class JournalTransactions:
             raise self._fenced(log, epoch)
 
     def _check_lease(self) -> None:
+        self._owner.check()
         if self._guards.lease and self._lease is not None:
             self._lease.check()
 
@@ -281,6 +302,18 @@ class JournalTransactions:
             f" open by {log.driver or 'another one'}",
             hint="only one driver of a job runs at a time; stop the other one if it is not meant",
         )
+
+
+def _same_commit(stored: CommitRecord, end: BatchEnd) -> bool:
+    """Tell whether a commit is in the log, by all that it says but what is looked up for it."""
+    asked = msgspec.structs.replace(
+        end.record,
+        driver=stored.driver,
+        parts=end.parts,
+        published=stored.published,
+        timestamp=stored.timestamp,
+    )
+    return asked == stored
 
 
 def _now() -> int:
