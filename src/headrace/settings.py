@@ -177,8 +177,8 @@ class JobSettings:
     )
     on_expired_offset: OnExpiredOffset = setting(
         "fail",
-        doc="What to do when the broker has deleted what must be read next: stop, or go on at "
-        "the earliest message that is left.",
+        doc="What to do when a queue does not hold the offset at which the job must go on, as "
+        "messages were deleted or lost: stop, or go on at the earliest message that is left.",
     )
     allow_state_loss: bool = setting(
         default=False,

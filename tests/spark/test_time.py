@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 
 from headrace import serdes
+from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, Producer
 from headrace.errors import OffsetExpiredError, SettingsError
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
 from tests.clusters import Cluster
+from tests.faults.harness import await_true
 from tests.spark.pipelines import LIMIT, Rig, tumbling_counts
 
 pytestmark = pytest.mark.spark
@@ -160,3 +162,40 @@ def test_a_start_holds_once_or_every_time(rig: Rig) -> None:
         run()
     await_values(rig, once, ["1", "2"])
     await_values(rig, always, ["1", "2", "1", "2"])
+
+
+def test_a_running_job_stops_where_retention_was_quicker(tmp_path: Path) -> None:
+    settings = BrokerSettings(segment_size=4000, retention=None, retention_size=12_000)
+    go_on = tmp_path / "go on"
+    with (
+        EmbeddedBroker(tmp_path / "broker", settings=settings) as broker,
+        Client(broker.address) as client,
+    ):
+        rig = Rig(broker.address, client, tmp_path, str)
+        for topic in ("long", "short"):
+            Admin(client).create_topic(topic, queues=1)
+        for _ in range(6):
+            rig.send("long", [400 * "x"] * 10)
+        builder = StreamBuilder("behind")
+        kept = builder.source("long", serdes.string).filter(lambda _: _is_there(go_on))
+        kept.map_values(len).sink("short", serdes.json)
+        job = StreamJob(builder.build(), rig.settings(max_records_per_batch=10)).start()
+        try:
+            await_true("the first batch runs", (tmp_path / "waits").exists)
+            store = broker._server._running().store
+            store.expire()
+            first = store.bounds("long", 0).min_offset
+            go_on.touch()
+            with pytest.raises(OffsetExpiredError, match=f"first offset is {first}: {first - 10} "):
+                job.await_termination(LIMIT)
+            assert job.statistics().restarts == 0
+        finally:
+            job.stop()
+        assert len(rig.read("short")) == 10
+
+
+def _is_there(path: Path) -> bool:
+    (path.parent / "waits").touch()
+    while not path.exists():
+        time.sleep(0.01)
+    return True

@@ -62,6 +62,8 @@ class PlannedBatch:
     """What is known of a batch before it runs."""
 
     answer: PlanAnswer
+    #: Where it begins, by queue.
+    starts: Mapping[QueueName, int]
     time: BatchTime
 
 
@@ -98,7 +100,7 @@ def plan_batch(
     begins = begins_with_spouts(plan.topology, record)
     if not plan.topology.timed:
         due = has_news or begins or (record.due is not None and record.due <= answer.clock)
-        return PlannedBatch(answer, BatchTime([], {}, [], {})) if due else None
+        return PlannedBatch(answer, starts, BatchTime([], {}, [], {})) if due else None
     time = planned_time(plan, answer, starts, began, written)
     stages = plan.stages
     due = is_due(stages, time, record, answer.clock) or owes_announcement(stages, time, record)
@@ -107,7 +109,7 @@ def plan_batch(
     # The first batch of a start tells queues that are new how far event time has come.
     first = not record.lineage or record.lineage[-1][0] != record.epoch
     announced = announcements(stages, time, record, again=first)
-    return PlannedBatch(answer, replace(time, announced=announced))
+    return PlannedBatch(answer, starts, replace(time, announced=announced))
 
 
 def begins_with_spouts(topology: Topology, record: CommitRecord) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from headrace.client import MessageQueue
-from headrace.errors import FencedError
+from headrace.errors import FencedError, HeadraceError, OffsetExpiredError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
@@ -29,6 +29,7 @@ from headrace.runtime.planning import (
     make_splits,
     plan_batch,
 )
+from headrace.runtime.sources.starts import held_offsets
 from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code.failures import describe_failure
@@ -36,11 +37,12 @@ from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.worker import PlanHandle, connection, end_of_task, limited, make_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from headrace.protocol.transactions import PlanAnswer, QueueName
     from headrace.runtime.job_plan import JobConnection
 
 __all__ = ["BatchOffset", "JobSource", "Launch", "run_split"]
@@ -54,8 +56,8 @@ class BatchOffset(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     #: Next offset to read, by queue.
     queues: dict[str, int] = {}
-    #: Epoch of the driver that took over; set once, by the batch that ends this driver.
-    fenced_by: int = 0
+    #: Set once, by a batch that only brings the driver what ends its query.
+    fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class JobReader(DataSourceStreamReader):
         #: Names of all queues that the last plan has found.
         self.known: frozenset[str] = frozenset()
         self._planned: dict[int, PlannedBatch] = {}
+        #: What ends the query, for the batch that brings it to the driver.
+        self._failure = b""
         #: When this start of the job was first planned, ms since 1970.
         self._began: int | None = None
         #: Whether a batch is due, or soon: then nobody waits for a message.
@@ -139,27 +143,60 @@ class JobReader(DataSourceStreamReader):
         launch = self._launch
         job = connection(launch.handle)
         begin = msgspec.convert(start, BatchOffset)
-        answer = job.transactions.plan(
+        offsets: Mapping[QueueName, int] = begin.queues
+        while True:
+            answer = self._ask(job, offsets, asked=asked)
+            if answer.record is not None and answer.record.epoch > launch.epoch:
+                error = _fenced(job.plan.job, launch.epoch, answer.record.epoch)
+                return self._failing(begin, error)
+            if answer.record is None or answer.record.batch != begin.batch:
+                # The last batch was not committed: the driver is about to end this query.
+                return start
+            try:
+                held = held_offsets(job.plan, offsets, answer)
+            except OffsetExpiredError as error:
+                return self._failing(begin, error)
+            if held == offsets:
+                break
+            offsets = held
+        # Where it goes on elsewhere is committed at once, before anything grows up to the old place.
+        asked = asked or offsets != begin.queues
+        return self._batch(job, begin, offsets, answer, asked=asked) or start
+
+    def _ask(
+        self, job: JobConnection, offsets: Mapping[QueueName, int], *, asked: bool
+    ) -> PlanAnswer:
+        return job.transactions.plan(
             job.source_topics(),
-            begin.queues,
+            offsets,
             job.plan.settings.max_records_per_batch,
             0 if self._hurries or asked else self._idle_wait,
         )
-        if answer.record is not None and answer.record.epoch > launch.epoch:
-            return _offset(batch=begin.batch + 1, queues={}, fenced_by=answer.record.epoch)
-        if answer.record is None or answer.record.batch != begin.batch:
-            # The last batch was not committed: the driver is about to end this query.
-            return start
+
+    def _batch(
+        self,
+        job: JobConnection,
+        begin: BatchOffset,
+        offsets: Mapping[QueueName, int],
+        answer: PlanAnswer,
+        *,
+        asked: bool,
+    ) -> dict[str, Any] | None:
         self.known = frozenset(answer.latest)
         if self._began is None:
             self._began = answer.clock
         self._hurries = hurries(job.plan, answer, self._idle_wait)
-        planned = plan_batch(job.plan, answer, begin.queues, self._began, self.queues, asked=asked)
+        planned = plan_batch(job.plan, answer, offsets, self._began, self.queues, asked=asked)
         if planned is None:
-            return start
+            return None
         self._planned = {begin.batch + 1: planned}
         failpoint("plan.planned")
-        return _offset(batch=begin.batch + 1, queues={**begin.queues, **answer.ends})
+        return _offset(batch=begin.batch + 1, queues={**offsets, **answer.ends})
+
+    def _failing(self, begin: BatchOffset, error: HeadraceError) -> dict[str, Any]:
+        """Plan a batch that brings an error to the driver, as it is."""
+        self._failure = describe_failure(error)
+        return _offset(batch=begin.batch + 1, fails=True)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         latest = [planned.answer.latest for planned in self._planned.values()]
@@ -168,17 +205,14 @@ class JobReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = msgspec.convert(start, BatchOffset), msgspec.convert(end, BatchOffset)
         job = connection(self._launch.handle)
-        if stop.fenced_by:
-            return [SplitPartition(b"", None, _fenced(job.plan.job, self._launch.epoch, stop))]
+        if stop.fails:
+            return [SplitPartition(b"", None, self._failure)]
         if stop.batch == begin.batch:
             # Spark's first batch, when there is nothing to read yet.
             return []
         planned = self._planned[stop.batch]
         splits = make_splits(
-            {
-                queue: (max(begin.queues.get(queue, 0), planned.answer.begins.get(queue, 0)), last)
-                for queue, last in stop.queues.items()
-            },
+            {queue: (planned.starts[queue], last) for queue, last in stop.queues.items()},
             self._launch.splits,
             least_splits(job.plan),
         )
@@ -247,11 +281,8 @@ def _offset(**fields: Any) -> dict[str, Any]:
     return offset
 
 
-def _fenced(job: str, epoch: int, stop: BatchOffset) -> bytes:
-    return describe_failure(
-        FencedError(
-            f"job '{job}' was taken over: this driver has epoch {epoch}, a newer one has epoch"
-            f" {stop.fenced_by}",
-            hint="only one driver of a job runs at a time; stop the other one if it is not meant",
-        )
+def _fenced(job: str, epoch: int, newer: int) -> FencedError:
+    return FencedError(
+        f"job '{job}' was taken over: this driver has epoch {epoch}, a newer one has epoch {newer}",
+        hint="only one driver of a job runs at a time; stop the other one if it is not meant",
     )

@@ -1,7 +1,8 @@
-"""Where a start of a job begins to read: after its last commit, or where its sources say."""
+"""Where a job reads on: after its last commit or where its sources say, held against its queues."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -11,10 +12,12 @@ from headrace.errors import OffsetExpiredError, SettingsError
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, PlanAnswer, QueueName
-    from headrace.runtime.job_plan import JobConnection
+    from headrace.runtime.job_plan import JobConnection, JobPlan
     from headrace.topology import Source, Start
 
-__all__ = ["chosen_offsets", "sources_that_begin", "starting_offsets"]
+__all__ = ["chosen_offsets", "held_offsets", "sources_that_begin", "starting_offsets"]
+
+logger = logging.getLogger(__name__)
 
 
 def starting_offsets(
@@ -34,7 +37,7 @@ def starting_offsets(
     Raises
     ------
     OffsetExpiredError
-        The broker does not hold the position of the last commit, or one that a source names.
+        A queue does not hold the offset of the last commit, or one that a source names.
     SettingsError
         A source names a queue that does not exist.
     """
@@ -50,7 +53,34 @@ def starting_offsets(
             chosen[queue] = min(offset, chosen.get(queue, offset))
     anew = {queue for source in beginning for queue in _queues_of(source, answer.latest)}
     kept = {queue: offset for queue, offset in record.offsets.items() if queue not in anew}
-    return _checked(job, {**kept, **chosen}, answer)
+    return held_offsets(job.plan, {**kept, **chosen}, answer)
+
+
+def held_offsets(
+    plan: JobPlan, offsets: Mapping[QueueName, int], answer: PlanAnswer
+) -> dict[QueueName, int]:
+    """Hold offsets against what their queues hold; give those at which the job goes on.
+
+    An offset may be anything from the first one that the queue holds to its end.  Where it is not,
+    the setting ``on_expired_offset`` says whether the job reads on at the first.  Queues that the
+    answer does not name, as their broker is away or nobody reads them now, keep their offsets.
+
+    Raises
+    ------
+    OffsetExpiredError
+        A queue does not hold its offset, and the setting is to fail.
+    """
+    held = dict(offsets)
+    for queue, offset in offsets.items():
+        first, end = answer.begins.get(queue, offset), answer.latest.get(queue, offset)
+        if first <= offset <= end:
+            continue
+        error = _not_held(plan.job, queue, offset, first, end)
+        if plan.settings.on_expired_offset == "fail":
+            raise error
+        logger.warning("%s; it goes on at %d", error.message, first)
+        held[queue] = first
+    return held
 
 
 def sources_that_begin(
@@ -114,28 +144,17 @@ def _queues_of(source: Source, queues: Collection[QueueName]) -> list[QueueName]
     return [queue for queue in queues if source.reads(MessageQueue.parse(queue).topic)]
 
 
-def _checked(
-    job: JobConnection, offsets: Mapping[QueueName, int], answer: PlanAnswer
-) -> dict[QueueName, int]:
-    """Compare offsets with what the broker still holds."""
-    checked = dict(offsets)
-    for queue, offset in offsets.items():
-        first = answer.begins.get(queue, 0)
-        if offset > answer.latest.get(queue, offset):
-            raise OffsetExpiredError(
-                f"job '{job.plan.job}' must go on at offset {offset} of queue {queue}, which ends"
-                f" at {answer.latest[queue]}",
-                hint="the topic was made anew since the last commit: start the job under a new"
-                " name, or restore the topic",
-            )
-        if offset >= first:
-            continue
-        if job.plan.settings.on_expired_offset == "fail":
-            raise OffsetExpiredError(
-                f"job '{job.plan.job}' must go on at offset {offset} of queue {queue}, but the"
-                f" broker's first offset is {first}: {first - offset} messages are gone",
-                hint="start with on_expired_offset='earliest' to go on at the first offset that"
-                " is left, or restore the topic",
-            )
-        checked[queue] = first
-    return checked
+def _not_held(job: str, queue: QueueName, offset: int, first: int, end: int) -> OffsetExpiredError:
+    what = f"job '{job}' must go on at offset {offset} of queue {queue}"
+    if offset < first:
+        return OffsetExpiredError(
+            f"{what}, but the broker's first offset is {first}: {first - offset} messages are gone",
+            hint="start with on_expired_offset='earliest' to go on at the first offset that"
+            " is left, or restore the topic",
+        )
+    return OffsetExpiredError(
+        f"{what}, which ends at {end}: its broker has lost messages that the job has read, or the"
+        " topic was made anew, and what is sent now gets offsets that count as read",
+        hint="start with on_expired_offset='earliest' to read the queue from its first message, or"
+        f" say where it goes on: headrace job reset {job} --to '{{\"{queue}\": {end}}}'",
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.client import MessageQueue, PullConsumer
+from headrace.errors import OffsetExpiredError, RollbackError
 from headrace.runtime.event_time.timestamps import newest_times, observe
 from headrace.runtime.outside.messages import MessageReader
 from headrace.runtime.sources.messages import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from headrace.client import PullResult
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.blocks import Block
@@ -168,7 +170,7 @@ def _read(
         consumer = reader(topic)
         for number, part in parts:
             queue = MessageQueue.parse(part.queue)
-            for result in consumer.blocks(queue, part.begin, part.end, max_bytes=_PULL_BYTES):
+            for result in _blocks(consumer, queue, part):
                 columns = ranged(result.columns(), part.begin, part.end)
                 of_broker = marks.of(queue.broker, columns.position)
                 run.append(replace(columns, position=of_broker))
@@ -180,6 +182,16 @@ def _read(
                     run, numbers, size, volume = [], [], 0, 0
         if size:
             yield _joined_run(topic, run, numbers)
+
+
+def _blocks(consumer: PullConsumer, queue: MessageQueue, part: QueueRange) -> Iterator[PullResult]:
+    try:
+        yield from consumer.blocks(queue, part.begin, part.end, max_bytes=_PULL_BYTES)
+    except OffsetExpiredError as error:
+        raise RollbackError(
+            f"messages went while a batch was about to read them: {error.message}",
+            hint="the job goes back to its last commit, and looks from there what is left",
+        ) from error
 
 
 def _joined_run(topic: str, parts: list[MessageColumns], numbers: list[int]) -> Run:

@@ -103,13 +103,12 @@ def read_ranges(
     ends = _limited(starts, latest, limit)
     if max_bytes:
         sizes = {
-            name: _estimate(consumer, name, max(starts[name], begins[name]), end)
+            name: _estimate(consumer, name, starts[name], end)
             for name, end in ends.items()
-            if end > max(starts[name], begins[name])
+            if end > starts[name]
         }
         ends |= {
-            name: max(starts[name], begins[name]) + count
-            for name, count in cut_to_bytes(sizes, max_bytes).items()
+            name: starts[name] + count for name, count in cut_to_bytes(sizes, max_bytes).items()
         }
     return Ranges(begins, ends, latest)
 
