@@ -26,6 +26,7 @@ Our exception hierarchy::
     │   ├── PredecessorMismatchError
     │   ├── StagedPartMissingError
     │   ├── CommitLostError
+    │   ├── InputMissingError
     │   ├── BrokerStorageError
     │   ├── NotReplicatedError
     │   └── UnknownBrokerError
@@ -100,6 +101,7 @@ __all__ = [
     "GroupNotFoundError",
     "HeadraceError",
     "HostGoneError",
+    "InputMissingError",
     "InvalidParameterError",
     "JavaEndedError",
     "JavaNotFoundError",
@@ -364,6 +366,29 @@ class CommitLostError(BrokerError):
     response_code = 28_105
 
 
+class InputMissingError(BrokerError):
+    """A commit says that a queue was read further than the queue reaches.
+
+    Examples
+    --------
+    >>> InputMissingError.beyond("batch 3 of job 'j'", "lines@broker-a@0", 61, 50).message
+    "batch 3 of job 'j' has read queue lines@broker-a@0 up to offset 61, and it ends at 50"
+    """
+
+    code = "input_missing"
+    retriable = True
+    response_code = 28_106
+
+    @classmethod
+    def beyond(cls, batch: str, queue: str, offset: int, end: int) -> Self:
+        """Make the error out of a queue's name, the offset that was read up to, and its end."""
+        return cls(
+            f"{batch} has read queue {queue} up to offset {offset}, and it ends at {end}",
+            hint="its broker has lost messages, or the topic was made anew: the batch is read anew"
+            " from what is there",
+        )
+
+
 class BrokerStorageError(BrokerError):
     """The broker could not write to its disk: nothing of the request was kept."""
 
@@ -390,6 +415,7 @@ _NUMBERED: tuple[type[BrokerError], ...] = (
     CommitLostError,
     FencedError,
     GroupNotFoundError,
+    InputMissingError,
     InvalidParameterError,
     MessageRejectedError,
     NoPermissionError,

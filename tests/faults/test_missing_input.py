@@ -12,7 +12,8 @@ import pytest
 from headrace import serdes
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, Producer, PullConsumer
-from headrace.errors import OffsetExpiredError, RollbackError
+from headrace.errors import InputMissingError, OffsetExpiredError, RollbackError
+from headrace.protocol.codes import Perm
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
 from tests.faults.local_driver import LocalDriver
@@ -43,8 +44,8 @@ class Place:
         self._admin.create_topic("copies", queues=1)
         self.make()
 
-    def make(self) -> None:
-        self._admin.create_topic("lines", queues=1)
+    def make(self, perm: Perm = Perm.READ | Perm.WRITE) -> None:
+        self._admin.create_topic("lines", queues=1, perm=perm)
 
     def make_anew(self) -> None:
         self._admin.delete_topic("lines")
@@ -167,3 +168,37 @@ def test_running_job_reads_a_topic_that_was_made_anew_where_it_is_told_to(
     place.send(7, first=5)
     driver.catch_up()
     assert place.copied() == list(range(12))
+
+
+def test_batch_is_not_committed_whose_messages_its_queue_has_lost(
+    place: Place, drive: Drive
+) -> None:
+    place.send(5)
+    driver = drive("fail")
+    end = driver.process()
+    place.make_anew()
+    place.send(2)
+    with pytest.raises(InputMissingError, match=rf"{QUEUE} up to offset 5, and it ends at 2") as e:
+        driver.commit(end)
+    assert e.value.retriable
+    place.send(3, first=2)
+    # All of them are there again, so to say: a broker that was only behind loses nothing.
+    driver.commit(end)
+    assert driver.record.offsets == {QUEUE: 5}
+
+
+@pytest.mark.parametrize("drive", [True], indirect=True, ids=["journal"])
+def test_queue_that_only_a_follower_shows_is_not_taken_for_one_that_lost_its_end(
+    place: Place, drive: Drive
+) -> None:
+    place.send(5)
+    driver = drive("fail")
+    driver.catch_up()
+    place.make_anew()
+    place.send(3)
+    # As a name server tells of a broker whose master is away.
+    place.make(Perm.READ)
+    assert driver.plan() is None
+    place.make()
+    with pytest.raises(OffsetExpiredError, match="which ends at 3"):
+        driver.catch_up()

@@ -10,6 +10,8 @@ import msgspec
 
 from headrace.client._provision import ensure_group
 from headrace.errors import (
+    HeadraceError,
+    InputMissingError,
     ProtocolError,
     RequestNotSupportedError,
     StagedPartMissingError,
@@ -153,12 +155,17 @@ class AsyncJobs:
             If the batch does not build on the last committed one.
         StagedPartMissingError
             If the broker does not hold all that the commit names: process the batch anew.
+        InputMissingError
+            If the broker does not hold what the batch has read: plan it anew.
         """
         if request.group not in self._groups:
             await ensure_group(self.client, request.group, [await self._broker()])
             self._groups.add(request.group)
         answer = await self._ask(
-            RequestCode.COMMIT_BATCH, request, CommitAnswer, final=(StagedPartMissingError,)
+            RequestCode.COMMIT_BATCH,
+            request,
+            CommitAnswer,
+            final=(StagedPartMissingError, InputMissingError),
         )
         self._commits += 1
         return answer
@@ -170,7 +177,7 @@ class AsyncJobs:
         kind: type[T],
         *,
         wait: timedelta = timedelta(0),
-        final: tuple[type[StagedPartMissingError], ...] = (),
+        final: tuple[type[HeadraceError], ...] = (),
     ) -> T:
         body = msgspec.json.encode(request)
         answer = await self._send(lambda: Command(code, {}, body), wait=wait, final=final)
@@ -186,7 +193,7 @@ class AsyncJobs:
         make: Callable[[], Command],
         *,
         wait: timedelta = timedelta(0),
-        final: tuple[type[StagedPartMissingError], ...] = (),
+        final: tuple[type[HeadraceError], ...] = (),
     ) -> Command:
         broker = await self._broker()
         timeout = self.client.settings.request_timeout + wait

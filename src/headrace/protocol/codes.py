@@ -153,6 +153,7 @@ class ResponseCode(IntEnum):
     STAGED_PART_MISSING = 28_103
     STORAGE_FAILED = 28_104
     COMMIT_LOST = 28_105
+    INPUT_MISSING = 28_106
 
 
 class Perm(IntFlag):

@@ -13,6 +13,7 @@ from headrace.broker.jobs import JobState, check_parts
 from headrace.broker.network.admission import check_new_topic
 from headrace.errors import (
     BrokerBusyError,
+    InputMissingError,
     InvalidParameterError,
     NotReplicatedError,
 )
@@ -38,9 +39,12 @@ from headrace.store import QueueAppend, StageKey
 from headrace.store.record import queue_offset_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
+    from headrace.protocol.transactions import QueueName
 
 __all__ = ["HANDLERS", "restore_jobs"]
 
@@ -184,9 +188,10 @@ async def commit_batch(core: Core, request: Request) -> Command:
 
 async def _commit(core: Core, asked: CommitRequest) -> CommitAnswer:
     record = asked.record
+    before = core.jobs.state(asked.commit_topic)
+    _check_input(core, record, before.record.offsets if before else {})
     check_parts(asked, lambda part: core.store.staged(_stage_key(record, part)))
     keys = [_stage_key(record, part) for part in asked.parts if part.chunks]
-    before = core.jobs.state(asked.commit_topic)
     driver = before.driver if before else ""
     await core.ensure_compacted(asked.commit_topic)
     state = await _append(core, asked.commit_topic, record, driver, keys)
@@ -194,6 +199,18 @@ async def _commit(core: Core, asked: CommitRequest) -> CommitAnswer:
     failpoint("broker.jobs.committed")
     core.start_task(_sweep(core, record))
     return CommitAnswer(batch=record.batch, already=False, position=state.position)
+
+
+def _check_input(core: Core, record: CommitRecord, before: Mapping[QueueName, int]) -> None:
+    """Refuse a batch whose messages this broker has lost, also with a topic that was made anew."""
+    for queue, offset in record.offsets.items():
+        topic, broker, number = split_queue_name(queue) or ("", "", 0)
+        if broker != core.name or offset == before.get(queue) or core.topics.find(topic) is None:
+            continue
+        end = core.store.bounds(topic, number).max_offset
+        if offset > end:
+            batch = f"batch {record.batch} of job {record.job!r}"
+            raise InputMissingError.beyond(batch, queue, offset, end)
 
 
 def _stage_key(record: CommitRecord, part: StagedPart) -> StageKey:

@@ -201,6 +201,8 @@ class Transactions(Protocol):
             A newer driver has taken over.
         PredecessorMismatchError
             The batch does not build on the last committed one.
+        InputMissingError
+            A queue does not reach to where the batch has read it.
         """
 
     def publish(self, record: CommitRecord) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import QueueName, Share
 
 __all__ = ["Ranges", "SizeEstimate", "cut_to_bytes", "read_ranges"]
+
+logger = logging.getLogger(__name__)
 
 _POLL = 0.02
 #: A stock broker gives so many messages at once, and so many bytes of them.
@@ -98,7 +101,9 @@ def read_ranges(
         if unread or time.monotonic() >= deadline:
             break
         time.sleep(_POLL)
-    begins = {q.name: begin for q, begin in consumer.begin_offsets(queues).items()}
+    latest = _of_masters(client, latest, offsets)
+    asked = [queue for queue in queues if queue.name in latest]
+    begins = {q.name: begin for q, begin in consumer.begin_offsets(asked).items()}
     starts = {**begins, **offsets}
     ends = _limited(starts, latest, limit)
     if max_bytes:
@@ -111,6 +116,27 @@ def read_ranges(
             name: starts[name] + count for name, count in cut_to_bytes(sizes, max_bytes).items()
         }
     return Ranges(begins, ends, latest)
+
+
+def _of_masters(
+    client: Client, latest: dict[QueueName, int], offsets: Mapping[QueueName, int]
+) -> dict[QueueName, int]:
+    """Leave out queues that seem to end before what was read of them, but cannot be written to.
+
+    A follower that stands in for its master answers for them, and may lag behind it.  A master
+    that answers has recovered: what it does not show it has lost.
+    """
+    short = {name for name, end in latest.items() if end < offsets.get(name, 0)}
+    topics = {MessageQueue.parse(name).topic for name in short}
+    writable = {
+        MessageQueue(topic, queue.broker_name, queue.queue_id).name
+        for topic in topics
+        for queue in client.route(topic, refresh=True).writable_queues(topic)
+    }
+    waits = short - writable
+    if waits:
+        logger.info("nothing is read of %s until it can be written to", ", ".join(sorted(waits)))
+    return {name: end for name, end in latest.items() if name not in waits}
 
 
 def cut_to_bytes(sizes: Mapping[QueueName, SizeEstimate], max_bytes: int) -> dict[QueueName, int]:

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
-from headrace.errors import FencedError, HeadraceError, PredecessorMismatchError
+from headrace.errors import (
+    FencedError,
+    HeadraceError,
+    InputMissingError,
+    PredecessorMismatchError,
+)
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import (
     WHOLE,
@@ -178,6 +183,7 @@ class JournalTransactions:
                 f"batch {end.record.batch} of job '{self._job}' builds on batch {end.previous}, but"
                 f" batch {log.batch} is the last one"
             )
+        self._check_input(end.record, log)
         self._check_lease()
         record = msgspec.structs.replace(end.record, driver=self._driver, parts=end.parts)
         record = msgspec.structs.replace(record, published=self._publisher.published(record))
@@ -290,6 +296,17 @@ class JournalTransactions:
         ours = log.epoch == epoch and log.driver == self._driver
         if self._guards.read_back and not ours:
             raise self._fenced(log, epoch)
+
+    def _check_input(self, record: CommitRecord, log: CommitLog) -> None:
+        """Refuse a batch whose messages a broker has lost since they were read."""
+        before = {} if log.record is None else log.record.offsets
+        moved = [queue for queue, at in record.offsets.items() if at != before.get(queue)]
+        ends = self._consumer.end_offsets(map(MessageQueue.parse, moved))
+        for queue, end in ends.items():
+            offset = record.offsets[queue.name]
+            if offset > end:
+                batch = f"batch {record.batch} of job '{self._job}'"
+                raise InputMissingError.beyond(batch, queue.name, offset, end)
 
     def _check_lease(self) -> None:
         self._owner.check()
