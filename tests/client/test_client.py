@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -31,6 +32,7 @@ FAST = ClientSettings(
     retry_backoff=timedelta(milliseconds=5),
     retry_backoff_limit=timedelta(milliseconds=20),
 )
+HASTY = replace(FAST, retry_timeout=timedelta(seconds=0.3))
 ASK = RequestCode.GET_MAX_OFFSET
 
 
@@ -253,6 +255,49 @@ def test_a_missing_topic_and_an_unknown_broker_are_named() -> None:
             assert "topic 'missing' does not exist" in str(caught.value)
             assert "headrace topic create missing" in str(caught.value)
             with pytest.raises(NotFoundError, match="no broker 'other'"):
+                await client.broker_address("other")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("answer", ["no route", "a route without queues"])
+def test_a_topic_that_must_exist_is_waited_for_until_a_broker_shows_it(answer: str) -> None:
+    async def scenario() -> None:
+        async with scripted(echo) as server, AsyncClient(server.address, HASTY) as client:
+            there = cluster_of(server, echo)
+
+            def away(command: Command) -> Command:
+                if answer == "no route":
+                    return command.reply(ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
+                return command.reply(body=dumps(TopicRoute(broker_datas=[], queue_datas=[])))
+
+            def back_at_last(command: Command) -> Command | None:
+                return away(command) if len(server.requests) < 4 else there(command)
+
+            client.expect(["lines"])
+            server.answer = back_at_last
+            assert len(await client.queues("lines", for_="write")) == 2
+            client.forget_route("lines")
+            server.answer = away
+            with pytest.raises(ConnectionFailedError, match="broker that holds lines is away") as e:
+                await client.queues("lines")
+            assert "do not make its topics anew" in str(e.value)
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_must_exist_is_waited_for_until_it_is_known() -> None:
+    async def scenario() -> None:
+        async with scripted(echo) as server, AsyncClient(server.address, FAST) as client:
+            there = cluster_of(server, echo)
+            nobody = dumps(ClusterInfo(broker_addr_table={}))
+            server.answer = lambda command: (
+                command.reply(body=nobody) if len(server.requests) < 4 else there(command)
+            )
+            client.expect(["lines"])
+            answer = await client.ask_broker("b", lambda: Command(ASK))
+            assert answer.code == 0
+            with pytest.raises(ConnectionFailedError, match="broker 'other' is away"):
                 await client.broker_address("other")
 
     asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client import Admin, Client, Message, MessageQueue, Producer, PullConsumer
-from headrace.errors import JobFailedError
+from headrace.errors import ConnectionFailedError
 from headrace.topology.names import journal_topic
 from tests.clusters import await_messages
 from tests.faults.harness import await_true
@@ -68,12 +69,34 @@ def test_job_does_not_begin_anew_while_the_broker_of_its_commits_is_away(
             driver.catch_up(2)
         brokers.kill()
         await_true("one broker", lambda: list(client.brokers()) == ["broker-b"])
-        with pytest.raises(JobFailedError, match="the broker that holds home-commitTopic is away"):
-            LocalDriver(brokers.address, tmp_path, 40, job=proof(names))
+        away = "the broker that holds home-commitTopic is away"
+        with pytest.raises(ConnectionFailedError, match=away):
+            LocalDriver(brokers.address, tmp_path, 40, job=proof(names), retry_timeout="1 s")
         brokers.restart()
         with LocalDriver(brokers.address, tmp_path, 40, job=proof(names)) as driver:
             assert driver.epoch == 2
             driver.catch_up()
+        assert checkers.finish(feeder.stop()) == []
+
+
+def test_running_job_waits_while_the_name_server_has_forgotten_the_broker_of_its_commits(
+    brokers: RocketBrokers, tmp_path: Path
+) -> None:
+    names = Names("forgotten")
+    job = proof(names)
+    with Client(brokers.address) as client:
+        feeder = feed(client, brokers, names)
+        checkers = Checkers.of(client, names)
+        with LocalDriver(brokers.address, tmp_path, 40, job=job) as driver:
+            driver.catch_up(2)
+            brokers.kill()
+            await_true("one broker", lambda: len(client.brokers()) == 1)
+            for topic in driver._job._own_topics():
+                driver._job.client.forget_route(topic)
+            restart = threading.Timer(1, brokers.restart)
+            restart.start()
+            driver.catch_up()
+            restart.join()
         assert checkers.finish(feeder.stop()) == []
 
 

@@ -81,6 +81,7 @@ class Client(Twin[AsyncClient]):
     cluster_info = blocking(AsyncClient.cluster_info)
     brokers = blocking(AsyncClient.brokers)
     broker_address = blocking(AsyncClient.broker_address)
+    expect = same(AsyncClient.expect)
     forget_route = same(AsyncClient.forget_route)
     statistics = same(AsyncClient.statistics)
 

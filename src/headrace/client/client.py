@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
@@ -75,6 +75,8 @@ class AsyncClient:
         self.settings = settings or ClientSettings()
         self.name_servers = parse_addresses(namesrv)
         self._handlers: dict[int, list[ServerHandler]] = {}
+        #: Topics that are known to exist.
+        self._expected: set[str] = set()
         self._retries = 0
         self._reached = False
         self._pid = os.getpid()
@@ -269,6 +271,8 @@ class AsyncClient:
         ------
         TopicNotFoundError
             If there is no such topic.
+        ConnectionFailedError
+            If it is one that :meth:`expect` names, and no broker has shown it for too long.
         """
         routes = self._own_session().routes
         now = asyncio.get_running_loop().time()
@@ -277,9 +281,16 @@ class AsyncClient:
             route, asked = known
             if now - asked < self.settings.route_refresh.total_seconds():
                 return route
-        route = await self._fetch_route(topic)
+        route = await self.retry(lambda: self._fetch_route(topic))
         routes[topic] = route, now
         return route
+
+    def expect(self, topics: Iterable[str]) -> None:
+        """Take topics to exist: brokers that do not show them are away, and are waited for.
+
+        A name server forgets a broker that ends or is cut off, and its topics with it.
+        """
+        self._expected.update(topics)
 
     def forget_route(self, topic: str) -> None:
         """Ask for the route of a topic anew when it is needed next."""
@@ -289,9 +300,10 @@ class AsyncClient:
         self, topic: str, *, for_: Literal["read", "write"] = "read", refresh: bool = False
     ) -> list[MessageQueue]:
         """List the queues of a topic that can be read or written, in order."""
-        route = await self.route(topic, refresh=refresh)
-        found = route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic)
-        return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in found]
+        found = _queues_of(await self.route(topic, refresh=refresh), topic, for_)
+        if found or topic not in self._expected:
+            return found
+        return await self.retry(lambda: self._expected_queues(topic, for_))
 
     async def broker_of(self, queue: MessageQueue) -> str:
         """Name of the broker that holds a queue; where a static topic's is, the route tells.
@@ -334,12 +346,16 @@ class AsyncClient:
         ------
         NotFoundError
             If no broker of this name was ever heard of.
+        ConnectionFailedError
+            The same, where :meth:`expect` says that there must be brokers.
         """
         session = self._own_session()
         known = session.addresses.get(broker)
         if known is not None and broker not in session.stale:
             return known
         found = (await self.brokers()).get(broker, known)
+        if found is None and self._expected:
+            raise self._away(f"broker {broker!r} is away")
         if found is None:
             raise NotFoundError(
                 f"the name server {self.name_servers[0]} knows no broker {broker!r}",
@@ -350,6 +366,21 @@ class AsyncClient:
 
     # Inside
 
+    async def _expected_queues(
+        self, topic: str, for_: Literal["read", "write"]
+    ) -> list[MessageQueue]:
+        found = _queues_of(await self.route(topic, refresh=True), topic, for_)
+        if not found:
+            raise self._away(f"the broker that holds {topic} is away")
+        return found
+
+    def _away(self, what: str) -> ConnectionFailedError:
+        return ConnectionFailedError(
+            f"{what}: the name server {self.name_servers[0]} does not know it now",
+            hint="start it, or mend its connection to the name server; do not make its topics anew"
+            " on other brokers. `mqadmin clusterList` shows the brokers that are there",
+        )
+
     async def _fetch_route(self, topic: str) -> TopicRoute:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         try:
@@ -357,6 +388,8 @@ class AsyncClient:
                 lambda: Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
             )
         except TopicNotFoundError as error:
+            if topic in self._expected:
+                raise self._away(f"the broker that holds {topic} is away") from error
             raise TopicNotFoundError(
                 f"topic {topic!r} does not exist at {self.name_servers[0]}",
                 hint=f"create it with `headrace topic create {topic}` "
@@ -389,6 +422,11 @@ class AsyncClient:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f"request type {command.code} not supported",
         )
+
+
+def _queues_of(route: TopicRoute, topic: str, for_: Literal["read", "write"]) -> list[MessageQueue]:
+    found = route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic)
+    return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in found]
 
 
 def _code_name(code: int) -> str:

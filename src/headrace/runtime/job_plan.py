@@ -17,6 +17,7 @@ from headrace.runtime.commit.sending import sender
 from headrace.runtime.sources.patterns import PatternTopics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.interface import StorePlace
+from headrace.topology.names import journal_topic, state_topic
 from headrace.topology.operators.core import Sink, Source
 from headrace.topology.operators.outside import MessageSource
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from datetime import datetime
 
-    from headrace.protocol.transactions import QueueName
+    from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.commit.transactions import Transactions
     from headrace.runtime.state.interface import StateStore, StoreFactory
     from headrace.runtime.state.local import StateTopic
@@ -102,8 +103,13 @@ class JobPlan:
         )
 
     def connect(self, client: Client | None = None) -> JobConnection:
-        """Connect this process to the job's cluster, by a client of its own or by one of others."""
-        return JobConnection(self, client)
+        """Connect a process that works for a job which runs, by its own client or one of others.
+
+        The job's topics were there when it began.
+        """
+        connection = JobConnection(self, client)
+        connection.expect_topics()
+        return connection
 
     @property
     def job(self) -> str:
@@ -249,13 +255,37 @@ class JobConnection:
             self.client.queues(topic)
         self.transactions.plan([], {}, 0, 0)
 
+    def expect_topics(self, record: CommitRecord | None = None) -> None:
+        """Wait for brokers from now on that do not show the job's topics.
+
+        Parameters
+        ----------
+        record
+            Only topics that were there when it was written, before the job has looked for all.
+        """
+        topics = self._own_topics()
+        self.client.expect(topics if record is None else topics & _topics_of(record))
+
     def _own_topics(self) -> set[str]:
         """Topics that the job names: all but those that its patterns match."""
-        plan = self.plan
-        states = plan.state_topics.values()
-        return {*plan.source_topics, *plan.sink_topics, *states, plan.topology.commit_topic}
+        plan, topology = self.plan, self.plan.topology
+        topics = {*plan.source_topics, *plan.sink_topics, *plan.state_topics.values()}
+        topics |= {
+            topic for sink in topology.batch_sinks for topic in (sink.topic, sink.done_topic)
+        }
+        topics.add(topology.commit_topic)
+        if not plan.embedded:
+            topics.add(journal_topic(plan.job))
+        return topics
 
     def close(self) -> None:
         """Close the connection, unless others use it too."""
         if not self._shares_client:
             self.client.close()
+
+
+def _topics_of(record: CommitRecord) -> set[str]:
+    """Give the topics that a commit tells of."""
+    queues = {*record.offsets, *record.published}
+    own = {state_topic(record.job, state.store) for state in record.states}
+    return own.union(MessageQueue.parse(queue).topic for queue in queues)

@@ -15,7 +15,6 @@ from pyspark import cloudpickle
 from headrace.client import Admin, Client
 from headrace.errors import (
     ConnectionFailedError,
-    JobFailedError,
     TopicNotFoundError,
     TopologyError,
 )
@@ -129,13 +128,13 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
         A source or sink topic does not exist.
     PartitionCountError
         A state topic has fewer queues than the job has partitions.
-    JobFailedError
-        The broker of its commit topic is away.
+    ConnectionFailedError
+        No broker is there, or one that holds a topic of a job which has run is away for too long.
     """
     plan = job.plan
     admin = Admin(job.client)
-    known = set(admin.topics())
     home = _home_broker(job)
+    known = set(admin.topics())
     _make_batch_topics(job, admin, known)
     for through in plan.topology.throughs:
         if through.topic not in known:
@@ -164,6 +163,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
             admin.create_topic(journal, plan.settings.partitions, brokers=home)
         _queues(job, journal, f"job '{plan.job}' stages in topic '{journal}'")
         check_retention(job.client, plan.job, plan.state_topics.values(), plan.settings)
+    job.expect_topics()
     return queues
 
 
@@ -172,18 +172,22 @@ def _home_broker(job: JobConnection) -> list[str]:
 
     The order of a commit topic decides what is committed: it has one queue, on one broker.
     """
-    topic = job.plan.topology.commit_topic
-    if _brokers_of(job.client, topic):
-        queues = job.client.queues(topic)
-        if not queues:
-            raise JobFailedError(
-                f"the broker that holds {topic} is away: without it nobody knows what job"
-                f" '{job.plan.job}' has done",
-                hint="start that broker first; `mqadmin clusterList` shows those that are there",
-            )
-        return [queues[0].broker]
-    brokers = sorted(job.client.brokers())
-    return [brokers[zlib.crc32(job.plan.job.encode()) % len(brokers)]] if brokers else []
+    client, topic = job.client, job.plan.topology.commit_topic
+    if _brokers_of(client, topic):
+        client.expect([topic])
+        (queue, *_) = client.queues(topic)
+        record = job.transactions.plan([], {}, 0, 0).record
+        if record is not None:
+            job.expect_topics(record)
+        return [queue.broker]
+    brokers = sorted(client.brokers())
+    if not brokers:
+        raise ConnectionFailedError(
+            f"job '{job.plan.job}' finds no broker at the name server {job.plan.namesrv}: none has"
+            " registered there, or all are away",
+            hint="start the brokers; `mqadmin clusterList` shows those that are there",
+        )
+    return [brokers[zlib.crc32(job.plan.job.encode()) % len(brokers)]]
 
 
 def _make_commit_topic(job: JobConnection, admin: Admin, home: list[str]) -> None:
@@ -220,9 +224,11 @@ def _queues(job: JobConnection, topic: str, purpose: str) -> list[str]:
     try:
         return [queue.name for queue in sorted(job.client.queues(topic, for_="write"))]
     except TopicNotFoundError:
+        hint = f"make it: headrace topic create {topic} --namesrv {job.plan.namesrv}"
+        if _brokers_of(job.client, job.plan.topology.commit_topic):
+            hint += "; if it was there before, start its broker instead, which is away"
         raise TopicNotFoundError(
-            f"{purpose}, which does not exist on {job.plan.namesrv}",
-            hint=f"make it: headrace topic create {topic} --namesrv {job.plan.namesrv}",
+            f"{purpose}, which does not exist on {job.plan.namesrv}", hint=hint
         ) from None
     except ConnectionFailedError as error:
         raise ConnectionFailedError(f"{purpose}: {error.message}", hint=error.hint) from error
