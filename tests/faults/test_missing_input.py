@@ -47,6 +47,11 @@ class Place:
     def make(self, perm: Perm = Perm.READ | Perm.WRITE) -> None:
         self._admin.create_topic("lines", queues=1, perm=perm)
 
+    def make_compacted(self) -> None:
+        """Make it anew, as one that keeps the newest of all messages."""
+        self._admin.delete_topic("lines")
+        self._admin.create_topic("lines", 1, attributes={"cleanup.policy": "COMPACTION"})
+
     def make_anew(self) -> None:
         self._admin.delete_topic("lines")
         self.make()
@@ -56,7 +61,11 @@ class Place:
         (queue,) = self.client.queues("lines", for_="write")
         for begin in range(0, count, 5):
             part = pa.array(lines[begin : begin + 5], pa.binary())
-            Producer(self.client).send_columns(queue, part)
+            keys = pa.array([b"k" if begin else b"first"] * len(part), pa.binary())
+            Producer(self.client).send_columns(queue, part, keys)
+
+    def compact(self) -> None:
+        self._store.compact(force=True)
 
     def expire(self) -> int:
         """Delete what retention deletes; give the first offset that is left."""
@@ -202,3 +211,15 @@ def test_queue_that_only_a_follower_shows_is_not_taken_for_one_that_lost_its_end
     place.make()
     with pytest.raises(OffsetExpiredError, match="which ends at 3"):
         driver.catch_up()
+
+
+@pytest.mark.parametrize("drive", [True], indirect=True, ids=["journal"])
+def test_gaps_that_compaction_leaves_are_no_missing_messages(place: Place, drive: Drive) -> None:
+    place.make_compacted()
+    place.send(20)
+    place.compact()
+    driver = drive("fail", batch_size=20)
+    driver.catch_up()
+    assert place.copied() == [4, 19]
+    queues = [queue for topic in ("lines", "copies") for queue in place.client.queues(topic)]
+    assert list(map(driver._job.is_gapless, queues)) == [False, True]

@@ -114,7 +114,10 @@ class _Log:
     def __init__(self, bodies: Mapping[str, list[bytes]]) -> None:
         self.bodies = bodies
 
-    def blocks(self, queue: MessageQueue, begin: int, end: int, **_: Any) -> Iterator[Any]:
+    def blocks(
+        self, queue: MessageQueue, begin: int, end: int, *, max_bytes: int, gapless: bool
+    ) -> Iterator[Any]:
+        assert gapless, max_bytes
         times = list(range(begin, end))
         columns = messages(self.bodies[queue.name], times, times)
         yield SimpleNamespace(columns=lambda: columns)
@@ -135,6 +138,7 @@ def test_messages_at_one_position_of_two_brokers_are_told_apart() -> None:
             topology=SimpleNamespace(sources=[source]), forwards_headers=lambda _: False
         ),
         reader=lambda _: log,
+        is_gapless=lambda _: True,
     )
     split = Split(0, 1, tuple(QueueRange(queue, 0, 3) for queue in queues))
     marks = Marks(["a", "b", "c"])

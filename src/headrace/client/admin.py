@@ -120,8 +120,8 @@ class AsyncAdmin(GroupAdministration):
             return False
         return True
 
-    async def topic_config(self, name: str) -> dict[str, TopicConfig]:
-        """Settings of a topic on each broker that holds it.
+    async def topic_config(self, name: str, broker: str | None = None) -> dict[str, TopicConfig]:
+        """Settings of a topic on each broker that holds it, or on one of them.
 
         Raises
         ------
@@ -130,11 +130,11 @@ class AsyncAdmin(GroupAdministration):
         """
         ext = {"topic": name, "lo": "true"}
         configs: dict[str, TopicConfig] = {}
-        for broker in await self._brokers_of(name):
+        for holder in await self._brokers_of(name) if broker is None else (broker,):
             answer = await self.client.ask_broker(
-                broker, lambda: Command(RequestCode.GET_TOPIC_CONFIG, ext)
+                holder, lambda: Command(RequestCode.GET_TOPIC_CONFIG, ext)
             )
-            configs[broker] = loads(answer.payload, TopicConfig)
+            configs[holder] = loads(answer.payload, TopicConfig)
         return configs
 
     async def topic_stats(self, name: str) -> dict[MessageQueue, QueueRange]:

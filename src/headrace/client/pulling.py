@@ -19,9 +19,10 @@ from headrace.client.results import (
     join_results,
     read_pull_answer,
 )
-from headrace.errors import NotFoundError
+from headrace.errors import NotFoundError, OffsetExpiredError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
+from headrace.protocol.layout import record_starts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
     from headrace.client.queues import MessageQueue
 
-__all__ = ["AsyncPullConsumer", "PullResult", "PullStatistics", "PullStatus", "whole_milliseconds"]
+__all__ = [
+    "AsyncPullConsumer",
+    "PullResult",
+    "PullStatistics",
+    "PullStatus",
+    "whole_milliseconds",
+    "whole_results",
+]
 
 T = TypeVar("T")
 
@@ -137,6 +145,7 @@ class AsyncPullConsumer:
         *,
         max_bytes: int = 4 * _MIB,
         ahead: int = 16,
+        gapless: bool = False,
     ) -> AsyncGenerator[PullResult, None]:
         """Read all messages of a queue with offsets from ``begin`` up to ``end``, ``end`` left out.
 
@@ -148,11 +157,15 @@ class AsyncPullConsumer:
         ahead
             Most pulls under way at once, and fewer when blocks are large.  Where they start is
             guessed from the size of the block before; a wrong guess costs a pull, nothing else.
+        gapless
+            Every offset must have a message.  A RocketMQ broker that is deleting a file of its log
+            passes over what was in it, and confirms only later that the queue begins behind it.
 
         Raises
         ------
         OffsetExpiredError
-            If the queue no longer holds ``begin``, or does not reach to ``end``.
+            If the queue no longer holds ``begin``, does not reach to ``end``, or has a gap though
+            it must have none.
         """
         fields = self._pull_fields(queue, end - begin, max_bytes, _NO_WAIT, "*")
         reader = ReadAhead(
@@ -161,8 +174,11 @@ class AsyncPullConsumer:
             patience=self.client.settings.request_timeout,
         )
         async with aclosing(reader.results(begin, end)) as results:
-            async for joined in self._shown(_joined(results, max_bytes), begin, end):
-                yield joined
+            joined = _joined(results, max_bytes)
+            if gapless:
+                joined = whole_results(joined, queue, begin, end)
+            async for result in self._shown(joined, begin, end):
+                yield result
         self._wasted += reader.wasted
 
     async def _shown(
@@ -312,6 +328,34 @@ async def _joined(
         size += len(result.block)
     if pending:
         yield join_results(pending)
+
+
+async def whole_results(
+    results: AsyncGenerator[PullResult, None], queue: MessageQueue, begin: int, end: int
+) -> AsyncGenerator[PullResult, None]:
+    """Pass results on that follow one another from ``begin`` up to ``end``, without a gap.
+
+    Raises
+    ------
+    OffsetExpiredError
+        If a message is missing.
+    """
+    at = begin
+    async for result in results:
+        if at + len(record_starts(result.block)) != result.next_offset:
+            raise _missing(queue, at, result.next_offset)
+        at = result.next_offset
+        yield result
+    if at < end:
+        raise _missing(queue, at, end)
+
+
+def _missing(queue: MessageQueue, begin: int, end: int) -> OffsetExpiredError:
+    return OffsetExpiredError(
+        f"of the messages {begin} to {end} of queue {queue} some are missing: its broker is"
+        " deleting them",
+        hint="go on at the first offset that the queue holds when the broker is done",
+    )
 
 
 def whole_milliseconds(time: datetime) -> int:

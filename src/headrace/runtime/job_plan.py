@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
+from headrace.errors import NoPermissionError, RequestNotSupportedError
+from headrace.protocol.routes import LOGICAL_BROKER
 from headrace.protocol.transactions import WHOLE, Share
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.broker import BrokerTransactions
@@ -209,6 +212,7 @@ class JobConnection:
         self._shares_client = client is not None
         self.client = client or Client(plan.namesrv, plan.client_settings)
         self.consumer = PullConsumer(self.client, plan.job)
+        self._gapless: dict[MessageQueue, bool] = {}
         #: Users' components that this process keeps from batch to batch.
         self.instances = Instances()
         if self._shares_client:
@@ -229,6 +233,18 @@ class JobConnection:
     def reader(self, topic: str) -> PullConsumer:
         """Give what reads the messages of a topic that the job's records are made of."""
         return self._committed if self.plan.reads_committed(topic) else self.consumer
+
+    def is_gapless(self, queue: MessageQueue) -> bool:
+        """Tell whether each offset of a queue has a message, unless its broker deleted it.
+
+        Compaction leaves gaps, static topics have some where a queue has moved, and a repaired store
+        of the embedded broker where something was lost.
+        """
+        if self.plan.embedded or queue.broker == LOGICAL_BROKER:
+            return False
+        if queue not in self._gapless:
+            self._gapless[queue] = _is_gapless(self.client, queue)
+        return self._gapless[queue]
 
     @cached_property
     def _committed(self) -> PullConsumer:
@@ -289,3 +305,12 @@ def _topics_of(record: CommitRecord) -> set[str]:
     queues = {*record.offsets, *record.published}
     own = {state_topic(record.job, state.store) for state in record.states}
     return own.union(MessageQueue.parse(queue).topic for queue in queues)
+
+
+def _is_gapless(client: Client, queue: MessageQueue) -> bool:
+    """Look at a topic's settings; of what an account may not look at nothing is known."""
+    with suppress(NoPermissionError, RequestNotSupportedError):
+        (config,) = Admin(client).topic_config(queue.topic, queue.broker).values()
+        kinds = ("cleanup.policy", "COMPACTION"), ("queue.type", "BatchCQ")
+        return not any(config.attributes.get(name) == value for name, value in kinds)
+    return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.client import MessageQueue, PullConsumer
+from headrace.client import MessageQueue
 from headrace.errors import OffsetExpiredError, RollbackError
 from headrace.runtime.event_time.timestamps import newest_times, observe
 from headrace.runtime.outside.messages import MessageReader
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headrace.runtime.user_code.errors import Finder, Original
     from headrace.topology.operators.core import Source
 
-__all__ = ["Run", "SourceFeed", "run_source"]
+__all__ = ["Run", "SourceFeed", "read_range", "run_source"]
 
 #: So many messages are decoded and run through the operators at once.
 _CHUNK_MESSAGES = 1 << 16
@@ -63,7 +63,7 @@ def run_source(
         forwards_headers=job.plan.forwards_headers,
     )
     try:
-        for run in _read(job.reader, split.ranges, marks):
+        for run in _read(job, split.ranges, marks):
             finder.run = run
             feed.take(run)
         blocks = list(task.finish(split.of, split.ends))
@@ -156,9 +156,7 @@ def _reader(source: Source, task: Task, *, forwards_headers: bool) -> SourceRead
     return SourceReader(source, task, forwards_headers=forwards_headers)
 
 
-def _read(
-    reader: Callable[[str], PullConsumer], ranges: Iterable[QueueRange], marks: Marks
-) -> Iterator[Run]:
+def _read(job: JobConnection, ranges: Iterable[QueueRange], marks: Marks) -> Iterator[Run]:
     """Give the messages of the ranges by topic, in runs that are in the order of their marks."""
     by_topic: dict[str, list[tuple[int, QueueRange]]] = defaultdict(list)
     for number, part in enumerate(ranges):
@@ -167,12 +165,11 @@ def _read(
         run: list[MessageColumns] = []
         numbers: list[int] = []
         size = volume = 0
-        consumer = reader(topic)
         for number, part in parts:
-            queue = MessageQueue.parse(part.queue)
-            for result in _blocks(consumer, queue, part):
+            broker = MessageQueue.parse(part.queue).broker
+            for result in read_range(job, part):
                 columns = ranged(result.columns(), part.begin, part.end)
-                of_broker = marks.of(queue.broker, columns.position)
+                of_broker = marks.of(broker, columns.position)
                 run.append(replace(columns, position=of_broker))
                 numbers.append(number)
                 size += len(columns)
@@ -184,9 +181,20 @@ def _read(
             yield _joined_run(topic, run, numbers)
 
 
-def _blocks(consumer: PullConsumer, queue: MessageQueue, part: QueueRange) -> Iterator[PullResult]:
+def read_range(job: JobConnection, part: QueueRange) -> Iterator[PullResult]:
+    """Read a range that a batch was planned with.
+
+    Raises
+    ------
+    RollbackError
+        Some of it is gone since.
+    """
+    queue = MessageQueue.parse(part.queue)
+    consumer, gapless = job.reader(queue.topic), job.is_gapless(queue)
     try:
-        yield from consumer.blocks(queue, part.begin, part.end, max_bytes=_PULL_BYTES)
+        yield from consumer.blocks(
+            queue, part.begin, part.end, max_bytes=_PULL_BYTES, gapless=gapless
+        )
     except OffsetExpiredError as error:
         raise RollbackError(
             f"messages went while a batch was about to read them: {error.message}",

@@ -25,6 +25,7 @@ from headrace.runtime.marks import Marks, spout_mark
 from headrace.runtime.outside.carried import key_bytes, property_pairs
 from headrace.runtime.outside.feed import byte_count
 from headrace.runtime.sources.messages import ranged
+from headrace.runtime.sources.task import read_range
 from headrace.runtime.task import guarded
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.worker import RemoteFinder, connection, end_of_task, limited, make_task
@@ -57,7 +58,6 @@ _MESSAGES = (
 )
 #: Rows that run through the operators at once: Spark gives them by the thousand.
 _CHUNK_ROWS = 1 << 16
-_PULL_BYTES = 8 << 20
 _SHOWN = 2000
 _SECRET = re.compile(r"(?i)password|secret|token|credential|access.?key")
 
@@ -189,10 +189,7 @@ def _reading(handle: PlanHandle, parts: Sequence[Sequence[QueueRange]], *, heade
             for number in batch.column(0).to_pylist():
                 for part in parts[number]:
                     queue = MessageQueue.parse(part.queue)
-                    consumer = job.reader(queue.topic)
-                    for result in consumer.blocks(
-                        queue, part.begin, part.end, max_bytes=_PULL_BYTES
-                    ):
+                    for result in read_range(job, part):
                         columns = ranged(result.columns(), part.begin, part.end)
                         yield _rows(queue, columns, headers=headers)
         end_of_task()
