@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.client import Client, MessageQueue, Producer, PullConsumer
+from headrace.client import Admin, Client, MessageQueue, Producer, PullConsumer
 from headrace.errors import HeadraceError, JobFailedError, OffsetExpiredError
 from headrace.failpoints import failpoint
 from headrace.protocol.journal_tags import TAG, Tag, encode_tags, parse_tags
@@ -296,14 +296,24 @@ class Publisher:
 
         They show messages in the order in which they store them, of all topics together.
         """
-        marks: dict[MessageQueue, int] = {}
-        for queue in self._client.queues(self._journal, for_="write"):
-            if queue.broker in brokers:
-                brokers = brokers - {queue.broker}
-                sent = self._producer.send(Message(topic=self._journal, body=b"\0"), queue)
-                marks[queue] = sent.offset + 1
+        marks = {}
+        for queue in self._journal_queues(brokers).values():
+            sent = self._producer.send(Message(topic=self._journal, body=b"\0"), queue)
+            marks[queue] = sent.offset + 1
         if marks:
             await_shown(self._consumer, marks)
+
+    def _journal_queues(self, brokers: Collection[str]) -> dict[str, MessageQueue]:
+        """Give a queue of the journal on each broker, which has none before it is first doubted."""
+        missing = set(brokers) - self._known_journal().keys()
+        if missing:
+            Admin(self._client).create_topic(self._journal, 1, brokers=sorted(missing))
+        known = self._known_journal()
+        return {broker: known[broker] for broker in brokers}
+
+    def _known_journal(self) -> dict[str, MessageQueue]:
+        queues = self._client.queues(self._journal, for_="write")
+        return {queue.broker: queue for queue in sorted(queues, reverse=True)}
 
     def _tails(self, record: CommitRecord, queues: Collection[QueueName]) -> dict[QueueName, int]:
         look = partial(self._tail, record)

@@ -163,8 +163,13 @@ class JournalTransactions:
         )
 
     def writer(self, attempt: Attempt) -> StageWriter:
-        """Stage in the journal, in the queue of the attempt's partition."""
-        queues = sorted(self._client.queues(journal_topic(self._job), for_="write"))
+        """Stage in the journal, in the queue of the attempt's partition.
+
+        Where the commit topic is: on other brokers the journal has a queue for marks only.
+        """
+        every = sorted(self._client.queues(journal_topic(self._job), for_="write"))
+        home = self._topic.queue.broker
+        queues = [queue for queue in every if queue.broker == home] or every
         queue = queues[attempt.partition % len(queues)]
         return JournalWriter(attempt, queue, self._producer, self._send)
 
