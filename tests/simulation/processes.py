@@ -6,7 +6,6 @@ import gc
 import os
 import random
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -25,7 +24,7 @@ from headrace.runtime.state import databases, local
 from tests.simulation.disk import SimulatedBatch, SimulatedDatabases, SimulatedReadOptions
 from tests.simulation.spark import TaskNumbers
 from tests.simulation.threads import SimulatedLock, SimulatedRLock, threads_of
-from tests.simulation.world import Process, Variable, World, this_thread
+from tests.simulation.world import Process, Variable, World, quietly, this_thread
 
 
 def variables(world: Callable[[], World]) -> list[Variable]:
@@ -199,17 +198,13 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
         # Finalizers run where they are due, and not when the collector happens to come.
         gc.disable()
         values = [(module, name, vars(module)[name]) for module, name, _ in world.variables]
-        gc.freeze()
         try:
             yield points, databases_of_all, numbers
         finally:
             world.end()
-            with warnings.catch_warnings():
-                # What dead processes had begun is never awaited.
-                warnings.simplefilter("ignore", RuntimeWarning)
+            with quietly():
                 gc.collect()
             close_all()
-            gc.unfreeze()
             for module, name, value in values:
                 setattr(module, name, value)
             if enabled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -377,6 +378,8 @@ def simulate(
         # What is loaded when it is first used makes a difference.
         _warm.append(True)
         simulate(0, folder)
+        # Each seed ends with a look for garbage, which need not go through all that is loaded.
+        gc.freeze()
     shutil.rmtree(folder, ignore_errors=True)
     world = World(seed, variables(lambda: world))
     simulation, wrong = Simulation(world, mutant or Mutant(), embedded=embedded), None

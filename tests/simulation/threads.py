@@ -182,6 +182,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.process.loops.append(self)
         self.connect: Connect | None = vars(world).get("connect")
 
+    def __del__(self) -> None:
+        """Do nothing: a process that dies closes no loop."""
+
     def time(self) -> float:
         return self._world.now
 

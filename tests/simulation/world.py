@@ -14,7 +14,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -141,6 +142,18 @@ def this_thread() -> SimulatedThread | None:
     return getattr(_here, "thread", None)
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Let nobody hear that dead processes leave things open, and coroutines that nobody awaits."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = hook
+
+
 class World:
     """The clock, the events, the processes, and whose turn it is.
 
@@ -242,17 +255,12 @@ class World:
         """End coroutines that nobody will ever step again, while nothing that they do counts."""
         _here.thread = ghost = SimulatedThread(process, 0)
         ghost.deaf = True
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                for loop in process.loops:
-                    loop.abandon()
-                process.loops.clear()
-                process.variables = []
-        finally:
-            sys.unraisablehook = hook
-            _here.thread = None
+        with quietly():
+            for loop in process.loops:
+                loop.abandon()
+            process.loops.clear()
+            process.variables = []
+        _here.thread = None
 
     def unwind(self, process: Process) -> None:
         """Have the threads of a dead process end before anything else happens."""
