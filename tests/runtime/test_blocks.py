@@ -24,10 +24,14 @@ def test_rows_of_one_mark_come_in_the_order_of_their_senders() -> None:
         rows(b"v", mark=6).pack(2),
     ]
     for order in permutations(payloads):
-        assert Rows.unpack(list(order)).values.to_pylist() == [b"v", b"z", b"y", b"x", b"w"]
+        found = Rows.unpack(list(order))
+        assert found.values.to_pylist() == [b"z", b"y", b"x", b"v", b"w"]
+        assert found.by_mark().values.to_pylist() == [b"v", b"z", b"y", b"x", b"w"]
 
 
-def test_merged_rows_of_one_mark_keep_the_order_of_the_parts() -> None:
-    parts = [rows(b"b", mark=2), rows(mark=1), rows(b"a", mark=2), rows(b"c", mark=1)]
-    assert Rows.merge(parts).values.to_pylist() == [b"c", b"b", b"a"]
-    assert len(Rows.merge([])) == 0
+def test_joined_rows_stand_end_to_end_and_know_the_last_of_each_key() -> None:
+    parts = [rows(b"b", mark=2), rows(mark=1), rows(b"a", b"b", mark=3), rows(b"b", mark=1)]
+    joined = Rows.join(parts)
+    assert joined.values.to_pylist() == [b"b", b"a", b"b", b"b"]
+    assert joined.last_of_keys() == {b"a": 1, b"b": 2}
+    assert len(Rows.join([])) == 0

@@ -78,7 +78,7 @@ def fed(born: list[int], stored: list[int], **options: Any) -> _Task:
     count = len(born)
     columns = messages([str(number).encode() for number in range(count)], born, stored)
     feed = SourceFeed(task, [source], ["events@b@0"], forwards_headers=lambda _: False)
-    feed.take(Run("events", columns, np.zeros(count, np.intp)))
+    feed.take([Run("events", columns, np.zeros(count, np.intp))])
     assert isinstance(task, _Task)
     return task
 
@@ -106,6 +106,64 @@ def test_the_future_is_measured_against_the_store_time(
 def test_a_record_of_the_future_makes_the_next_ones_not_late() -> None:
     task = fed([5 * DAY, 9 * DAY, 5 * DAY + 1], [5 * DAY] * 3)
     assert not task.chunks["in"].late().any()
+
+
+class _Interleaved:
+    """Queues of one broker whose messages stand by turns in its log, in blocks of some size."""
+
+    def __init__(self, queues: list[str], block: int) -> None:
+        self._queues = queues
+        self._block = block
+
+    def blocks(self, queue: MessageQueue, begin: int, end: int, **_: Any) -> Iterator[Any]:
+        place = self._queues.index(queue.name)
+        for start in range(begin, end, self._block):
+            offsets = np.arange(start, min(end, start + self._block), dtype=np.int64)
+            count = len(offsets)
+            zeros = np.zeros(count, np.int64)
+            columns = MessageColumns(
+                offsets,
+                offsets * len(self._queues) + place,
+                zeros,
+                zeros,
+                zeros.astype(np.int32),
+                zeros.astype(np.int32),
+                pa.array([b"1"] * count, pa.binary()),
+                pa.array([b""] * count, pa.binary()),
+            )
+            yield SimpleNamespace(columns=lambda columns=columns: columns)
+
+
+def test_records_of_all_topics_come_in_the_order_of_the_log() -> None:
+    queues, size = ["one@b@0", "one@b@1", "other@b@0"], 30_000
+    sources = [
+        Source(
+            name=topic,
+            parents=(),
+            topic=topic,
+            deserializer=serdes.as_deserializer(serdes.string),
+        )
+        for topic in ("one", "other")
+    ]
+    log = _Interleaved(queues, 7_000)
+    job: Any = SimpleNamespace(
+        plan=SimpleNamespace(
+            topology=SimpleNamespace(sources=sources), forwards_headers=lambda _: False
+        ),
+        reader=lambda _: log,
+        is_gapless=lambda _: True,
+    )
+    task: Any = _Task()
+    steps: list[Mapping[str, Chunk]] = []
+    task.feed, task.finish, task.close = steps.append, lambda *_: [], lambda: None
+    ranges = tuple(QueueRange(queue, 0, size) for queue in queues)
+    run_source(job, Split(0, 1, ranges), Marks(["b"]), lambda _: task)
+    marks = [Chunk.merge(list(step.values())).marks for step in steps]
+    assert len(steps) == 2, "one before all is read"
+    assert all(len(step) == 2 for step in steps)
+    whole = np.concatenate(marks)
+    assert len(whole) == 3 * size
+    assert (whole[:-1] < whole[1:]).all()
 
 
 class _Log:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,23 @@ def test_state_of_every_kind_can_be_looked_at() -> None:
         stores = [name for name in driver.topology.state_topics if "rows" in name]
         assert {driver.state(name).get("a") for name in stores} == {"row"}
         assert driver.state("mean").get("nobody") is None
+
+
+def test_state_shows_keys_of_every_kind_each_apart() -> None:
+    keys: list[Any] = [1, 1.0, True, {"a": 1}, ["a", 1], ("a", 1), "a"]
+    builder = StreamBuilder("job")
+    builder.source("keys", serdes.plain).key_by(lambda value: value).count(
+        name="counts"
+    ).to_stream().sink("counts", serdes.int)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.input("keys", serdes.plain).pipe([*keys, {"a": 1}])
+        state = driver.state("counts")
+        found = state.all()
+        for key in keys:
+            assert found[key] == state.get(key) == (2 if key == {"a": 1} else 1)
+        assert len(found) == len(list(found.items())) == len(keys)
+        assert "b" not in found
+        assert object() not in found
 
 
 def test_state_of_aggregates_of_updates_shows_their_results() -> None:

@@ -80,6 +80,31 @@ def test_a_row_of_two_tables_has_the_later_time(first: str) -> None:
     assert [entry[2] for entry in found] == [900, 900]
 
 
+@pytest.mark.parametrize(
+    ("kind", "deleted", "times"),
+    [
+        ("join", "left", [900, 900]),
+        ("join", "right", [900, 200]),
+        ("left_join", "left", [100, 900, 900]),
+        ("outer_join", "right", [100, 900, 200]),
+    ],
+)
+def test_a_row_of_two_tables_ends_at_the_later_time(
+    kind: str, deleted: str, times: list[int]
+) -> None:
+    rows = serdes.optional(serdes.json(int))
+    builder = StreamBuilder("times")
+    left, right = (
+        builder.table(topic, serdes.with_key(rows, of=str)) for topic in ("left", "right")
+    )
+    getattr(left, kind)(right, pair).to_stream().sink("out", serdes.optional(serdes.plain))
+    with TopologyTestDriver(builder.build(), start=EPOCH) as driver:
+        for topic, value, at in (("left", 1, 100), ("right", 1, 900), (deleted, None, 200)):
+            driver.input(topic, rows).send(value, key="k", time=EPOCH + ms(at))
+        found = driver.output("out", serdes.optional(serdes.plain)).read_all()
+    assert [(r.time - EPOCH) // ms(1) for r in found] == times
+
+
 @pytest.mark.parametrize("first", ["left", "right"])
 def test_last_values_that_meet_have_the_later_time_and_lonely_ones_their_own(first: str) -> None:
     def make(builder: StreamBuilder, left: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 
 from headrace import (
     Accumulator,
+    Stream,
     StreamBuilder,
     TopologyError,
+    TopologyTestDriver,
     count_window,
     serdes,
     session,
@@ -21,6 +25,7 @@ from headrace import (
 )
 from tests.runtime.windowing import (
     CUTS,
+    EPOCH,
     Event,
     Fired,
     Watched,
@@ -31,6 +36,7 @@ from tests.runtime.windowing import (
     run,
     sessions,
     watch,
+    with_lateness,
 )
 
 EVENTS = event_lists("ab")
@@ -114,6 +120,34 @@ def test_sessions_hold_what_a_look_at_the_whole_input_finds(
     watched = watch(events, lateness=lateness, grace=grace, queues=2)
     assert sorted(outcome.results) == sessions(watched, gap=gap, grace=grace)
     assert sorted(outcome.late) == sorted(watched.late)
+
+
+@pytest.mark.parametrize("emit", ["close", "update"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_sliding_window_that_is_open_takes_records_whose_own_has_passed(
+    emit: Any, *, batched: bool
+) -> None:
+    # The other queue was silent for too long; what it sends at last is not late by its own time.
+    builder = StreamBuilder("idle")
+    events: Stream[str, int] = builder.source("events", serdes.with_key(serdes.int))
+    totals = events.group_by_key().window(sliding(ms(3_000))).sum(emit=emit)
+    totals.to_stream().sink("totals", serdes.json)
+    totals.late().sink("late", serdes.int)
+    with TopologyTestDriver(with_lateness(builder.build(), 0), queues={"events": 2}) as driver:
+        one, other = (driver.input("events", serdes.int, queue=queue) for queue in range(2))
+        one.send(1, key="k", time=EPOCH + ms(50_000))
+        driver.advance_wall_clock(timedelta(seconds=11))
+        one.send(10, key="k", time=EPOCH + ms(50_001))
+        with driver.batch() if batched else nullcontext():
+            other.send(7, key="k", time=EPOCH + ms(47_001))
+            other.send(100, key="k", time=EPOCH + ms(49_000))
+            other.send(9, key="k", time=EPOCH + ms(47_000))
+            for queue in (one, other):
+                queue.send(0, key="end", time=EPOCH + ms(60_000))
+        found = driver.output("totals", serdes.json).read_all()
+        last = {r.headers["window_end_time"]: r.value for r in found if r.key == "k"}
+        assert last == {"50000": 1, "50001": 118}
+        assert [r.value for r in driver.output("late", serdes.int).read_all()] == [9]
 
 
 def looks_back(watched: Watched, size: int, grace: int) -> list[Fired]:

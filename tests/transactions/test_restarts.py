@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Scene:
     def home(self) -> StateHome:
         return StateHome.of(self.name, self.client)
 
-    def state(self, job: Topology, operator: str) -> dict[Any, Any]:
+    def state(self, job: Topology, operator: str) -> Mapping[Any, Any]:
         with StateView(self.home, operator, job.operator(operator)) as view:
             return view.all()
 

@@ -6,7 +6,6 @@ records went into which, so groups are combined before the shuffle and again beh
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -246,7 +245,7 @@ def merge_cells(
     >>> merge_cells(["count", "sum", "min"], add)((1, 5, None), (2, None, "a"))
     (3, 5, 'a')
     """
-    steps = [{"min": builtins.min, "max": builtins.max}.get(way, add) for way in ways]
+    steps = [{"min": _least, "max": _greatest}.get(way, add) for way in ways]
 
     if len(steps) == 1:
         (only,) = steps
@@ -264,6 +263,15 @@ def merge_cells(
         )
 
     return merge
+
+
+def _least(left: Any, right: Any) -> Any:
+    # As in Arrow, NaN counts only where nothing else is.
+    return right if right < left or left != left else left  # noqa: PLR0124
+
+
+def _greatest(left: Any, right: Any) -> Any:
+    return right if right > left or left != left else left  # noqa: PLR0124
 
 
 def negated(cells: Cells, ways: Sequence[str]) -> Cells:

@@ -13,8 +13,9 @@ without looking inside, so a shuffle costs per block, not per record.
 
 Rows carry key (canonical encoding), value, event time, mark, headers, and the two columns of a
 :class:`~headrace.runtime.chunk.Chunk` that tell late and retracted records.  They arrive in any
-order of blocks; a block's rows are in the order of their marks.  Rows of one mark come in the order
-of their senders, so that what an operator sees does not hang on which block was quicker.
+order of blocks; a block's rows are in the order of their marks.  Records of one mark come in the
+order of their senders, and what was combined is merged in that order, so that what an operator sees
+hangs neither on which block was quicker nor on where a batch ends.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Rows:
 
     @classmethod
     def unpack(cls, payloads: list[bytes]) -> Rows:
-        """Decode blocks and bring their rows into the order of their marks."""
+        """Decode blocks; their rows come end to end, in the order of the senders."""
         streams = [pa.py_buffer(payload).slice(_SENDER_BYTES) for payload in sorted(payloads)]
         batches = [batch for stream in streams for batch in pa.ipc.open_stream(stream)]
         table = pa.Table.from_batches(batches, _SCHEMA).combine_chunks()
@@ -149,7 +150,7 @@ class Rows:
             column.chunk(0) if column.num_chunks else pa.array([], column.type)
             for column in table.columns
         )
-        rows = cls(
+        return cls(
             keys,
             values,
             times.to_numpy(zero_copy_only=False),
@@ -160,13 +161,22 @@ class Rows:
             _filled(late_below, default=NEVER),
             _filled(retracts, default=False),
         )
-        if len(payloads) > 1 and not bool(np.all(rows.marks[:-1] <= rows.marks[1:])):
-            return rows.take(np.argsort(rows.marks, kind="stable"))
-        return rows
+
+    def by_mark(self) -> Rows:
+        """Bring the rows into the order of their marks."""
+        if bool(np.all(self.marks[:-1] <= self.marks[1:])):
+            return self
+        return self.take(np.argsort(self.marks, kind="stable"))
+
+    def last_of_keys(self) -> dict[bytes, int]:
+        """Give the number of the row with the highest mark of each key."""
+        order = np.argsort(self.marks, kind="stable")
+        keys = self.keys.take(pa.array(order)).to_pylist()
+        return dict(zip(keys, order.tolist(), strict=True))
 
     @classmethod
-    def merge(cls, parts: Iterable[Rows]) -> Rows:
-        """Join runs of rows into one in the order of the marks."""
+    def join(cls, parts: Iterable[Rows]) -> Rows:
+        """Join runs of rows end to end."""
         full = [part for part in parts if len(part)]
         if len(full) == 1:
             return full[0]

@@ -132,7 +132,7 @@ class StageRunner:
     ) -> None:
         """Take everything that earlier stages sent, by operator, port and kind."""
         inputs: Inputs = defaultdict(dict)
-        for (name, port, kind), payloads in blocks.items():
+        for (name, port, kind), payloads in sorted(blocks.items()):
             if kind is BlockKind.TUPLES:
                 inputs[name][port] = chunk = unpack_frames(payloads)
                 self.tuples_taken[f"{name}:{port}"] += len(chunk)
@@ -142,7 +142,7 @@ class StageRunner:
                 self._processors[name].absorb(rows)
                 self.records[name] += len(rows)
             else:
-                inputs[name][port] = self._records(name, port, rows)
+                inputs[name][port] = self._records(name, port, rows.by_mark())
         self._step(inputs, watermarks, finishing=False)
 
     def finish(self, partitions: int) -> Iterator[Block]:

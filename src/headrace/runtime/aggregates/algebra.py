@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
@@ -13,10 +17,23 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
     from headrace.topology.aggregations import Aggregation
 
-__all__ = ["ABSENT", "Algebra"]
+__all__ = ["ABSENT", "Algebra", "apart"]
 
 #: Stands for an accumulator that is not there yet; None may be a reducer's result.
 ABSENT: Final = object()
+
+#: Types of values that nobody can change.
+_FIXED = frozenset({NoneType, bool, int, float, str, bytes, Decimal, date, datetime, timedelta})
+
+
+def apart(value: Any) -> Any:
+    """Give a value that changes with no other: itself, or a copy.
+
+    >>> given = [1]
+    >>> apart(given) == given, apart(given) is given
+    (True, False)
+    """
+    return value if type(value) in _FIXED else copy.deepcopy(value)
 
 
 class Algebra(ABC):
@@ -26,7 +43,7 @@ class Algebra(ABC):
     ``fold`` values in, ``merge`` two of them, ``remove`` a value that was taken back, ``result``
     for people, ``encode`` and ``decode`` for the state store.  An accumulator belongs to its
     holder: ``add``, ``remove`` and ``merge`` may change what they are given, so only what they
-    return counts.
+    return counts.  Values do not: they may be those of other holders, too.
 
     Parameters
     ----------
@@ -115,8 +132,12 @@ class Algebra(ABC):
         return self.aggregation.state_serde.deserialize_many(data)
 
     def result(self, accumulator: Any) -> Any:
-        """Give what an accumulator says."""
+        """Give what an accumulator says; it may be the accumulator itself, or part of it."""
         return accumulator
+
+    def snapshot(self, accumulator: Any) -> Any:
+        """Give what an accumulator says that lives on, whatever becomes of it behind that."""
+        return self.result(accumulator)
 
     def results(self, accumulators: list[Any]) -> list[Any]:
         """Give what many accumulators say."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.runtime.aggregates.algebra import ABSENT, Algebra
+from headrace.runtime.aggregates.algebra import ABSENT, Algebra, apart
 from headrace.runtime.aggregates.columns_kept import ColumnAlgebra
 from headrace.runtime.aggregates.ranked import RANKING
 from headrace.runtime.aggregates.sets import COLLECTING
@@ -152,12 +152,18 @@ class ReduceAlgebra(Algebra):
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:
         del mark
         assert self.aggregation.function is not None
-        return value if accumulator is ABSENT else self.aggregation.function(accumulator, value)
+        # A reducer may change what it is given first, which must not be the record's own value.
+        return (
+            apart(value) if accumulator is ABSENT else self.aggregation.function(accumulator, value)
+        )
 
     def merge(self, left: Any, right: Any) -> Any:
         """Reduce two results, the earlier one on the left, as sessions that meet need it."""
         assert self.aggregation.function is not None
         return self.aggregation.function(left, right)
+
+    def snapshot(self, accumulator: Any) -> Any:
+        return apart(accumulator)
 
     def results(self, accumulators: list[Any]) -> list[Any]:
         return accumulators
@@ -205,6 +211,9 @@ class CustomAlgebra(Algebra):
 
     def result(self, accumulator: Any) -> Any:
         return accumulator.result()
+
+    def snapshot(self, accumulator: Any) -> Any:
+        return apart(accumulator.result())
 
     def results(self, accumulators: list[Any]) -> list[Any]:
         return [accumulator.result() for accumulator in accumulators]

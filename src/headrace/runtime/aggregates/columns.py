@@ -160,18 +160,19 @@ class AggregateColumnsProcessor(Processor[AggregateColumns]):
     def finish(self) -> Chunk:
         """Merge what the batch brought into the state and give what changed."""
         rest = self._combiner.flush()
-        rows = Rows.merge([*self._partials, *([rest] if rest else [])])
+        rows = Rows.join([*self._partials, *([rest] if rest else [])])
         return self._merged(rows) if len(rows) else Chunk.empty()
 
     def _merged(self, rows: Rows) -> Chunk:
         serde, merge = self.operator.state_serde, self._merge
         keys: list[bytes] = rows.keys.to_pylist()
-        last = dict(zip(keys, range(len(keys)), strict=True))
+        last = rows.last_of_keys()
         groups: dict[bytes, Any] = {}
         for key, cells in zip(keys, serde.deserialize_many(rows.values), strict=True):
             before = groups.get(key)
             groups[key] = cells if before is None else merge(before, cells)
-        places = np.sort(np.fromiter(last.values(), np.intp, len(last)))
+        places = np.fromiter(last.values(), np.intp, len(last))
+        places = places[np.argsort(rows.marks[places], kind="stable")]
         changed = [keys[place] for place in places.tolist()]
         store = self.context.store(self.operator)
         held = [old and serde.deserialize(old) for old in store.get_many(changed)]

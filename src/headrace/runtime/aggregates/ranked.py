@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from headrace.topology.aggregations import Aggregation
 
-__all__ = ["RANKING"]
+__all__ = ["RANKING", "is_number"]
 
 
 class _Ranked(NamedTuple):
@@ -22,18 +22,33 @@ class _Ranked(NamedTuple):
     value: Any
 
 
+def is_number(value: Any) -> bool:
+    """Tell whether a value is not NaN, which comes behind all numbers.
+
+    >>> is_number(float("inf")), is_number(float("nan")), is_number("text")
+    (True, False, True)
+    """
+    return bool(value == value)  # noqa: PLR0124 - what only NaN is not
+
+
 def _less(left: _Ranked, right: _Ranked) -> bool:
     """Tell whether the left record comes before: a smaller number, or the same and earlier."""
     if left.number < right.number:
         return True
-    return left.mark < right.mark and not right.number < left.number
+    return _comes_first(left, right) and not right.number < left.number
 
 
 def _greater(left: _Ranked, right: _Ranked) -> bool:
     """Tell whether the left record comes before: a greater number, or the same and earlier."""
     if right.number < left.number:
         return True
-    return left.mark < right.mark and not left.number < right.number
+    return _comes_first(left, right) and not left.number < right.number
+
+
+def _comes_first(left: _Ranked, right: _Ranked) -> bool:
+    """Tell whether the left of two records of which no number is better comes before."""
+    left_counts, right_counts = is_number(left.number), is_number(right.number)
+    return left.mark < right.mark if left_counts == right_counts else left_counts
 
 
 class _RankingAlgebra(Algebra):

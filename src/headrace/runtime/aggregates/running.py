@@ -176,11 +176,11 @@ class AggregateProcessor(Processor[Aggregate]):
         return self._fold_records(Chunk.merge(self._chunks), each=False)
 
     def _merge_partials(self, parts: list[Rows]) -> Chunk:
-        rows = Rows.merge(parts)
+        rows = Rows.join(parts)
         if not len(rows):
             return Chunk.empty()
         keys: list[bytes] = rows.keys.to_pylist()
-        last = dict(zip(keys, range(len(keys)), strict=True))
+        last = rows.last_of_keys()
         # In the order of the store: neighbours lie in the same blocks.
         changed = sorted(last)
         store = self.context.store(self.operator)
@@ -195,11 +195,11 @@ class AggregateProcessor(Processor[Aggregate]):
             results = self._algebra.results(news)
         except Exception as error:
             # Which record it was is lost in the partials; the last one stands for them.
-            raise self._folder.failure(error, int(rows.marks[-1])) from error
+            raise self._folder.failure(error, int(rows.marks.max())) from error
         with writing(self.operator, "its state"):
             store.put_many(changed, self._algebra.encode(news).to_pylist())
         places = np.fromiter(map(last.__getitem__, changed), np.intp, len(last))
-        order = np.argsort(places)
+        order = np.argsort(rows.marks[places], kind="stable")
         late_below = None if rows.late_below is None else rows.late_below[places]
         news_chunk = Chunk(
             decode_keys(changed),
@@ -269,21 +269,21 @@ class AggregateProcessor(Processor[Aggregate]):
         """Give what was said of keys before, where somebody must take it back."""
         if not self._retracts:
             return {}
-        present = _present(keys, held)
-        return dict(zip(present, self._algebra.results(list(present.values())), strict=True))
+        snapshot = self._algebra.snapshot
+        return {key: snapshot(held) for key, held in _present(keys, held).items()}
 
     def _fold_each(
         self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk, results: list[Any]
     ) -> list[int]:
         """Fold records and note each result; give the indices of those that were taken out."""
         bad: list[int] = []
-        add, result = self._algebra.add, self._algebra.result
+        add, snapshot = self._algebra.add, self._algebra.snapshot
         rows = zip(keys, chunk.values, chunk.marks.tolist(), strict=True)
         while True:
             try:
                 for key, value, mark in rows:
                     new = add(accumulators.get(key, ABSENT), value, mark)
-                    results.append(result(new))
+                    results.append(snapshot(new))
                     accumulators[key] = new
             except Exception as error:  # noqa: BLE001 - user functions raise what they like
                 bad.append(len(results) + len(bad))

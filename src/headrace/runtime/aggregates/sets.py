@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort_right
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -72,11 +73,14 @@ class EstimateAlgebra(_SelectingAlgebra):
 
 
 class CollectAlgebra(Algebra):
-    """Keeps all values, or the first few, in the order of arrival."""
+    """Keeps all values, or the first few, in the order of arrival, in whichever they are added."""
 
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:
         if accumulator is ABSENT:
             return [(mark, value)]
+        if mark < accumulator[-1][0]:
+            insort_right(accumulator, (mark, value), key=_mark)
+            return accumulator[: self.aggregation.limit]
         if len(accumulator) != self.aggregation.limit:
             accumulator.append((mark, value))
         return accumulator
@@ -99,6 +103,8 @@ class CollectDistinctAlgebra(Algebra):
         body = self.aggregation.value_serde.serialize(value)
         if accumulator is ABSENT:
             return {body: (mark, value)}
+        if mark < next(reversed(accumulator.values()))[0]:
+            return self.merge(accumulator, {body: (mark, value)})
         if len(accumulator) != self.aggregation.limit:
             accumulator.setdefault(body, (mark, value))
         return accumulator

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.keys import encode_key
-from headrace.runtime.aggregates.algebra import ABSENT, Algebra
+from headrace.runtime.aggregates.algebra import ABSENT, Algebra, apart
+from headrace.runtime.aggregates.ranked import is_number
 from headrace.topology import add_numbers
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ class UpdatedCustomAlgebra(_UpdatedAlgebra):
     def result(self, accumulator: Any) -> Any:
         return accumulator[1].result()
 
+    def snapshot(self, accumulator: Any) -> Any:
+        return apart(self.result(accumulator))
+
     def encode(self, accumulators: list[Any]) -> pa.BinaryArray:
         entries = [[accumulator] for accumulator in accumulators]
         return self.aggregation.state_serde.serialize_many(entries)
@@ -137,14 +141,19 @@ class MultisetAlgebra(_UpdatedAlgebra):
             case "count_distinct":
                 return len({encode_key(self._selected(value)) for value, _ in found})
             case "min":
-                return min((value for value, _ in found), key=self._selected)
+                return min((value for value, _ in found), key=lambda v: self._rank(v, nan=True))
             case "max":
-                return max((value for value, _ in found), key=self._selected)
+                return max((value for value, _ in found), key=lambda v: self._rank(v, nan=False))
             case "top":
-                found.sort(key=lambda entry: self._selected(entry[0]), reverse=True)
+                found.sort(key=lambda entry: self._rank(entry[0], nan=False), reverse=True)
         distinct = self.aggregation.kind == "collect_distinct"
         values = [value for value, count in found for _ in range(1 if distinct else count)]
         return values[: self.aggregation.limit]
+
+    def _rank(self, value: Any, *, nan: bool) -> tuple[bool, Any]:
+        """Give what a value is sorted by, NaN above or below all numbers."""
+        number = self._selected(value)
+        return (not nan, number) if is_number(number) else (nan, 0)
 
     def encode(self, accumulators: list[Any]) -> pa.BinaryArray:
         entries = [

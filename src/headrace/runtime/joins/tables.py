@@ -155,12 +155,11 @@ class TableJoinProcessor(Processor[TableJoin]):
             was = _joined(kind, rows.get(0, key), rows.get(1, key))
             rows.put(port, key, None if value is None else (time, value))
             sides = rows.get(0, key), rows.get(1, key)
-            if _joined(kind, *sides):
-                present = [side for side in sides if side is not None]
+            is_there = _joined(kind, *sides)
+            if is_there or was:
                 pair = sides[0] and sides[0][1], sides[1] and sides[1][1]
-                found.append((i, pair, max(time, *(at for at, _ in present))))
-            elif was:
-                found.append((i, None, time))
+                later = max([time, *(side[0] for side in sides if side is not None)])
+                found.append((i, pair if is_there else None, later))
         return found
 
 

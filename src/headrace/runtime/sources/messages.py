@@ -32,6 +32,7 @@ __all__ = [
     "original_at",
     "picked",
     "ranged",
+    "sliced",
     "user_properties",
     "without_watermarks",
 ]
@@ -203,9 +204,14 @@ def original_at(topic: str, columns: MessageColumns, index: int) -> Original:
 def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:
     """Keep messages with queue offsets from ``begin`` up to ``end``, ``end`` left out."""
     first, last = np.searchsorted(columns.queue_offset, [begin, end])
-    if first == 0 and last == len(columns):
+    return sliced(columns, int(first), int(last))
+
+
+def sliced(columns: MessageColumns, start: int, stop: int) -> MessageColumns:
+    """Give a run of messages."""
+    if start == 0 and stop == len(columns):
         return columns
-    cut = slice(int(first), int(last))
+    cut = slice(start, stop)
     return MessageColumns(
         columns.queue_offset[cut],
         columns.position[cut],

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.client import MessageQueue
 from headrace.errors import OffsetExpiredError, RollbackError
+from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.event_time.timestamps import newest_times, observe
 from headrace.runtime.outside.messages import MessageReader
 from headrace.runtime.sources.messages import (
@@ -17,6 +18,7 @@ from headrace.runtime.sources.messages import (
     joined,
     original_at,
     ranged,
+    sliced,
     without_watermarks,
 )
 from headrace.runtime.through import ThroughReader
@@ -24,7 +26,7 @@ from headrace.topology.operators.outside import MessageSource
 from headrace.topology.operators.through import ThroughSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.blocks import Block
-    from headrace.runtime.chunk import Chunk
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.marks import Marks
     from headrace.runtime.planning import QueueRange, Split
@@ -42,11 +43,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "SourceFeed", "read_range", "run_source"]
 
-#: So many messages are decoded and run through the operators at once.
+#: Some so many messages are decoded and run through the operators at once.
 _CHUNK_MESSAGES = 1 << 16
 #: Or so many bytes of bodies, if those are reached before.
 _CHUNK_BYTES = 32 << 20
 _PULL_BYTES = 8 << 20
+#: Beyond every mark.
+_ALL = 1 << 62
 
 
 def run_source(
@@ -63,9 +66,9 @@ def run_source(
         forwards_headers=job.plan.forwards_headers,
     )
     try:
-        for run in _read(job, split.ranges, marks):
-            finder.run = run
-            feed.take(run)
+        for runs in _read(job, split.ranges, marks):
+            finder.runs = runs
+            feed.take(runs)
         blocks = list(task.finish(split.of, split.ends))
     finally:
         task.close()
@@ -116,17 +119,22 @@ class SourceFeed:
             for source in sources
         }
 
-    def take(self, run: Run) -> None:
-        """Run messages through the sources that read their topic, and on through the stage."""
-        records = without_watermarks(run.columns)
-        chunks: dict[str, Chunk] = {}
-        for reader in self._readers:
-            if reader.source.reads(run.topic):
-                chunk = reader.read(run.topic, records)
-                self._tell_time(reader, run, chunk)
-                chunks[reader.source.name] = chunk
-        self._task.counters["records_in"] += len(records)
-        self._task.feed(chunks)
+    def take(self, runs: Iterable[Run]) -> None:
+        """Run messages through the sources that read their topics, and on through the stage.
+
+        The topics' records go together, so that operators behind several get them in the order of
+        their marks; each call must bring higher marks than the one before.
+        """
+        chunks: dict[str, list[Chunk]] = defaultdict(list)
+        for run in runs:
+            records = without_watermarks(run.columns)
+            for reader in self._readers:
+                if reader.source.reads(run.topic):
+                    chunk = reader.read(run.topic, records)
+                    self._tell_time(reader, run, chunk)
+                    chunks[reader.source.name].append(chunk)
+            self._task.counters["records_in"] += len(records)
+        self._task.feed({name: Chunk.merge(parts) for name, parts in chunks.items()})
 
     def _tell_time(self, reader: SourceReader, run: Run, chunk: Chunk) -> None:
         clock = self._clocks[reader.source.name]
@@ -156,29 +164,112 @@ def _reader(source: Source, task: Task, *, forwards_headers: bool) -> SourceRead
     return SourceReader(source, task, forwards_headers=forwards_headers)
 
 
-def _read(job: JobConnection, ranges: Iterable[QueueRange], marks: Marks) -> Iterator[Run]:
-    """Give the messages of the ranges by topic, in runs that are in the order of their marks."""
-    by_topic: dict[str, list[tuple[int, QueueRange]]] = defaultdict(list)
-    for number, part in enumerate(ranges):
-        by_topic[MessageQueue.parse(part.queue).topic].append((number, part))
-    for topic, parts in by_topic.items():
-        run: list[MessageColumns] = []
-        numbers: list[int] = []
-        size = volume = 0
-        for number, part in parts:
-            broker = MessageQueue.parse(part.queue).broker
-            for result in read_range(job, part):
-                columns = ranged(result.columns(), part.begin, part.end)
-                of_broker = marks.of(broker, columns.position)
-                run.append(replace(columns, position=of_broker))
-                numbers.append(number)
-                size += len(columns)
-                volume += columns.body.nbytes
-                if size >= _CHUNK_MESSAGES or volume >= _CHUNK_BYTES:
-                    yield _joined_run(topic, run, numbers)
-                    run, numbers, size, volume = [], [], 0, 0
-        if size:
-            yield _joined_run(topic, run, numbers)
+class _QueueAhead:
+    """What was read of a queue and is not handed on yet.
+
+    Parameters
+    ----------
+    number
+        Number of the queue among those that the task reads.
+    topic
+        Its topic.
+    blocks
+        Its messages, with marks in place of positions.
+    """
+
+    def __init__(self, number: int, topic: str, blocks: Iterator[MessageColumns]) -> None:
+        self.number = number
+        self.topic = topic
+        self._blocks = blocks
+        self._held: list[MessageColumns] = []
+        #: All messages up to this mark are held or were handed on.
+        self.known_to = NEVER
+
+    def read_on(self) -> None:
+        """Hold one block more."""
+        block = next(self._blocks, None)
+        if block is None:
+            self.known_to = _ALL
+        elif len(block):
+            self._held.append(block)
+            self.known_to = int(block.position[-1])
+
+    def held(self) -> tuple[int, int]:
+        """Tell how many messages are held, and the bytes of their bodies."""
+        return sum(map(len, self._held)), sum(block.body.nbytes for block in self._held)
+
+    def held_to(self, mark: int) -> int:
+        """Tell how many messages are held up to a mark."""
+        return sum(_count_to(block, mark) for block in self._held)
+
+    def take(self, mark: int) -> list[MessageColumns]:
+        """Hand on what is held up to a mark."""
+        held, self._held = self._held, []
+        taken: list[MessageColumns] = []
+        for block in held:
+            count = _count_to(block, mark)
+            if count:
+                taken.append(sliced(block, 0, count))
+            if count < len(block):
+                self._held.append(sliced(block, count, len(block)))
+        return taken
+
+
+def _count_to(block: MessageColumns, mark: int) -> int:
+    return int(np.searchsorted(block.position, mark, side="right"))
+
+
+def _read(job: JobConnection, ranges: Iterable[QueueRange], marks: Marks) -> Iterator[list[Run]]:
+    """Give the messages of the ranges in steps, each a run per topic.
+
+    All marks of a step are above those of the steps before it, whichever queues they come from:
+    a message is held back until every queue is known as far as that.
+    """
+    queues = [
+        _QueueAhead(number, MessageQueue.parse(part.queue).topic, _blocks(job, part, marks))
+        for number, part in enumerate(ranges)
+    ]
+    while queues:
+        behind = min(queues, key=_known_to)
+        if behind.known_to != _ALL:
+            behind.read_on()
+            if not _fills_step(queues):
+                continue
+        step = _step(queues, min(map(_known_to, queues)))
+        if step:
+            yield step
+        queues = [queue for queue in queues if queue.known_to != _ALL or queue.held()[0]]
+
+
+def _known_to(queue: _QueueAhead) -> int:
+    return queue.known_to
+
+
+def _fills_step(queues: list[_QueueAhead]) -> bool:
+    """Tell whether enough is held for a step, and not most of it must wait for other queues."""
+    held = [queue.held() for queue in queues]
+    count, volume = (sum(own[of] for own in held) for of in (0, 1))
+    if count < _CHUNK_MESSAGES and volume < _CHUNK_BYTES:
+        return False
+    known_to = min(map(_known_to, queues))
+    return 2 * sum(queue.held_to(known_to) for queue in queues) >= count
+
+
+def _blocks(job: JobConnection, part: QueueRange, marks: Marks) -> Iterator[MessageColumns]:
+    broker = MessageQueue.parse(part.queue).broker
+    for result in read_range(job, part):
+        columns = ranged(result.columns(), part.begin, part.end)
+        yield replace(columns, position=marks.of(broker, columns.position))
+
+
+def _step(queues: list[_QueueAhead], mark: int) -> list[Run]:
+    parts: dict[str, list[MessageColumns]] = defaultdict(list)
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for queue in queues:
+        taken = queue.take(mark)
+        parts[queue.topic] += taken
+        numbers[queue.topic] += [queue.number] * len(taken)
+    return [_joined_run(topic, own, numbers[topic]) for topic, own in parts.items() if own]
 
 
 def read_range(job: JobConnection, part: QueueRange) -> Iterator[PullResult]:
@@ -210,11 +301,11 @@ def _joined_run(topic: str, parts: list[MessageColumns], numbers: list[int]) -> 
 class _SplitFinder:
     """Finds a message among those that are being processed."""
 
-    run: Run | None = None
+    runs: Sequence[Run] = ()
 
     def find(self, mark: int) -> Original | None:
-        assert self.run is not None
-        found = np.flatnonzero(self.run.columns.position == mark)
-        if not len(found):
-            return None
-        return original_at(self.run.topic, self.run.columns, int(found[0]))
+        for run in self.runs:
+            found = np.flatnonzero(run.columns.position == mark)
+            if len(found):
+                return original_at(run.topic, run.columns, int(found[0]))
+        return None

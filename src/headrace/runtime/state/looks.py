@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import SerializationError
 from headrace.keys import encode_key
 from headrace.runtime.low_level.times import milliseconds
 
@@ -50,12 +51,17 @@ class StateLook(ABC):
         """
         return self._layout.gathered(sorted(self._of(key), key=lambda entry: entry.start or 0))
 
-    def all(self) -> dict[Any, Any]:
-        """Give every key with what :meth:`get` gives for it."""
-        entries: dict[Any, list[StateEntry]] = {}
+    def all(self) -> Mapping[Any, Any]:
+        """Give every key with what :meth:`get` gives for it.
+
+        Keys are told apart as those of records are: dicts and lists are keys, too, and 1, 1.0 and
+        True are three.
+        """
+        entries: dict[bytes, list[StateEntry]] = {}
         for entry in sorted(self.scan(), key=lambda entry: entry.start or 0):
-            entries.setdefault(entry.key, []).append(entry)
-        return {key: self._layout.gathered(found) for key, found in entries.items()}
+            entries.setdefault(encode_key(entry.key), []).append(entry)
+        gathered = self._layout.gathered
+        return _ByKey({key: (own[0].key, gathered(own)) for key, own in entries.items()})
 
     def range(self, start: object = None, stop: object = None) -> Iterator[tuple[Any, Any]]:
         """Give keys from ``start`` to before ``stop`` with their values, in the order of the keys.
@@ -145,6 +151,49 @@ class StateLook(ABC):
             for base in bases:
                 for key, value in base.range(first, last):
                     yield from self._layout.shown(key, value, self._read)
+
+
+class _ByKey(Mapping[Any, Any]):
+    """What is found under keys, which may be all that records have; reads like a dict.
+
+    Parameters
+    ----------
+    items
+        Key and value by the canonical bytes of the key.
+
+    Examples
+    --------
+    >>> found = _ByKey({encode_key(key): (key, None) for key in (1, 1.0, {"a": 1})})
+    >>> found, 1.0 in found, True in found
+    ({1: None, 1.0: None, {'a': 1}: None}, True, False)
+    """
+
+    def __init__(self, items: Mapping[bytes, tuple[Any, Any]]) -> None:
+        self._items = items
+
+    def __getitem__(self, key: object) -> Any:
+        try:
+            return self._items[encode_key(key)][1]
+        except (KeyError, SerializationError):
+            raise KeyError(key) from None
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self._items.values())
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return len(self) == len(other) and all(
+            key in self and self[key] == value for key, value in other.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{key!r}: {value!r}" for key, value in self._items.values()) + "}"
 
 
 def _order(pair: tuple[Any, Any]) -> Any:

@@ -64,6 +64,7 @@ class SourceQueues:
         feed = SourceFeed(task, self._sources, names, forwards_headers=lambda _: True)
         marks = np.arange(len(sent), dtype=np.int64) + self._position
         self._position += len(sent)
+        runs = []
         for topic in dict.fromkeys(message.topic for message in sent):
             own = [number for number, message in enumerate(sent) if message.topic == topic]
             messages = [sent[number] for number in own]
@@ -71,7 +72,8 @@ class SourceQueues:
             columns = self._columns(messages, marks[own], clock)
             for index, mark in enumerate(columns.position.tolist()):
                 self._by_mark[mark] = (topic, columns, index)
-            feed.take(Run(topic, columns, numbers))
+            runs.append(Run(topic, columns, numbers))
+        feed.take(runs)
 
     def find(self, mark: int) -> Original | None:
         """Find a message that was sent by its mark."""

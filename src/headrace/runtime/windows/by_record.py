@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -119,7 +119,8 @@ class ByRecordProcessor(Processor[WindowT]):
         for key in self._store.take_fresh():
             parts = self._store.held[key]
             for part in parts:
-                part.given = [(self.bounds(part), self._result(parts, part, -1))]
+                value = self._result(self.algebra.snapshot, parts, part, -1)
+                part.given = [(self.bounds(part), value)]
 
     def _plan(self, key: bytes) -> None:
         time = self.next_time(self._store.held[key])
@@ -164,26 +165,27 @@ class ByRecordProcessor(Processor[WindowT]):
         if self.operator.emit == "update":
             self.update(key, [part])
         else:
-            value = self._result(parts, part, mark)
+            value = self._result(self.algebra.result, parts, part, mark)
             self._results.add(key, value, self.bounds(part), (part.last, mark, part.late_below))
 
     def update(self, key: bytes, parts: list[Part]) -> None:
         """Give the results of parts that have changed."""
+        held = self._store.held[key]
         for part in parts:
             if part.mark < 0:
                 continue
             cause = (part.time, part.mark, part.late_below)
             for bounds, old in part.given:
                 self._results.add(key, old, bounds, cause, taken_back=True)
-            value = self._result(self._store.held[key], part, part.mark)
+            value = self._result(self.algebra.snapshot, held, part, part.mark)
             bounds = self.bounds(part)
             self._results.add(key, value, bounds, cause)
             part.given = [(bounds, value)] if self._retracts else []
             part.mark = -1
 
-    def _result(self, parts: list[Part], part: Part, mark: int) -> Any:
+    def _result(self, of: Callable[[Any], Any], parts: list[Part], part: Part, mark: int) -> Any:
         try:
-            return self.algebra.result(self.content(parts, part))
+            return of(self.content(parts, part))
         except Exception as error:
             raise self.folder.failure(error, mark) from error
 

@@ -26,15 +26,15 @@ from headrace.runtime.windows.lateness import split_doubtful
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.runtime.chunk import Chunk
+    from headrace.runtime.chunk import Chunk, Int64s
     from headrace.runtime.processors import ProcessorContext
     from headrace.topology.operators.windows import TimeWindow
 
 __all__ = ["ColumnWindowEdge"]
 
 _PANE = struct.Struct(">q")
-#: Columns beside those of the values; no field of a class has such a name.
-_TIME, _MARK, _LATE = "\0time", "\0mark", "\0late"
+#: A column beside those of the values; no field of a class has such a name.
+_TIME = "\0time"
 _WAITING_GROUPS = 1 << 18
 
 
@@ -57,16 +57,13 @@ class ColumnWindowEdge:
         self._records = RecordEdge(operator, port, context.locator)
         cells: Any = operator.aggregation.function
         self._schema = cells.schema
-        self._own = [way for measure in cells.measures for way in measure.cells]
-        self._measures = (
-            *cells.measures,
-            Measure("max", Name(_TIME)),
-            Measure("max", Name(_MARK)),
-            Measure("min", Name(_LATE)),
-        )
+        self._measures = (*cells.measures, Measure("max", Name(_TIME)))
         self._ways = [way for measure in self._measures for way in measure.cells]
         self._fired = context.operator_watermark(operator).time - operator.grace
         self._parts: list[Cells] = []
+        #: Times, marks and bounds of all records so far, which the groups number.
+        self._noted: list[tuple[Int64s, Int64s, Int64s | None]] = []
+        self._seen = 0
 
     def add(self, chunk: Chunk) -> None:
         """Take records of the operator that sends."""
@@ -88,16 +85,19 @@ class ColumnWindowEdge:
 
     def _combine(self, chunk: Chunk) -> None:
         def combined(part: Chunk, batch: pa.RecordBatch) -> Cells:
-            late = part.late_below
-            late_below = pa.nulls(len(part), pa.int64()) if late is None else pa.array(late)
-            times, marks = pa.array(part.times), pa.array(part.marks)
-            for name, column in ((_TIME, times), (_MARK, marks), (_LATE, late_below)):
-                batch = batch.append_column(name, column)
-            starts = pa.array(panes(self._operator.windows, part.times))
-            return group([starts, *self._key_columns(part.key_list())], self._measures, batch, 0)
+            batch = batch.append_column(_TIME, pa.array(part.times))
+            keys = [
+                pa.array(panes(self._operator.windows, part.times)),
+                *self._key_columns(part.key_list()),
+            ]
+            return group(keys, self._measures, batch, self._seen)
 
-        _, cells = by_columns(self._operator, self._schema, self._context.locator, chunk, combined)
+        chunk, cells = by_columns(
+            self._operator, self._schema, self._context.locator, chunk, combined
+        )
         self._parts.append(cells)
+        self._noted.append((chunk.times, chunk.marks, chunk.late_below))
+        self._seen += len(chunk)
         if len(self._parts) > 1 and sum(map(len, self._parts)) > _WAITING_GROUPS:
             self._parts = [regroup(self._parts, self._ways)]
 
@@ -116,24 +116,35 @@ class ColumnWindowEdge:
             return
         cells = regroup(self._parts, self._ways)
         self._parts = []
-        own = len(self._own)
-        times, marks, late = (column.to_numpy(zero_copy_only=False) for column in cells.cells[own:])
-        order = np.argsort(marks, kind="stable")
+        *own, highest = cells.cells
+        last = cells.last.to_numpy()
+        order = np.argsort(last)
+        times, marks, late_below = self._last(last)
+        if self._operator.emit == "close":
+            # A window's result has the highest time in it, an update that of the last record.
+            times = highest.to_numpy()
         starts, *columns = (python_values(column) for column in cells.keys)
         with writing(self._operator, "a key"):
             encoded = encode_keys(
                 columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
             )
-        lists = [python_values(column) for column in cells.cells[:own]]
+        lists = [python_values(column) for column in own]
         aggregation = self._operator.aggregation
         keys = [_PANE.pack(start) + key for start, key in zip(starts, encoded, strict=True)]
-        wants_late = self._operator.emit == "update" and not cells.cells[-1].null_count
         rows = Rows(
             pa.array(keys, pa.binary()),
             aggregation.state_serde.serialize_many(list(zip(*lists, strict=True))),
             times,
             marks,
-            late_below=late.astype(np.int64) if wants_late else None,
+            late_below=late_below,
         )
         for partition, part in rows.take(order).split(partitions_of(encoded, partitions)[order]):
             yield BlockKind.PARTIALS, partition, part
+
+    def _last(self, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s | None]:
+        """Give times and marks of records, and the bounds that an update inherits."""
+        times, marks, bounds = zip(*self._noted, strict=True)
+        late_below = None
+        if self._operator.emit == "update" and bounds[0] is not None:
+            late_below = np.concatenate(bounds)[numbers]
+        return np.concatenate(times)[numbers], np.concatenate(marks)[numbers], late_below

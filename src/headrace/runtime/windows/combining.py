@@ -107,7 +107,10 @@ class WindowEdge:
         return numbers[order], rows.take(order)
 
     def _last(self, groups: Int64s) -> tuple[Int64s, Int64s, Int64s | None]:
-        """Give the highest time and the last mark of each group."""
+        """Give the last mark of each group, the time of a result, and when that would be late.
+
+        The time is the highest of the group; of an update, that of the last record.
+        """
         noted = np.concatenate([own for own, _ in self._noted])
         order = np.argsort(noted, kind="stable")
         ordered = noted[order]
@@ -115,15 +118,14 @@ class WindowEdge:
         places = np.searchsorted(ordered[starts], groups)
         times = np.concatenate([chunk.times for _, chunk in self._noted])[order]
         marks = np.concatenate([chunk.marks for _, chunk in self._noted])[order]
+        last = np.append(starts[1:], len(order))[places] - 1
+        if self._operator.emit == "close":
+            return np.maximum.reduceat(times, starts)[places], marks[last], None
         late_below = None
-        if self._operator.emit == "update" and self._noted[0][1].late_below is not None:
+        if self._noted[0][1].late_below is not None:
             bounds = [chunk.late_below for _, chunk in self._noted if chunk.late_below is not None]
-            late_below = np.minimum.reduceat(np.concatenate(bounds)[order], starts)[places]
-        return (
-            np.maximum.reduceat(times, starts)[places],
-            np.maximum.reduceat(marks, starts)[places],
-            late_below,
-        )
+            late_below = np.concatenate(bounds)[order][last]
+        return times[last], marks[last], late_below
 
 
 class _KeyNumbers:

@@ -32,18 +32,26 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
         self._merged: dict[int, MergedParts] = {}
 
     def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
-        """Put a record into the part of its time."""
-        if self._passed(record) <= self.event_time:
+        """Put a record into the part of its time.
+
+        Its own window may have passed while its queue was idle: then those that end later hold it.
+        """
+        has_passed = self._passed(record) <= self.event_time
+        if has_passed and self._passed(record) + self.operator.windows.size <= self.event_time:
             return None
         place = bisect_left(parts, record.time, key=_time)
         found = place < len(parts) and parts[place].last == record.time
         part = parts[place] if found else record
         part.accumulator = self.algebra.add(part.accumulator, value, record.mark)
         if not found:
-            part.number = _OPEN
+            part.number = _FIRED if has_passed else _OPEN
             parts.insert(place, part)
+        if has_passed:
+            part.mark = -1
+            # What was merged of those that have fired held one record less.
+            self._merged.pop(id(parts), None)
         if self.operator.emit == "close":
-            return [part]
+            return [] if has_passed else [part]
         last = bisect_right(parts, record.time + self.operator.windows.size, key=_time)
         return [one for one in parts[place:last] if one.number == _OPEN]
 

@@ -131,7 +131,7 @@ class TimeWindowProcessor(Processor[TimeWindow]):
             self._join(fresh, merged)
         except Exception as error:
             # Which record it was is lost in the partials; the last one stands for them.
-            raise self._folder.failure(error, int(rows.marks[-1])) from error
+            raise self._folder.failure(error, int(rows.marks.max())) from error
         times = rows.times[indices]
         self._note(distinct, groups, times)
         late_below = None if rows.late_below is None else rows.late_below[indices]
@@ -238,7 +238,7 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         times = np.array([_TIME.unpack_from(old)[0] for _, old in entries], np.int64)
         self._note(np.array(places, np.int64), np.arange(len(places)), times)
         if self._retracts:
-            self._given.update(zip(places, self._algebra.results(olds), strict=True))
+            self._given.update(zip(places, map(self._algebra.snapshot, olds), strict=True))
         held, merge = self._accumulators, self._algebra.merge
         for place, old in zip(places, olds, strict=True):
             new = held.get(place, ABSENT)
@@ -281,10 +281,11 @@ class TimeWindowProcessor(Processor[TimeWindow]):
 
     def _updates(self, changes: _Changes) -> Chunk:
         """Give the latest result of every window that changed."""
-        places = [place for place in changes.last if place in self._accumulators]
+        last = changes.last()
+        places = [place for place in last if place in self._accumulators]
         if not places:
             return Chunk.empty()
-        which = np.array([changes.last[place] for place in places], np.intp)
+        which = np.array([last[place] for place in places], np.intp)
         times, marks, late_below = changes.columns()
         accumulators = list(map(self._accumulators.__getitem__, places))
         chunk = self._results(places, accumulators, times[which], marks[which])
@@ -298,8 +299,13 @@ class TimeWindowProcessor(Processor[TimeWindow]):
     def _results(
         self, places: list[int], accumulators: list[Any], times: Int64s, marks: Int64s
     ) -> Chunk:
+        lives_on = self.operator.emit == "update"
         try:
-            results = self._algebra.results(accumulators)
+            results = (
+                list(map(self._algebra.snapshot, accumulators))
+                if lives_on
+                else self._algebra.results(accumulators)
+            )
         except Exception as error:
             raise self._folder.failure(error, int(marks[-1])) from error
         keys = decode_keys(list(map(self._places.key, places)))
@@ -319,17 +325,22 @@ class _Changes:
 
     def __init__(self, *, wanted: bool) -> None:
         self._wanted = wanted
-        self.last: dict[int, int] = {}
+        self._places: list[Int64s] = []
         self._columns: list[tuple[Int64s, Int64s, Int64s | None]] = []
-        self._count = 0
 
     def add(self, places: Int64s, times: Int64s, marks: Int64s, late_below: Int64s | None) -> None:
-        if not self._wanted:
-            return
-        numbers = range(self._count, self._count + len(places))
-        self.last.update(zip(places.tolist(), numbers, strict=True))
-        self._columns.append((times, marks, late_below))
-        self._count += len(places)
+        if self._wanted:
+            self._places.append(places)
+            self._columns.append((times, marks, late_below))
+
+    def last(self) -> dict[int, int]:
+        """Give the number of the last change of each window, in the order of the marks."""
+        if not self._places:
+            return {}
+        # What several parents sent, and what came too late to be combined, comes one by one.
+        order = np.argsort(np.concatenate([marks for _, marks, _ in self._columns]), kind="stable")
+        places = np.concatenate(self._places)[order]
+        return dict(zip(places.tolist(), order.tolist(), strict=True))
 
     def columns(self) -> tuple[Int64s, Int64s, Int64s | None]:
         times, marks, bounds = zip(*self._columns, strict=True)
