@@ -155,8 +155,9 @@ WATERMARKS = {f"in/{A}": 100, f"in/{B}": 40}
         (15_000, 1, 40, True),
         # It has been told: no second batch for the same.
         (15_000, 1, 100, False),
-        # All are silent: nothing is known of time.
-        (99_000, 1, 40, False),
+        # All are silent: it makes no difference which of them was the last.
+        (99_000, 1, 40, True),
+        (99_000, 1, 100, False),
         # The operator holds nothing that time could change.
         (15_000, 0, 40, False),
     ],

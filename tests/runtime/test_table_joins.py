@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from headrace import StreamBuilder, serdes
 from headrace.errors import TopologyError
 from headrace.runtime import TopologyTestDriver
 from headrace.streams import Stream, Table
+from headrace.topology.windows import tumbling
+
+SECOND = timedelta(seconds=1)
 
 Change = tuple[str, Any, Any]
 """Topic, key and value; None deletes."""
@@ -44,6 +48,46 @@ def out(result: Stream[Any, Any] | Table[Any, Any]) -> None:
 
 def pair(left: Any, right: Any) -> list[Any]:
     return [left, right]
+
+
+LOOKED_UP: dict[str, Any] = {
+    "table": lambda b, **o: b.table("rows", serdes.with_key(serdes.json), **o),
+    "global table": lambda b, **o: b.global_table("rows", serdes.with_key(serdes.json), **o),
+    "kept stream": lambda b, **o: b.source("rows", serdes.with_key(serdes.json), **o).to_table(),
+}
+
+
+@pytest.mark.parametrize("table", LOOKED_UP)
+@pytest.mark.parametrize("row", [None, 0, 15])
+@pytest.mark.parametrize(
+    ("options", "wait"), [({}, 10), ({"idle_timeout": 3 * SECOND}, 3), ({"idle_timeout": None}, 0)]
+)
+def test_a_quiet_table_holds_windows_back_for_its_idle_timeout(
+    table: str, row: int | None, options: dict[str, Any], wait: int
+) -> None:
+    builder = StreamBuilder("quiet")
+    clicks: Any = builder.source(
+        "clicks", serdes.with_key(serdes.json), allowed_lateness=0 * SECOND
+    )
+    more = {"where": lambda click: "k"} if table == "global table" else {}
+    joined = clicks.left_join(LOOKED_UP[table](builder, **options), pair, **more)
+    windows = joined.group_by_key().window(tumbling(10 * SECOND)).count()
+    windows.to_stream().sink("counts", serdes.json)
+    with TopologyTestDriver(builder.build()) as driver:
+        start = driver.now
+        if row is not None:
+            driver.input("rows", serdes.json).send("row", key="k", time=start + row * SECOND)
+        for second in (1, 2, 25):
+            # The second window ends by what the stream says, and its last one by nothing.
+            driver.input("clicks", serdes.json).send(0, key="k", time=start + second * SECOND)
+        counts = driver.output("counts", serdes.json)
+        early = int(row == 15)
+        assert len(counts) == early
+        driver.advance_wall_clock((wait or 100) * SECOND - timedelta(milliseconds=1))
+        assert len(counts) == early
+        driver.advance_wall_clock(timedelta(milliseconds=1))
+        # The stream itself is quiet by then, too, or says nothing more.
+        assert [r.value for r in counts.read_all()] == ([2] if wait or early else [])
 
 
 def test_a_table_passes_on_what_changes() -> None:

@@ -15,6 +15,7 @@ from headrace.runtime.event_time.watermarks import (
     OperatorWatermark,
     QueueWatermark,
     SourceWatermarks,
+    Watermark,
 )
 from headrace.topology import Topology
 from headrace.topology.operators.core import KeyBy, Sink, Source
@@ -97,7 +98,15 @@ def test_a_silent_queue_holds_nothing_back_until_it_moves_and_time_never_falls()
 def test_a_queue_never_seen_holds_everything_back() -> None:
     operator = OperatorWatermark({"s/a": 0, "s/b": 0}, {"s/a": 50})
     assert operator.begin() == []
-    assert OperatorWatermark({"s/a": 0}, {"s/a": 50}, idle=["s/a"]).begin() == []
+
+
+def test_where_all_are_idle_the_furthest_counts() -> None:
+    delays, both = {"s/a": 0, "s/b": 0, "s/c": 0}, ["s/a", "s/b", "s/c"]
+    assert OperatorWatermark(delays, {}, idle=both).begin() == []
+    operator = OperatorWatermark(delays, {"s/a": 50, "s/b": 20}, idle=both)
+    assert operator.begin() == [Watermark(BEFORE_ALL, 50)]
+    # Who comes back holds nothing back that has happened.
+    assert rises_of(operator, (1, "s/b", 40), (2, "s/b", 60)) == [(2, 60)]
 
 
 def windows() -> Topology:

@@ -151,8 +151,8 @@ class StreamBuilder(TableSources):
             How far a record may lag behind the newest of its queue before it is late; 2 seconds
             unless given.
         idle_timeout
-            So long a queue may be silent before event time goes on without it; 10 seconds unless
-            given, None for ever.
+            So long a queue may be silent before event time goes on without it, as far as the
+            furthest where all are silent; 10 seconds unless given, None for ever.
         max_future
             Records so far ahead of their store time are counted, as ``future``, and move no
             watermark; by default as ``JobSettings.max_future`` says.

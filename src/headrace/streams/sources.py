@@ -32,8 +32,8 @@ class SourceOptions(TypedDict, Generic[V], total=False):
     timestamp: Callable[[V], datetime | int | None] | Literal["message", "wall"]
     #: How far a record may lag behind the newest of its queue before it is late; 2 seconds.
     allowed_lateness: timedelta
-    #: So long a queue may be silent before event time goes on without it; 10 seconds.  None: the
-    #: others wait for it for ever.
+    #: So long a queue may be silent before event time goes on without it, as far as the furthest
+    #: where all are; 10 seconds.  None: the others wait for it for ever.
     idle_timeout: timedelta | None
     #: Records so far ahead of their store time are counted and move no watermark; one day, by
     #: ``JobSettings.max_future``.

@@ -52,7 +52,8 @@ class TableSources:
         name
             Name of the table and of its state store, ``table-TOPIC`` unless given.
         options
-            Those of :meth:`source`.
+            Those of :meth:`source`.  A table that is quiet holds back the windows behind a join
+            with it for ``idle_timeout``, 10 seconds unless given.
 
         Raises
         ------

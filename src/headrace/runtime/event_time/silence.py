@@ -2,7 +2,7 @@
 
 Every queue of a source is an origin of event time, and so is every clock that an operator keeps.
 An origin that has been silent for its timeout lets the others go on without it (design, section
-5).  All of this is decided once per batch, from the commit that it builds on, by pure functions.
+5), and where all are silent time comes as far as the furthest of them.  All of this is decided once per batch, from the commit that it builds on, by pure functions.
 """
 
 from __future__ import annotations

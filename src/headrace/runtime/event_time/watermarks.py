@@ -157,7 +157,8 @@ class OperatorWatermark:
     before
         Watermarks as of the last commit, by origin.
     idle
-        Origins that have been silent for too long: they hold nothing back until they move.
+        Origins that have been silent for too long: they hold nothing back until they move.  Where
+        all are, the highest of their watermarks counts.
     floor
         Where the operator stood; it never falls below that.
     step
@@ -202,14 +203,24 @@ class OperatorWatermark:
         return (time - self._delays[origin]) // self._step * self._step
 
     def _risen(self, mark: int) -> list[Watermark]:
+        reached = self._reached()
+        if reached is None or reached <= self.time:
+            return []
+        self.time = reached
+        return [Watermark(mark, reached)]
+
+    def _reached(self) -> int | None:
+        """Tell how far event time has come; None while a queue that is waited for shows none.
+
+        Where all are silent, it is as if the one that came furthest had been silent last.
+        """
         times = [time for name, time in self._by_origin.items() if name not in self._idle]
-        if not times or None in times:
-            return []
-        lowest = min(time for time in times if time is not None)
-        if lowest <= self.time:
-            return []
-        self.time = lowest
-        return [Watermark(mark, lowest)]
+        if not times:
+            return max(
+                (time for time in self._by_origin.values() if time is not None), default=None
+            )
+        known = [time for time in times if time is not None]
+        return min(known) if len(known) == len(times) else None
 
 
 def pack_watermarks(watermarks: list[QueueWatermark]) -> bytes:
