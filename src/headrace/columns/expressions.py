@@ -183,7 +183,7 @@ class Expression:
         return self._call("is_not_null")
 
     def is_in(self, values: Iterable[Any]) -> Expression:
-        """Tell where the value is one of these."""
+        """Tell where the value is one of these; null for a null, unless None is among them."""
         return self._call("is_in", *values)
 
     def between(self, low: Any, high: Any) -> Expression:
@@ -228,7 +228,10 @@ class Expression:
         return self._call("replace", old, new)
 
     def substring(self, start: int, length: int | None = None) -> Expression:
-        """Cut a piece out of text, from character ``start`` on, counted from 0."""
+        """Cut a piece out of text, from character ``start`` on.
+
+        It is counted from 0, or from the end where it is negative, as ``text[start:][:length]`` is.
+        """
         return self._call("substring", start, length)
 
     def split(self, separator: str | None = None) -> Expression:
@@ -240,7 +243,10 @@ class Expression:
         return self._call("round", digits)
 
     def cast(self, to: CastType) -> Expression:
-        """Turn values into another type; ``on_error`` says what becomes of others."""
+        """Turn values into another type, as Python's ``int``, ``float`` and ``str`` do.
+
+        ``on_error`` says what becomes of others; ``docs/columns.md`` names what differs.
+        """
         return self._call("cast", to)
 
 

@@ -1,7 +1,7 @@
 """What expressions compute, on whole columns.
 
-Integers stay exact: what would overflow 64 bits is computed again in Python and kept in a wider
-column.  ``/`` gives a float as in Python, and dividing by zero gives null.
+They mean what Python means; the table of ``docs/columns.md`` names where they do not.  Where Arrow
+means something else, values are computed in Python: one by one, and only where they have to be.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from decimal import Context, Decimal, Inexact, Overflow
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +26,14 @@ Column = Any
 # Sums, products and differences of decimals keep every digit; a quotient cannot.
 _EXACT = Context(prec=400, traps=[Inexact, Overflow])
 _QUOTIENTS = Context(prec=38)
+
+_UNKNOWN = pa.scalar(None, pa.bool_())
+
+#: Where 10 to a power is exact, a number is large, and a half is too near to tell its side.
+_EXACT_POWERS, _LARGE, _DOUBTFUL = 23, 2.0**40, 1e-3
+
+#: What reads text, by the name of the type.
+_READ: dict[str, Callable[[str], Any]] = {"float": float, "int": int}
 
 _CASTS = {
     "bool": pa.bool_(),
@@ -41,17 +50,50 @@ def _python(
     function: Callable[[Any, Any], Any], kind: pa.DataType, left: Column, right: Column
 ) -> pa.Array:
     """Compute value by value in Python, where Arrow has no type that is wide enough."""
-    size = next(len(one) for one in (left, right) if isinstance(one, pa.Array))
+    size = max(len(one) for one in (left, right) if isinstance(one, pa.Array))
     columns = [
-        python_values(one) if isinstance(one, pa.Array) else [one.as_py()] * size
+        python_values(one) if isinstance(one, pa.Array) else python_values(_column(one)) * size
         for one in (left, right)
     ]
     pairs = zip(*columns, strict=True)
     return column_of([None if a is None or b is None else function(a, b) for a, b in pairs], kind)
 
 
+def _each(function: Callable[[Any], Any], kind: pa.DataType, values: Column) -> pa.Array:
+    """Compute value by value in Python, nulls aside."""
+    found = python_values(_column(values))
+    return column_of([None if one is None else function(one) for one in found], kind)
+
+
+def _is_number(one: Column) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(one.type) for test in kinds)
+
+
+def _meets_floats(*columns: Column) -> bool:
+    """Tell whether these are numbers or null, and floats among them."""
+    return any(pa.types.is_floating(one.type) for one in columns) and all(
+        _is_number(one) or pa.types.is_null(one.type) for one in columns
+    )
+
+
+def _as_floats(*columns: Column) -> list[Column]:
+    """Turn all into floats where there are floats among them, as Python does with numbers."""
+    return [*map(_as_float, columns)] if _meets_floats(*columns) else [*columns]
+
+
+def _as_float(one: Column) -> Column:
+    if pa.types.is_floating(one.type):
+        return one
+    if pa.types.is_integer(one.type):
+        return pc.cast(one, pa.float64(), safe=False)
+    found = _each(float, pa.float64(), one)
+    return found if isinstance(one, pa.Array) else found[0]
+
+
 def _exact(fast: str, decimals: str, ints: Callable[[Any, Any], Any]) -> Callable[..., Column]:
     def compute(left: Column, right: Column) -> Column:
+        left, right = _as_floats(left, right)
         try:
             return pc.call_function(fast, [left, right])
         except pa.ArrowInvalid:
@@ -105,23 +147,43 @@ def _divide(left: Column, right: Column) -> Column:
             left = pa.array([left.as_py()], left.type)
         quotient = lambda a, b: _QUOTIENTS.divide(Decimal(a), Decimal(b))  # noqa: E731
         return _python(quotient, pa.decimal128(38, 9), left, divisor)
-    numerator, divisor = (
-        pc.cast(one, pa.float64(), safe=False) if not pa.types.is_floating(one.type) else one
-        for one in (left, divisor)
-    )
-    return pc.divide(numerator, divisor)
+    if _meets_floats(left, right):
+        return pc.divide(*_as_floats(left, divisor))
+    if any(pa.types.is_string(one.type) for one in (left, right)):
+        message = "text cannot be divided"
+        raise TypeError(message)
+    try:
+        # Of ints that floats hold exactly the quotient is the nearest float.
+        return pc.divide(*(pc.cast(one, pa.float64()) for one in _narrow(left, divisor)))
+    except pa.ArrowInvalid:
+        return _python(operator.truediv, pa.float64(), left, divisor)
+
+
+def _narrow(*columns: Column) -> list[Column]:
+    """Bring ints that are in wide columns into 64 bits; raises where one does not fit."""
+    return [pc.cast(one, pa.int64()) if _is_wide(one.type) else one for one in columns]
+
+
+def _by_floats(function: Callable[..., Any], left: Column, right: Column) -> pa.Array:
+    """Compute floats by NumPy, whose division is Python's."""
+    left, right = map(_column, _as_floats(left, right))
+    values = [one.to_numpy(zero_copy_only=False) for one in (left, right)]
+    with np.errstate(all="ignore"):
+        found = function(*values)
+    unknown = [np.asarray(one.is_null()) for one in (left, right)]
+    return pa.array(found, mask=np.broadcast_to(unknown[0] | unknown[1], found.shape).copy())
 
 
 def _floor_divide(left: Column, right: Column) -> Column:
     divisor = _nonzero(right)
-    if not all(pa.types.is_integer(one.type) for one in (left, right)):
-        if any(pa.types.is_decimal(one.type) for one in (left, right)):
-            return _python(operator.floordiv, _kind_of(left, right), _column(left), divisor)
-        return pc.floor(_divide(left, right))
+    if _meets_floats(left, right):
+        return _by_floats(np.floor_divide, left, divisor)
+    if any(pa.types.is_decimal(one.type) for one in (left, right)):
+        return _python(operator.floordiv, _kind_of(left, right), left, divisor)
     try:
         quotient = pc.divide_checked(left, divisor)
     except pa.ArrowInvalid:
-        return _python(operator.floordiv, pa.int64(), _column(left), divisor)
+        return _python(operator.floordiv, pa.int64(), left, divisor)
     rest = pc.subtract(left, pc.multiply(quotient, divisor))
     apart = pc.and_(pc.not_equal(rest, 0), pc.not_equal(pc.less(rest, 0), pc.less(divisor, 0)))
     return pc.subtract(quotient, pc.cast(apart, pa.int64()))
@@ -132,13 +194,17 @@ def _column(one: Column) -> pa.Array:
 
 
 def _modulo(left: Column, right: Column) -> Column:
+    if _meets_floats(left, right):
+        return _by_floats(np.mod, left, _nonzero(right))
     if any(pa.types.is_decimal(one.type) for one in (left, right)):
-        return _python(operator.mod, _kind_of(left, right), _column(left), _nonzero(right))
+        return _python(operator.mod, _kind_of(left, right), left, _nonzero(right))
     whole = _floor_divide(left, right)
     return pc.subtract(left, pc.multiply(whole, right))
 
 
 def _negate(value: Column) -> Column:
+    if pa.types.is_floating(value.type):
+        return pc.negate(value)
     return _exact("subtract_checked", "subtract", operator.sub)(
         pa.scalar(0).cast(value.type), value
     )
@@ -148,10 +214,22 @@ def _absolute(value: Column) -> Column:
     try:
         return pc.abs_checked(value)
     except pa.ArrowInvalid:
-        return column_of(
-            [None if one is None else abs(one) for one in python_values(_column(value))],
-            pa.int64(),
-        )
+        return _each(abs, pa.int64(), value)
+
+
+def _compared(name: str, compare: Callable[[Any, Any], bool]) -> Callable[..., Column]:
+    def compute(left: Column, right: Column) -> Column:
+        wide = _meets_floats(left, right) and any(_is_wide(one.type) for one in (left, right))
+        if not wide:
+            try:
+                return pc.call_function(name, [left, right])
+            except pa.ArrowInvalid:
+                if not _meets_floats(left, right):
+                    raise
+        # Floats do not hold these ints, and Python compares them as what they are.
+        return _python(compare, pa.bool_(), left, right)
+
+    return compute
 
 
 def _length(text: Column) -> Column:
@@ -163,7 +241,23 @@ def _length(text: Column) -> Column:
 
 def _is_in(value: Column, *choices: pa.Scalar) -> Column:
     known = [choice.as_py() for choice in choices]
-    return pc.is_in(value, value_set=pa.array(known, value.type if known else None))
+    if _is_number(value):
+        known = [held for one in known for held in _held(one, value.type)]
+    found = pc.is_in(value, value_set=pa.array(known, value.type if known else None))
+    return found if None in known else pc.if_else(pc.is_valid(value), found, _UNKNOWN)
+
+
+def _held(choice: Any, kind: pa.DataType) -> list[Any]:
+    """Give a choice as a column of numbers holds it; nothing where none can be equal to it."""
+    if not isinstance(choice, int | float | Decimal):
+        return [choice]
+    floating, whole = pa.types.is_floating(kind), pa.types.is_integer(kind)
+    try:
+        number = (float if floating else int if whole else Decimal)(choice)
+        pa.scalar(number, kind)
+    except (OverflowError, ValueError):
+        return []
+    return [number] if number == choice else []
 
 
 def _split(text: Column, separator: pa.Scalar) -> Column:
@@ -180,8 +274,25 @@ def _split(text: Column, separator: pa.Scalar) -> Column:
 
 
 def _substring(text: Column, start: pa.Scalar, length: pa.Scalar) -> Column:
-    first, size = start.as_py(), length.as_py()
-    return pc.utf8_slice_codeunits(text, first, None if size is None else first + size)
+    rest, size = pc.utf8_slice_codeunits(text, start.as_py(), None), length.as_py()
+    return rest if size is None else pc.utf8_slice_codeunits(rest, 0, size)
+
+
+def _replace(text: Column, old: pa.Scalar, new: pa.Scalar) -> Column:
+    if not old.as_py():
+        # Arrow never comes to an end here.
+        return _each(lambda one: one.replace("", new.as_py()), text.type, text)
+    return pc.replace_substring(text, old.as_py(), new.as_py())
+
+
+def _cased(fast: str, slow: Callable[[str], str]) -> Callable[..., Column]:
+    def compute(text: Column) -> Column:
+        # Beyond ASCII a letter may become two, or depend on its neighbours.
+        if pc.all(pc.string_is_ascii(text)).as_py() is False:
+            return _each(slow, text.type, text)
+        return pc.call_function(fast, [text])
+
+    return compute
 
 
 def _like(text: Column, pattern: pa.Scalar) -> Column:
@@ -189,20 +300,60 @@ def _like(text: Column, pattern: pa.Scalar) -> Column:
 
 
 def _round(value: Column, digits: pa.Scalar) -> Column:
-    if pa.types.is_integer(value.type) and digits.as_py() >= 0:
+    places = digits.as_py()
+    if pa.types.is_integer(value.type) and places >= 0:
         return value
-    return pc.round(value, ndigits=digits.as_py(), round_mode="half_to_even")
+    if pa.types.is_floating(value.type) and places:
+        return _rounded_as_written(value, places)
+    try:
+        return pc.round(value, ndigits=places, round_mode="half_to_even")
+    except pa.ArrowInvalid:
+        return _each(lambda one: round(one, places), value.type, value)
+
+
+def _rounded_as_written(value: pa.Array, places: int) -> pa.Array:
+    """Round floats; what may be on the other side of a half than it seems goes through Python.
+
+    2.675 is a little less than that, and times 100 it is 267.5.
+    """
+    if not 0 < places < _EXACT_POWERS:
+        return _each(lambda one: round(one, places), value.type, value)
+    known, values = np.asarray(value.is_valid()), value.to_numpy(zero_copy_only=False)
+    with np.errstate(all="ignore"):
+        scaled = values * 10.0**places
+        found = np.rint(scaled) / 10.0**places
+        # Also what is not finite, and too large to have a half.
+        clear = (np.abs(scaled % 1 - 0.5) > _DOUBTFUL) & (np.abs(scaled) < _LARGE)
+    doubtful = np.flatnonzero(~clear & known)
+    found[doubtful] = [round(one, places) for one in values[doubtful].tolist()]
+    return pa.array(found, mask=~known)
 
 
 def _cast(value: Column, to: pa.Scalar) -> Column:
-    kind = _CASTS[to.as_py()]
-    if pa.types.is_floating(value.type) and pa.types.is_integer(kind):
-        value = pc.trunc(value)
+    name, kind, was = to.as_py(), _CASTS[to.as_py()], value.type
+    if name == "float" and _is_number(value):
+        return _as_float(value)
+    if name == "string" and pa.types.is_floating(was):
+        return _each(str, kind, value)
+    if name in _READ and pa.types.is_string(was):
+        return _each(_READ[name], kind, value)
+    if name == "int" and pa.types.is_decimal(was):
+        return value if _is_wide(was) else _each(int, kind, value)
+    if name == "int" and pa.types.is_floating(was):
+        try:
+            return pc.cast(pc.trunc(value), kind)
+        except pa.ArrowInvalid:
+            return _each(int, kind, value)
     return pc.cast(value, kind)
 
 
+def _coalesce(*choices: Column) -> Column:
+    return pc.coalesce(*_as_floats(*choices))
+
+
 def _if_else(condition: Column, then: Column, otherwise: Column) -> Column:
-    return pc.if_else(pc.fill_null(condition, fill_value=False), then, otherwise)
+    chosen = pc.fill_null(condition, fill_value=False)
+    return pc.if_else(chosen, *_as_floats(then, otherwise))
 
 
 FUNCTIONS: dict[str, Callable[..., Column]] = {
@@ -210,37 +361,37 @@ FUNCTIONS: dict[str, Callable[..., Column]] = {
     "add": _add,
     "and": pc.and_kleene,
     "cast": _cast,
-    "coalesce": pc.coalesce,
+    "coalesce": _coalesce,
     "concat": lambda *texts: pc.binary_join_element_wise(*texts, ""),
     "contains": lambda text, part: pc.match_substring(text, part.as_py()),
     "divide": _divide,
     "ends_with": lambda text, part: pc.ends_with(text, part.as_py()),
-    "equal": pc.equal,
+    "equal": _compared("equal", operator.eq),
     "floor_divide": _floor_divide,
-    "greater": pc.greater,
-    "greater_equal": pc.greater_equal,
+    "greater": _compared("greater", operator.gt),
+    "greater_equal": _compared("greater_equal", operator.ge),
     "if_else": _if_else,
     "is_in": _is_in,
     "is_not_null": pc.is_valid,
     "is_null": pc.is_null,
     "length": _length,
-    "less": pc.less,
-    "less_equal": pc.less_equal,
+    "less": _compared("less", operator.lt),
+    "less_equal": _compared("less_equal", operator.le),
     "like": _like,
-    "lower": pc.utf8_lower,
+    "lower": _cased("ascii_lower", str.lower),
     "modulo": _modulo,
     "multiply": _exact("multiply_checked", "multiply", operator.mul),
     "negate": _negate,
     "not": pc.invert,
-    "not_equal": pc.not_equal,
+    "not_equal": _compared("not_equal", operator.ne),
     "or": pc.or_kleene,
-    "replace": lambda text, old, new: pc.replace_substring(text, old.as_py(), new.as_py()),
+    "replace": _replace,
     "round": _round,
     "split": _split,
     "starts_with": lambda text, part: pc.starts_with(text, part.as_py()),
     "strip": pc.utf8_trim_whitespace,
     "substring": _substring,
     "subtract": _exact("subtract_checked", "subtract", operator.sub),
-    "upper": pc.utf8_upper,
+    "upper": _cased("ascii_upper", str.upper),
 }
 """Functions by name; each takes columns or single values and gives a column."""
