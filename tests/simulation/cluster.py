@@ -169,7 +169,7 @@ class Drivers:
         self._names = itertools.count(1)
         self.processes: list[Process] = []
         #: Where they and their workers run.
-        self.machines = ("machine-0", "machine-1")
+        self.machines: tuple[str, ...] = ("machine-0", "machine-1")
         #: What ended one of them that should not have.
         self.failure: ViolationError | None = None
 
@@ -257,10 +257,10 @@ def job_settings(folder: Path, **more: Any) -> JobSettings:
         JobSettings(
             namesrv=f"{HOST}:{PORT}",
             data_dir=folder,
-            request_timeout="500 ms",
-            retry_timeout="5 s",
-            connect_timeout="1 s",
-            lease_expiry="6 s",
+            request_timeout=timedelta(seconds=0.5),
+            retry_timeout=timedelta(seconds=5),
+            connect_timeout=timedelta(seconds=1),
+            lease_expiry=timedelta(seconds=6),
             batch_interval=timedelta(0),
         ),
         **more,

@@ -79,7 +79,7 @@ def _save_at_once(
 ) -> None:
     """Write the changes of an attempt into the copy, whether it is going to count or not."""
     _save(self, store, partition, attempt, base, changes)
-    database = databases.Rdict(str(self._folder(store, partition) / "db"))
+    database = vars(databases)["Rdict"](str(self._folder(store, partition) / "db"))
     for key, value in zip(changes.keys, changes.values, strict=True):
         if value is not None:
             database.put(key, value)
@@ -127,9 +127,7 @@ MUTANTS = (
         "state of an attempt is written before its commit",
         changes=((LocalCopies, "save", _save_at_once),),
     ),
-    Mutant(
-        "every staged attempt counts", changes=((MessageStore, "commit_unit", _every_attempt),)
-    ),
+    Mutant("every staged attempt counts", changes=((MessageStore, "commit_unit", _every_attempt),)),
     Mutant("a commit is answered before it is on disk", changes=((Writer, "sync", _nothing),)),
     Mutant(
         "an answer goes to whichever request waits", changes=((_connection, "_LARGEST_OPAQUE", 1),)
@@ -143,7 +141,10 @@ MUTANTS = (
         "what recovery finds is taken for written",
         changes=((CommitLog, "settle", lambda self, _: self.sync()),),
     ),
-    Mutant("a commit that was repeated is not known", changes=((jobs, "_same_commit", lambda *_: False),)),
+    Mutant(
+        "a commit that was repeated is not known",
+        changes=((jobs, "_same_commit", lambda *_: False),),
+    ),
 )
 
 #: Broken builds over RocketMQ.
@@ -157,7 +158,10 @@ JOURNAL_MUTANTS = (
         "the tail is not read after a doubtful send",
         changes=((Publisher, "_arrived", lambda *_: 0),),
     ),
-    Mutant("the publisher tries again blindly", changes=((AsyncProducer, "send_columns", _send_blindly),)),
+    Mutant(
+        "the publisher tries again blindly",
+        changes=((AsyncProducer, "send_columns", _send_blindly),),
+    ),
     Mutant(
         "a batch function that is late goes on beside the next epoch",
         changes=(

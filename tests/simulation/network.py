@@ -15,8 +15,6 @@ from tests.simulation.world import Process, World
 if TYPE_CHECKING:
     from tests.simulation.threads import SimulatedLoop
 
-    Loop = SimulatedLoop | "DirectLoop"
-
 Trouble = Literal["lost", "answer lost", "answer late", "held up", "none"]
 _TROUBLES: tuple[Trouble, ...] = ("lost", "answer lost", "answer late", "held up")
 
@@ -43,20 +41,22 @@ class Network:
         self.trouble = trouble
         #: Whether what arrives now was held up on its way.
         self.is_late = False
-        self._ports: dict[int, tuple[Loop, Callable[[], Any]]] = {}
+        self._ports: dict[int, tuple[SimulatedLoop | DirectLoop, Callable[[], Any]]] = {}
         vars(world)["connect"] = self.connect
 
-    def listen(self, port: int, loop: Loop, make: Callable[[], Any]) -> None:
+    def listen(self, port: int, loop: SimulatedLoop | DirectLoop, make: Callable[[], Any]) -> None:
         """Take connections to a port; ``make`` makes the protocol of each."""
         self._ports[port] = loop, make
         loop.process.on_death.append(lambda: self.close(port, loop))
 
-    def close(self, port: int, loop: Loop) -> None:
+    def close(self, port: int, loop: SimulatedLoop | DirectLoop) -> None:
         """Take no more connections to a port."""
         if port in self._ports and self._ports[port][0] is loop:
             del self._ports[port]
 
-    def connect(self, loop: Loop, host: str, port: int, protocol: Any) -> Transport:
+    def connect(
+        self, loop: SimulatedLoop | DirectLoop, host: str, port: int, protocol: Any
+    ) -> Transport:
         """Connect a process to a port.
 
         Raises
@@ -98,7 +98,7 @@ class Transport(asyncio.Transport):
     other: Transport
 
     def __init__(
-        self, network: Network, loop: Loop, protocol: Any, *, is_client: bool
+        self, network: Network, loop: SimulatedLoop | DirectLoop, protocol: Any, *, is_client: bool
     ) -> None:
         super().__init__()
         self.loop = loop
@@ -213,7 +213,10 @@ class Transport(asyncio.Transport):
             return
         self._said = True
         at = max(self._world.now + self._world.chance.uniform(*_WAY), self._arrives + 1e-7)
-        self._world.at(at, lambda: self.other._hear())
+        self._world.at(at, self._tell_other)
+
+    def _tell_other(self) -> None:
+        self.other._hear()
 
     def _hear(self) -> None:
         self._said = True

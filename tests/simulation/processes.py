@@ -180,9 +180,9 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
         (drivers, "_boot", here(lambda: process().machine, drivers._boot)),
         (failpoints, "_armed", points),
         (_retry._jitter, "uniform", here(luck.uniform, _retry._jitter.uniform)),
-        (databases, "Rdict", here(databases_of_all.open, databases.Rdict)),
-        (local, "WriteBatch", here(SimulatedBatch, local.WriteBatch)),
-        (local, "ReadOptions", here(SimulatedReadOptions, local.ReadOptions)),
+        (databases, "Rdict", here(databases_of_all.open, vars(databases)["Rdict"])),
+        (local, "WriteBatch", here(SimulatedBatch, vars(local)["WriteBatch"])),
+        (local, "ReadOptions", here(SimulatedReadOptions, vars(local)["ReadOptions"])),
         (worker, "TaskContext", numbers),
         (worker, "gc", still),
         (worker, "traced", lambda *_: nullcontext()),
@@ -209,4 +209,3 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
                 setattr(module, name, value)
             if enabled:
                 gc.enable()
-

@@ -10,6 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+
 from headrace.broker.locks import QueueLocks
 from headrace.errors import BrokerError, TopicNotFoundError
 from headrace.protocol.batches import batch_to_records
@@ -19,7 +20,6 @@ from headrace.protocol.columns import record_starts
 from headrace.protocol.frames import Command, FrameBuffer, encode
 from headrace.protocol.groups import LockRequest, LockResult
 from headrace.protocol.messages import StoredMessage, decode_messages
-from headrace.protocol.properties import KEYS, encode_properties
 from headrace.protocol.records import Records, encode_records
 from headrace.protocol.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRoute
 from headrace.protocol.stamps import stamp_records
@@ -292,7 +292,6 @@ _HANDLERS = {
     RequestCode.LOCK_BATCH_MQ: "_lock",
     RequestCode.UNLOCK_BATCH_MQ: "_unlock",
 }
-
 
 
 class Frames:

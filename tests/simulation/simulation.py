@@ -20,8 +20,8 @@ from headrace.errors import HeadraceError
 from tests.simulation.checks import Checks
 from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
 from tests.simulation.job import COUNTS, IDS, KEYS, LINES, QUEUES, topology
-from tests.simulation.mutants import Mutant
 from tests.simulation.journal_checks import JournalChecks
+from tests.simulation.mutants import Mutant
 from tests.simulation.network import Network
 from tests.simulation.processes import processes_of, variables
 from tests.simulation.rocketmq import RocketMQCluster
@@ -129,7 +129,7 @@ class Simulation:
         world = self.world
         self._strike_turns.clear()
         until = world.now + 1.0
-        end = max(_END, world.now) + 1.0
+        end = max(_END, world.now + _END / 2)
         world.run(lambda: self._has_failed() or world.now > until)
         world.run(lambda: self._has_failed() or self._is_done() or world.now > end)
         if not self._has_failed() and not self._is_done():
@@ -160,8 +160,6 @@ class Simulation:
             self._drivers.machines = (machine,)
             self._sent = False
             world.start(world.process("user", "apart"), self._send_one)
-            until = world.now + _END
-            world.run(lambda: self._has_failed() or self._is_done() or world.now > until)
             self._finish()
 
     def _send_one(self) -> None:
@@ -268,8 +266,8 @@ class Simulation:
                 self.world.at(chance.uniform(0.3, 6.0), kind)
         if chance.random() < 0.5:
             for _ in range(chance.randint(1, 3)):
-                kind = chance.choice(("driver", "driver", "worker", "broker", "planner"))
-                points[kind, chance.randint(1, 60)] = self._strike_point
+                where = chance.choice(("driver", "driver", "worker", "broker", "planner"))
+                points[where, chance.randint(1, 60)] = self._strike_point
         if isinstance(self.cluster, EmbeddedCluster) and chance.random() < 0.25:
             self.cluster.files.trouble = chance.choice((5, 20, 60))
         self.world.at(_CALM, self._calm)

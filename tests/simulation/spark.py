@@ -73,7 +73,7 @@ class Call:
                 self._result = run()
             except Killed:
                 raise
-            except BaseException as error:  # noqa: BLE001 - handed to the caller
+            except BaseException as error:
                 self._error = error
             finally:
                 self._waiter.set()
@@ -309,7 +309,7 @@ class SimulatedQuery:
             self._batches()
         except ProcessDiedError as error:
             self._error = f"{error} is gone"
-        except Exception as error:  # noqa: BLE001 - as Spark does: text of whatever it was
+        except Exception as error:
             self._error = f"{type(error).__name__}: {error}"
         finally:
             self._planner.kill()
@@ -396,7 +396,7 @@ class SimulatedBatch:
 
     def _task(self, run: Callable[[], Rows]) -> Rows:
         """Run a task: again where it failed, at times twice side by side."""
-        chance, session = self._world.chance, self._session
+        chance = self._world.chance
         for attempt in itertools.count(1):
             if self._query.stopping:
                 raise PySparkException("the job was cancelled")
@@ -447,5 +447,7 @@ def _share(rows: list[Rows], partition: int, partitions: int) -> Rows:
     return found
 
 
-def _mapped(run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], rows: Rows) -> Rows:
+def _mapped(
+    run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], rows: Rows
+) -> Rows:
     return list(run(iter(rows)))

@@ -46,7 +46,7 @@ class SimulatedLock:
         if not blocking:
             return False
         deadline = None if timeout < 0 else world.now + timeout
-        while self._held:
+        while self.locked():
             rest = None if deadline is None else deadline - world.now
             if rest is not None and rest <= 0:
                 return False
@@ -213,7 +213,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
 
@@ -284,15 +284,13 @@ def threads_of(world: World) -> Iterator[None]:
         simple = here(queue._PySimpleQueue, queue.SimpleQueue)  # type: ignore[attr-defined]
         stack.enter_context(patch.object(queue, "SimpleQueue", simple))
         guard = _Guard(SimulatedLock(world))
-        stack.enter_context(
-            patch.object(concurrent.futures.thread, "_global_shutdown_lock", guard)
-        )
+        stack.enter_context(patch.object(concurrent.futures.thread, "_global_shutdown_lock", guard))
         for name, clock in clocks.items():
             stack.enter_context(patch.object(time, name, here(clock, getattr(time, name))))
         loops = here(lambda: SimulatedLoop(world), asyncio.new_event_loop)
         stack.enter_context(patch.object(asyncio, "new_event_loop", loops))
         # Python joins the threads of pools when it ends.
-        queues = patch.object(concurrent.futures.thread, "_threads_queues", {})
+        queues: Any = patch.object(concurrent.futures.thread, "_threads_queues", {})
         stack.enter_context(queues)
         yield
 

@@ -42,7 +42,7 @@ class ViolationError(AssertionError):
 class _Event:
     at: float
     number: int
-    run: Callable[[], None] = field(compare=False)
+    run: Callable[[], object] = field(compare=False)
 
 
 class SimulatedThread:
@@ -196,12 +196,12 @@ class World:
         """Write into the story of this world."""
         self.log.append(f"{self.now:9.4f} {line}")
 
-    def at(self, when: float, run: Callable[[], None]) -> None:
+    def at(self, when: float, run: Callable[[], object]) -> None:
         """Let something happen later, in no thread of anybody's."""
         self._number += 1
         heapq.heappush(self._events, _Event(when, self._number, run))
 
-    def after(self, seconds: float, run: Callable[[], None]) -> None:
+    def after(self, seconds: float, run: Callable[[], object]) -> None:
         """Let something happen some time from now."""
         self.at(self.now + seconds, run)
 
@@ -231,7 +231,7 @@ class World:
                     run()
             except Killed:
                 pass
-            except BaseException as error:  # noqa: BLE001 - told in the story
+            except BaseException as error:
                 self.tell(f"a thread of {process.name} ended by {error!r}")
                 self.log += traceback.format_exc().splitlines()[-12:]
             finally:
@@ -345,7 +345,7 @@ class World:
         me, _here.thread, self.thread = this_thread(), None, None
         try:
             chosen = self._choose()
-        except BaseException as error:  # noqa: BLE001 - the test's own thread raises it
+        except BaseException as error:
             self._failure = error
             chosen = None
         finally:

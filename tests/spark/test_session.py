@@ -63,7 +63,7 @@ def test_error_that_comes_from_us_is_not_its_own_cause(
     job = driver.JobDriver(connection, PlanHandle("", b""), {}, {}, lambda *_: None)
     job.record = CommitRecord(job="j", kind="open", epoch=1, batch=0)
     with pytest.raises(JobFailedError) as failed:
-        job._run()
+        job._run_query()
     assert failed.value is error
     assert error.__cause__ is None
 
