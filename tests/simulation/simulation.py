@@ -237,7 +237,7 @@ class Simulation:
         if not self._drivers.alive:
             self._drivers.start()
         core = self.cluster.core if isinstance(self.cluster, EmbeddedCluster) else None
-        if core is not None and core.store.statistics().failure is not None:
+        if core is not None and core.store._writer.failure is not None:
             # Its log says so, and that only a start knows what is on the disk.
             self._crash(0.1)
         self.world.after(0.2, self._keep)
