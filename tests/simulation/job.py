@@ -1,19 +1,212 @@
-"""The job that is simulated: every record goes out as it is, and counted by its key.
-
-Records of one key are dropped, so that there are batches without output.
-"""
+"""The jobs that are simulated, and what their results must be, worked out from their input alone."""
 
 from __future__ import annotations
 
-from headrace import StreamBuilder, serdes
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-LINES, IDS, COUNTS = "lines", "ids", "counts"
+import pyarrow as pa
+
+from headrace import StreamBuilder, Topology, serdes
+from headrace.keys import decode_keys, key_from_properties
+from headrace.protocol.messages import StoredMessage
+from headrace.runtime.state.store import decode_entries
+from headrace.topology.windows import tumbling
+
+JOB = "simulated"
+LINES, OTHERS, RESULTS, COUNTS = "lines", "others", "results", "counts"
 QUEUES = 2
+#: Lines of the last key are dropped, so that there are batches without output.
 KEYS, DROPPED = "abxx", "x"
+#: Ends all windows.
+LAST = "x-100000"
 
-builder = StreamBuilder("simulated")
-lines = builder.source(LINES, serdes.string).filter(lambda line: line[0] != DROPPED)
-lines.sink(IDS, serdes.string)
-keyed = lines.key_by(lambda line: line[0])
-keyed.count(name="count", emit="each").to_stream().sink(COUNTS, serdes.json)
-topology = builder.build()
+EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
+_STEP = timedelta(milliseconds=10)
+_WINDOW = 4
+_WITHIN = 3
+
+Lines = Mapping[str, Sequence[Sequence[str]]]
+"""What lies in the input up to some offsets: by topic, by queue."""
+
+
+class Expectation(ABC):
+    """What results there are, and whether they are those of the input."""
+
+    #: Whether it holds only when all of the input is committed.
+    only_at_end = True
+
+    @abstractmethod
+    def take(self, topic: str, message: StoredMessage) -> None:
+        """Note a result; one that is there again is not shown."""
+
+    @abstractmethod
+    def disagreement(self, lines: Lines) -> str | None:
+        """Say what is not as it must be; None: all is."""
+
+
+class Counted(Expectation):
+    """Each line is there once, each count follows the one before, and state is their sum."""
+
+    only_at_end = False
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._state: dict[str, int] = {}
+        self._wrong: str | None = None
+
+    def take(self, topic: str, message: StoredMessage) -> None:
+        if topic == RESULTS:
+            self._seen[message.body.decode()] += 1
+        elif topic == COUNTS:
+            key, count = key_from_properties(message.properties), int(message.body)
+            self._counts[key] += 1
+            if count != self._counts[key]:
+                self._wrong = f"count {count} of {key} comes as {self._counts[key]}."
+        else:
+            keys, values = decode_entries(pa.array([message.body], pa.binary()))
+            self._state[decode_keys(keys)[0]] = serdes.int.deserialize(values[0])
+
+    def disagreement(self, lines: Lines) -> str | None:
+        wanted = Counter(line for line in _all(lines[LINES]) if line[0] != DROPPED)
+        keys = Counter(line[0] for line in wanted.elements())
+        if self._wrong is not None:
+            return self._wrong
+        if self._seen != wanted:
+            return f"there are {_shown(self._seen)}, and must be {_shown(wanted)}"
+        if self._counts != keys:
+            return f"counts are {dict(self._counts)}, not {dict(keys)}"
+        if self._state != keys:
+            return f"the state topic holds {self._state}, not {dict(keys)}"
+        return None
+
+
+class Equal(Expectation):
+    """The results are those of a function of the input, whatever their order."""
+
+    def __init__(self, expected: Callable[[Lines], Iterator[str]]) -> None:
+        self._expected = expected
+        self._found: Counter[str] = Counter()
+
+    def take(self, topic: str, message: StoredMessage) -> None:
+        if topic == RESULTS:
+            self._found[message.body.decode()] += 1
+
+    def disagreement(self, lines: Lines) -> str | None:
+        wanted = Counter(self._expected(lines))
+        if self._found == wanted:
+            return None
+        return f"there are {_shown(self._found - wanted)} too many, {_shown(wanted - self._found)} lack"
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """A topology, what it reads, and what must come of it."""
+
+    name: str
+    topology: Topology
+    expects: Callable[[], Expectation]
+    inputs: tuple[str, ...] = (LINES,)
+
+
+def _all(queues: Sequence[Sequence[str]]) -> Iterator[str]:
+    for queue in queues:
+        yield from queue
+
+
+def _shown(lines: Counter[str]) -> list[str]:
+    return sorted(lines.elements())
+
+
+def _number(line: str) -> int:
+    return int(line.split("-")[1])
+
+
+def _moment(line: str) -> datetime:
+    return EPOCH + _number(line) * _STEP
+
+
+def _source(builder: StreamBuilder, topic: str) -> Any:
+    lines = builder.source(
+        topic, serdes.string, timestamp=_moment, allowed_lateness=timedelta(minutes=10)
+    )
+    return lines.filter(lambda line: line[0] != DROPPED or line == LAST).key_by(
+        lambda line: line[0]
+    )
+
+
+def counted() -> Topology:
+    """Hand each line on, and count by key."""
+    builder = StreamBuilder(JOB)
+    lines = builder.source(LINES, serdes.string).filter(lambda line: line[0] != DROPPED)
+    lines.sink(RESULTS, serdes.string)
+    keyed = lines.key_by(lambda line: line[0])
+    keyed.count(name="count", emit="each").to_stream().sink(COUNTS, serdes.json)
+    return builder.build()
+
+
+def windowed() -> Topology:
+    """Count by key and window of event time, once each window is over."""
+    builder = StreamBuilder(JOB)
+    windows = _source(builder, LINES).window(tumbling(_WINDOW * _STEP))
+    closed = windows.count(name="count", emit="close").to_stream(with_window=True)
+    texts = closed.map_values(lambda key, one: f"{key} {one.start:%S.%f} {one.value}")
+    texts.filter(lambda key, _: key != DROPPED).sink(RESULTS, serdes.string)
+    return builder.build()
+
+
+def _windows(lines: Lines) -> Iterator[str]:
+    found: Counter[tuple[str, int]] = Counter()
+    for line in _all(lines[LINES]):
+        if line[0] != DROPPED:
+            found[line[0], _number(line) // _WINDOW] += 1
+    for (key, window), count in found.items():
+        start = EPOCH + window * _WINDOW * _STEP
+        yield f"{key} {start:%S.%f} {count}"
+
+
+def joined() -> Topology:
+    """Pair lines of two topics with one key that are near to each other."""
+    builder = StreamBuilder(JOB)
+    left, right = _source(builder, LINES), _source(builder, OTHERS)
+    pairs = left.join(right, lambda one, other: f"{one} {other}", within=_WITHIN * _STEP)
+    pairs.sink(RESULTS, serdes.string)
+    return builder.build()
+
+
+def _pairs(lines: Lines) -> Iterator[str]:
+    for one in _all(lines[LINES]):
+        for other in _all(lines[OTHERS]):
+            near = abs(_number(one) - _number(other)) <= _WITHIN
+            if one[0] == other[0] and (one[0] != DROPPED or one == LAST == other) and near:
+                yield f"{one} {other}"
+
+
+def passed_through() -> Topology:
+    """Count by key behind a topic that the job writes for itself."""
+    builder = StreamBuilder(JOB)
+    counts = _source(builder, LINES).through(queues=QUEUES).count(name="count", emit="each")
+    texts = counts.to_stream().map_values(str).filter(lambda key, _: key != DROPPED)
+    texts.map_values(lambda key, text: f"{key} {text}").sink(RESULTS, serdes.string)
+    return builder.build()
+
+
+def _running_counts(lines: Lines) -> Iterator[str]:
+    found: dict[str, int] = defaultdict(int)
+    for line in _all(lines[LINES]):
+        if line[0] != DROPPED:
+            found[line[0]] += 1
+            yield f"{line[0]} {found[line[0]]}"
+
+
+JOBS = (
+    SimulatedJob("counted", counted(), Counted),
+    SimulatedJob("windowed", windowed(), lambda: Equal(_windows)),
+    SimulatedJob("joined", joined(), lambda: Equal(_pairs), (LINES, OTHERS)),
+    SimulatedJob("through", passed_through(), lambda: Equal(_running_counts)),
+)
