@@ -26,6 +26,7 @@ from headrace.errors import BrokerStorageError, FencedError, HeadraceError
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
+from headrace.store import StoreSettings
 from headrace.topology import Topology
 from tests.simulation.disk import SimulatedFiles
 from tests.simulation.network import Network
@@ -140,11 +141,23 @@ class EmbeddedCluster:
                 (headrace.broker.server, "Listener", Port),
                 (BrokerServer, "_listen", lambda _: bound),
                 (BrokerServer, "_advertised", lambda *_: (HOST, PORT)),
+                (headrace.broker.server, "StoreSettings", _quick_store),
                 (headrace.store.store, "FileOps", lambda: self.files),
                 (headrace.broker.snapshots, "FileOps", lambda: self.files),
             ):
                 stack.enter_context(patch.object(place, name, instead))
             yield
+
+
+def _quick_store(**given: Any) -> StoreSettings:
+    """Have a store do in a second what it does now and then."""
+    return StoreSettings(
+        **given,
+        checkpoint_interval=timedelta(seconds=0.5),
+        checkpoint_bytes=4 << 10,
+        maintenance_interval=timedelta(seconds=1),
+        index_file_units=16,
+    )
 
 
 class Drivers:

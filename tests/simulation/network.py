@@ -15,8 +15,8 @@ from tests.simulation.world import Process, World
 if TYPE_CHECKING:
     from tests.simulation.threads import SimulatedLoop
 
-Trouble = Literal["lost", "answer lost", "answer late", "held up", "none"]
-_TROUBLES: tuple[Trouble, ...] = ("lost", "answer lost", "answer late", "held up")
+Trouble = Literal["lost", "answer lost", "answer late", "late", "held up", "none"]
+_TROUBLES: tuple[Trouble, ...] = ("lost", "answer lost", "answer late", "late", "held up")
 
 #: Longer than clients wait for an answer, shorter than they go on trying, s.
 _LATE = (0.6, 3.0)
@@ -147,8 +147,11 @@ class Transport(asyncio.Transport):
                 self.break_off()
                 self.other.break_off()
                 return
-            if trouble == "held up":
+            if trouble in ("late", "held up"):
                 late = chance.uniform(*_LATE)
+                if trouble == "held up":
+                    # Its sender asks again by another connection, and may be there first.
+                    self._world.after(chance.uniform(0.0, 0.5), self.break_off)
             elif trouble == "answer late":
                 self.other._late = chance.uniform(*_LATE)
             else:
@@ -156,7 +159,7 @@ class Transport(asyncio.Transport):
         at = max(self._world.now + late + chance.uniform(*_WAY), self._arrives + 1e-7)
         self._arrives = at
         # A process that stood still has decided before, and sends only now.
-        is_late = late > 0 or self._world.now - self.loop.process.woke < _STALE
+        is_late = at - self._world.now > 0.1 or self._world.now - self.loop.process.woke < _STALE
         self._world.at(at, lambda: self._deliver(data, is_late))
 
     def _deliver(self, data: bytes, is_late: bool) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from headrace.broker import BrokerSettings
 from headrace.client import Admin, Client, ClientSettings, Message, Producer
 from headrace.errors import HeadraceError
+from headrace.store.compaction import CompactionSettings
 from tests.simulation.checks import Checks
 from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
 from tests.simulation.job import COUNTS, JOB, JOBS, KEYS, LAST, LINES, QUEUES, RESULTS
@@ -93,7 +94,12 @@ class Simulation:
             self.cluster: EmbeddedCluster | RocketMQCluster
             if self._embedded:
                 settings = BrokerSettings(
-                    guards=self._mutant.guards, save_interval=timedelta(seconds=2)
+                    guards=self._mutant.guards,
+                    save_interval=timedelta(seconds=2),
+                    segment_size=chance.choice((2 << 10, 16 << 10, 256 << 20)),
+                    compaction=CompactionSettings(
+                        file_size=chance.choice((2 << 10, 128 << 20)), dirty_ratio=0.1
+                    ),
                 )
                 self.cluster = EmbeddedCluster(world, self._network, folder / "broker", settings)
                 stack.enter_context(self.cluster.applied())

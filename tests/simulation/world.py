@@ -226,6 +226,8 @@ class World:
             threading._active.pop(threading.get_ident(), None)  # type: ignore[attr-defined]
             _here.thread = thread
             thread.ident = threading.get_ident()
+            if (trace := threading.gettrace()) is not None:
+                sys.settrace(trace)
             try:
                 if not process.dead:
                     run()
