@@ -28,6 +28,7 @@ BOTTOM = {
     "serdes",
     "settings",
     "user_lines",
+    "watched",
 }
 
 # What each package may import besides itself and the bottom.

@@ -158,7 +158,7 @@ def ordered(
             suspend=timedelta(milliseconds=1),
             max_times=2,
             may_process=lambda process: not locked_out,
-            on_task=lambda task: None,
+            on_failure=lambda error: None,
         )
         workers.start(process)
         messages = [StoredMessage(topic="lines", queue_offset=n) for n in range(2)]

@@ -15,6 +15,7 @@ from headrace.errors import (
     ConnectionFailedError,
     DeserializationError,
     FencedError,
+    JobFailedError,
     PartitionCountError,
     StateError,
     TopicNotFoundError,
@@ -25,6 +26,7 @@ from headrace.runtime.state.rescaling import rescale
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import Accumulator
+from tests.breaking import BrokenError
 from tests.clusters import Cluster
 from tests.spark.pipelines import LIMIT, Rig, tumbling_counts, word_count
 
@@ -56,6 +58,18 @@ def test_offsets_of_the_group_follow_the_commits(rig: Rig) -> None:
     consumer = PullConsumer(rig.client, topology.name)
     for queue in rig.client.queues(lines):
         assert consumer.committed(queue) == consumer.end_offset(queue) == 50
+
+
+def test_job_whose_lease_is_kept_no_more_ends_with_the_error(rig: Rig) -> None:
+    lines, counts = rig.topic(), rig.topic()
+    with StreamJob(word_count(f"count-{lines}", lines, counts), rig.settings()).start() as job:
+        assert job._driver is not None
+        # What the lease's thread and the job's own tell of their end.
+        job._driver.fail(BrokenError("no word more"))
+        with pytest.raises(JobFailedError, match="BrokenError: no word more"):
+            job.await_commit(LIMIT)
+        with pytest.raises(JobFailedError, match="BrokenError: no word more"):
+            job.await_termination(LIMIT)
 
 
 def test_batches_of_any_size_give_the_same_counts(rig: Rig) -> None:

@@ -72,7 +72,7 @@ async def _serve(options: argparse.Namespace, settings: BrokerSettings) -> None:
         line = READY_LINE.format(address=broker.address, data=data)
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-        await stop.wait()
+        await broker.serve_until(stop)
 
 
 def _stop_at_eof(stop: asyncio.Event) -> None:

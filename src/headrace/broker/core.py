@@ -37,6 +37,7 @@ from headrace.errors import BrokerError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.routes import MappingDetail, TopicConfig
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.broker.drafts import Draft
@@ -66,10 +67,19 @@ class Core:
         How the broker behaves.
     host, port
         The address that clients are told to use.
+    on_failure
+        Told of the error that has ended a part of the broker, which has to end then.
     """
 
     def __init__(
-        self, folder: Path, store: MessageStore, settings: BrokerSettings, host: str, port: int
+        self,
+        folder: Path,
+        store: MessageStore,
+        settings: BrokerSettings,
+        host: str,
+        port: int,
+        *,
+        on_failure: OnFailure,
     ) -> None:
         self.folder = folder
         self.store = store
@@ -119,6 +129,7 @@ class Core:
         # What offset ids begin with: where the message is stored.
         self.id_prefix = (socket.inet_aton(host) + port.to_bytes(4, "big")).hex().upper()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._on_failure = on_failure
 
     @property
     def address(self) -> str:
@@ -342,6 +353,13 @@ class Core:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def keep(self, name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Let work go on for as long as the broker does, which ends where it ends by an error."""
+        task = watched_task(work, name=name, on_failure=self._on_failure, loop=self.loop)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def close(self) -> None:
         """End what goes on by itself, save the tables and close the store."""

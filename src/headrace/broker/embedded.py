@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.broker.server import BrokerServer, BrokerStatistics
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
@@ -90,8 +92,8 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Start the broker and wait until it takes connections."""
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve()), name="headrace-broker", daemon=True
+        self._thread = watched_thread(
+            lambda: asyncio.run(self._serve()), name="headrace-broker", on_failure=self._fail
         )
         self._thread.start()
         self._ready.wait()
@@ -110,17 +112,32 @@ class EmbeddedBroker:
             return
         self._address = self._server.address
         self._ready.set()
-        await self._stop.wait()
-        await self._server.stop()
+        try:
+            await self._server.serve_until(self._stop)
+        finally:
+            await self._server.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        self._ready.set()
 
     def stop(self) -> None:
-        """Stop the broker and wait until it let go of its port and folder."""
+        """Stop the broker and wait until it let go of its port and folder.
+
+        Raises
+        ------
+        BaseException
+            What has ended a part of the broker, and the broker with it.
+        """
         if self._thread is None or self._loop is None or self._stop is None:
             return
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with contextlib.suppress(RuntimeError):  # it has ended by itself just now
+                self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         self._thread = None
+        if self._error is not None:
+            raise self._error
 
     def __enter__(self) -> Self:
         self.start()

@@ -29,6 +29,7 @@ from headrace.broker.replication.promotion import begin_replication
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import HeadraceError, SettingsError, StoreError
 from headrace.store import MessageStore, StoreSettings, StoreStatistics
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.broker.polls import Queue
@@ -108,6 +109,10 @@ class BrokerServer:
         self._listener: Listener | None = None
         self._hooks: Hooks | None = None
         self._reopening: asyncio.Task[None] | None = None
+        #: The error that has ended a part of the broker, and the broker with it.
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
@@ -170,7 +175,7 @@ class BrokerServer:
         )
         store.store_host = (host, port)
         try:
-            core = Core(self._data, store, self._settings, host, port)
+            core = Core(self._data, store, self._settings, host, port, on_failure=self._fail)
             await begin_replication(core, self._reopen)
             await asyncio.to_thread(compact_all, core)
             restore_jobs(core)
@@ -190,15 +195,15 @@ class BrokerServer:
         self._listener = Listener(listener, self._connection, gate)
         self._listener.start()
         core.sample_rates()
-        core.start_task(self._watch_connections(ledger))
+        core.keep("broker-connections", self._watch_connections(ledger))
         if guard is not None:
-            core.start_task(_watch_rules(guard))
-        core.start_task(self._save_now_and_then())
+            core.keep("broker-rules", _watch_rules(guard))
+        core.keep("broker-saving", self._save_now_and_then())
         for announcer in self._announcers:
             announcer.start()
-        core.start_task(core.delays.run())
-        core.start_task(core.transactions.run())
-        core.start_task(self._look_around_now_and_then())
+        core.keep("broker-delays", core.delays.run())
+        core.keep("broker-transactions", core.transactions.run())
+        core.keep("broker-expiry", self._look_around_now_and_then())
         if core.follower is not None:
             core.follower.start()
 
@@ -291,7 +296,9 @@ class BrokerServer:
     def _reopen(self, change: Callable[[], None]) -> None:
         """Stop, change the closed store, and start again on the same port."""
         self._port = self._running().port
-        self._reopening = asyncio.get_running_loop().create_task(self._stop_and_start(change))
+        self._reopening = watched_task(
+            self._stop_and_start(change), name="broker-reopening", on_failure=self._fail
+        )
 
     async def _stop_and_start(self, change: Callable[[], None]) -> None:
         await self._stop()
@@ -305,13 +312,39 @@ class BrokerServer:
             else:
                 return
 
+    def _fail(self, error: BaseException) -> None:
+        """End, as a part has ended by an error: without it the broker is none."""
+        if self._failure is None:
+            self._failure = error
+            self._failed.set()
+            self._ending = asyncio.get_running_loop().create_task(self._stop())
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Wait until an event is set, or a part of the broker has ended by an error."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (stop, self._failed)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
     async def stop(self) -> None:
-        """Finish what was taken, save everything, and let go of port and folder."""
+        """Finish what was taken, save everything, and let go of port and folder.
+
+        Raises
+        ------
+        BaseException
+            What has ended a part of the broker, and the broker with it.
+        """
         if self._reopening is not None:
             if self._core is None:
                 self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
+        if self._ending is not None:
+            await self._ending
         await self._stop()
+        if self._failure is not None:
+            raise self._failure
 
     async def _stop(self) -> None:
         core, dispatch = self._core, self._dispatch

@@ -169,4 +169,4 @@ async def _serve(data_dir: Path, port: int, settings: BrokerSettings) -> None:
         with address_published(data_dir, server.address, os.getpid()):
             sys.stdout.write(f"headrace broker listening on {server.address}, data in {data_dir}\n")
             sys.stdout.flush()
-            await stop.wait()
+            await server.serve_until(stop)

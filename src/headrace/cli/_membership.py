@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from typing import TYPE_CHECKING
 
 from headrace.cli._cluster import asynchronous
 from headrace.cli._terminal import message_line
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,16 @@ async def _print(
     async with asynchronous(client) as connection:
         ends = await AsyncPullConsumer(connection).end_offsets(await connection.queues(topic))
         async with AsyncPushConsumer(connection, group, [topic], options=options) as consumer:
-            watch = asyncio.create_task(_close_at(consumer, ends)) if until_end else None
+            failures: list[BaseException] = []
+
+            def fail(error: BaseException) -> None:
+                failures.append(error)
+                consumer.close_soon()
+
+            watch = None
+            if until_end:
+                work = _close_at(consumer, ends)
+                watch = watched_task(work, name="until-end", on_failure=fail)
             left = limit
             async for delivery in consumer:
                 shown = WATERMARK not in delivery.message.properties
@@ -63,8 +72,9 @@ async def _print(
                         break
             if watch is not None:
                 watch.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watch
+                await asyncio.gather(watch, return_exceptions=True)
+            for failure in failures:
+                raise failure
 
 
 async def _close_at(consumer: AsyncPushConsumer, ends: Mapping[MessageQueue, int]) -> None:

@@ -11,6 +11,7 @@ from headrace.cli._figures import short_driver
 from headrace.cli._terminal import say, terminal
 from headrace.cli.restoring import RestoreWatch
 from headrace.errors import HeadraceError
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -217,6 +218,7 @@ def _middle(*, to_the_end: bool) -> ProgressColumn:
 @contextlib.contextmanager
 def _repeated(action: Callable[[], None], interval: float) -> Iterator[None]:
     over = threading.Event()
+    failures: list[BaseException] = []
 
     def repeat() -> None:
         while not over.wait(interval):
@@ -224,10 +226,12 @@ def _repeated(action: Callable[[], None], interval: float) -> Iterator[None]:
             with contextlib.suppress(HeadraceError):
                 action()
 
-    thread = threading.Thread(target=repeat, name="headrace-progress", daemon=True)
+    thread = watched_thread(repeat, name="headrace-progress", on_failure=failures.append)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+    for failure in failures:
+        raise failure

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.client.outcomes import ABANDONED, DEAD_LETTER, DELAY_LEVELS, Outcome, Retry
 from headrace.errors import HeadraceError
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.client._listening import Heard
@@ -131,13 +132,14 @@ class ConcurrentWorkers:
         self,
         processing: Processing,
         count: int,
-        on_task: Callable[[asyncio.Task[None]], None],
+        on_failure: OnFailure,
     ) -> None:
         self._processing = processing
         self._ready: asyncio.Queue[ProcessQueue | None] = asyncio.Queue()
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(count)]
-        for task in self._tasks:
-            on_task(task)
+        self._tasks = [
+            watched_task(self._work(), name=f"push-worker {number}", on_failure=on_failure)
+            for number in range(count)
+        ]
 
     def start(self, process: ProcessQueue) -> None:
         """Look after a queue: all workers look after all queues."""
@@ -190,14 +192,14 @@ class OrderedWorkers:
         suspend: timedelta,
         max_times: int,
         may_process: Callable[[ProcessQueue], bool],
-        on_task: Callable[[asyncio.Task[None]], None],
+        on_failure: OnFailure,
     ) -> None:
         self._processing = processing
         self._slots = asyncio.Semaphore(count)
         self._suspend = suspend
         self._max_times = max_times
         self._may_process = may_process
-        self._on_task = on_task
+        self._on_failure = on_failure
         self._arrived: dict[ProcessQueue, asyncio.Event] = {}
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
         #: Queues whose listener runs: they are not interrupted.
@@ -209,9 +211,12 @@ class OrderedWorkers:
         """Look after a queue from now on, when what ran of it before has ended."""
         before = [t for p, t in self._tasks.items() if p.queue == process.queue]
         self._arrived[process] = asyncio.Event()
-        task = self._tasks[process] = asyncio.create_task(self._work(process, before))
+        task = self._tasks[process] = watched_task(
+            self._work(process, before),
+            name=f"push-queue {process.queue}",
+            on_failure=self._on_failure,
+        )
         task.add_done_callback(lambda _: self._tasks.pop(process, None))
-        self._on_task(task)
 
     def ready(self, process: ProcessQueue, count: int) -> None:
         """Take so many more messages of a queue."""

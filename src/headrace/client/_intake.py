@@ -15,6 +15,7 @@ from headrace.client.results import PullResult, PullStatus
 from headrace.errors import HeadraceError
 from headrace.protocol.groups import ALL_TAGS, retry_topic, split_tags
 from headrace.protocol.properties import RETRY_TOPIC
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.client.pulling import AsyncPullConsumer
@@ -48,8 +49,8 @@ class Intake:
     on_moved
         Called when the broker sent the reader elsewhere: with the process queue that was dropped
         and the one that takes its place.
-    on_task
-        Told of every task that is started.
+    on_failure
+        Told of the error that has ended a task.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Intake:
         *,
         on_ready: Callable[[ProcessQueue, int], None],
         on_moved: Callable[[ProcessQueue, ProcessQueue], None],
-        on_task: Callable[[asyncio.Task[None]], None],
+        on_failure: OnFailure,
     ) -> None:
         self.open: dict[MessageQueue, ProcessQueue] = {}
         #: Messages whose tag only looked like one that is wanted.
@@ -74,15 +75,16 @@ class Intake:
         self._limits = limits
         self._on_ready = on_ready
         self._on_moved = on_moved
-        self._on_task = on_task
+        self._on_failure = on_failure
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
 
     def start(self, queue: MessageQueue, offset: int) -> ProcessQueue:
         """Begin to read a queue."""
         process = self.open[queue] = ProcessQueue(queue, offset)
-        task = self._tasks[queue] = asyncio.create_task(self._read(queue))
-        self._on_task(task)
+        self._tasks[queue] = watched_task(
+            self._read(queue), name=f"push-reader {queue}", on_failure=self._on_failure
+        )
         self.freed()
         return process
 

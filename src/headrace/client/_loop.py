@@ -9,8 +9,10 @@ import asyncio
 import atexit
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -40,10 +42,11 @@ class _Call(Generic[T]):
     A bare lock costs a third of what a ``concurrent.futures.Future`` with its condition costs.
     """
 
-    __slots__ = ("_coroutine", "_done", "_task")
+    __slots__ = ("_coroutine", "_done", "_failure", "_task")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
+        self._failure: BaseException | None = None
         self._task: asyncio.Task[T] | None = None
         self._done = threading.Lock()
         self._done.acquire()
@@ -55,12 +58,21 @@ class _Call(Generic[T]):
     def _finish(self, _: asyncio.Task[T]) -> None:
         self._done.release()
 
+    def fail(self, error: BaseException) -> None:
+        self._failure = error
+        if self._task is None:
+            self._coroutine.close()
+        with suppress(RuntimeError):  # it was done just before
+            self._done.release()
+
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
     def wait(self) -> T:
         self._done.acquire()
+        if self._failure is not None:
+            raise _ended(self._failure)
         assert self._task is not None
         return self._task.result()
 
@@ -71,13 +83,26 @@ class LoopThread:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="headrace-client", daemon=True)
+        #: Calls that a thread waits for.
+        self._calls: set[_Call[Any]] = set()
+        #: The error that has ended the thread; :func:`loop_thread` then starts another one.
+        self.failure: BaseException | None = None
+        self._thread = watched_thread(self._run, name="headrace-client", on_failure=self._fail)
         self._thread.start()
         atexit.register(self.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+    def _fail(self, error: BaseException) -> None:
+        """Let nobody wait for a loop that has ended."""
+        self.failure = error
+        self._end_calls()
+
+    def _end_calls(self) -> None:
+        while self.failure is not None and self._calls:
+            self._calls.pop().fail(self.failure)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result.
@@ -87,18 +112,26 @@ class LoopThread:
         Raises
         ------
         RuntimeError
-            If called on the loop's own thread, which would wait for itself.
+            If called on the loop's own thread, which would wait for itself; or that thread has
+            ended by an error.
         """
         if threading.get_ident() == self._thread.ident:
             coroutine.close()
             raise RuntimeError("the blocking client was called on its own event loop")
+        if self.failure is not None:
+            coroutine.close()
+            raise _ended(self.failure)
         call = _Call(coroutine)
+        self._calls.add(call)
+        self._end_calls()  # it may have ended just now
         self.loop.call_soon_threadsafe(call.start)
         try:
             return call.wait()
         except KeyboardInterrupt:
             self.loop.call_soon_threadsafe(call.cancel)
             raise
+        finally:
+            self._calls.discard(call)
 
     def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine on the loop and do not wait for it."""
@@ -152,14 +185,20 @@ def loop_thread() -> Caller:
     if given is not None:
         return given
     current = _current
-    if current is not None and current.pid == os.getpid():
+    if current is not None and current.pid == os.getpid() and current.failure is None:
         return current
     with _starting:
-        if _current is None or _current.pid != os.getpid():
+        if _current is None or _current.pid != os.getpid() or _current.failure is not None:
             if _current is not None:
                 _inherited.append(_current)
             _current = LoopThread()
         return _current
+
+
+def _ended(error: BaseException) -> RuntimeError:
+    failure = RuntimeError(f"the client's event loop has ended: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _forget_lock() -> None:

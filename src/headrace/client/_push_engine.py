@@ -21,6 +21,7 @@ from headrace.client.membership import MemberRole, Membership, host_name, new_cl
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.errors import HeadraceError
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.client._listening import Listening
@@ -63,7 +64,7 @@ class PushEngine:
         self._on_failure = on_failure
         role = _role(group, subscriptions, options)
         self._membership = Membership(client, role)
-        self._sharing = Sharing(self._membership, self, client.settings)
+        self._sharing = Sharing(self._membership, self, client.settings, self._on_failure)
         puller = AsyncPullConsumer(client, group, is_member=True, committed=options.committed)
         self._positions = _positions(puller, role.client_id, options)
         ordered = options.orderly and not options.broadcasting
@@ -89,28 +90,28 @@ class PushEngine:
             Limits(messages=options.max_messages, bytes=options.max_bytes, span=options.max_span),
             on_ready=self._workers.ready,
             on_moved=self._moved,
-            on_task=self._watch,
+            on_failure=self._on_failure,
         )
 
     def _make_workers(self) -> Workers:
         options = self._options
         if not options.orderly:
-            return ConcurrentWorkers(self._processing, options.concurrency, self._watch)
+            return ConcurrentWorkers(self._processing, options.concurrency, self._on_failure)
         return OrderedWorkers(
             self._processing,
             options.concurrency,
             suspend=options.suspend,
             max_times=options.times,
             may_process=self._may_process,
-            on_task=self._watch,
+            on_failure=self._on_failure,
         )
 
     async def start(self) -> None:
         """Join the group and begin."""
         await self._sharing.start()
-        self._run(self._keep_committed(self._client.settings.commit_interval))
+        self._run("commits", self._keep_committed(self._client.settings.commit_interval))
         if self._locks is not None:
-            self._run(self._locks.keep())
+            self._run("locks", self._locks.keep())
 
     async def stop(self, timeout: timedelta) -> None:
         """Finish what the listener works on, commit, and leave the group."""
@@ -180,7 +181,11 @@ class PushEngine:
             if self._locks is None:
                 left.append(process)
             else:
-                self._retiring[queue] = asyncio.create_task(self._retire(process, self._locks))
+                self._retiring[queue] = watched_task(
+                    self._retire(process, self._locks),
+                    name=f"push-retiring {queue}",
+                    on_failure=self._on_failure,
+                )
         await self._commit(left)
         for process in left:
             await self._workers.finish(process)
@@ -201,7 +206,7 @@ class PushEngine:
             return True
         _log.warning("group %r: the lock on %s was lost", self._group, process.queue)
         process.drop()
-        self._run(self._let_go(process.queue))
+        self._run("letting-go", self._let_go(process.queue))
         return False
 
     async def _let_go(self, queue: MessageQueue) -> None:
@@ -217,7 +222,7 @@ class PushEngine:
 
     def _moved(self, old: ProcessQueue, new: ProcessQueue) -> None:
         self._committed.pop(old.queue, None)
-        self._run(self._workers.finish(old))
+        self._run("finishing", self._workers.finish(old))
         self._workers.start(new)
 
     # What is done
@@ -245,19 +250,11 @@ class PushEngine:
             await asyncio.sleep(interval.total_seconds())
             await self._commit(list(self._intake.open.values()))
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(coroutine)
+    def _run(self, what: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        name = f"push-{what} {self._membership.role.group}"
+        task = watched_task(coroutine, name=name, on_failure=self._on_failure)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._watch(task)
-
-    def _watch(self, task: asyncio.Task[None]) -> None:
-        task.add_done_callback(self._note_failure)
-
-    def _note_failure(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._on_failure(error)
 
 
 def _role(group: str, subscriptions: Mapping[str, str], options: PushOptions) -> MemberRole:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from headrace.errors import HeadraceError
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.client.membership import Membership
@@ -46,9 +47,20 @@ class Sharing:
     """Sends a member's heartbeats, and hands its owner the queues that it shall read.
 
     Caller: AsyncGroupConsumer, AsyncPushConsumer.
+
+    Parameters
+    ----------
+    on_failure
+        Told of an error that has ended it.
     """
 
-    def __init__(self, membership: Membership, owner: Owner, settings: ClientSettings) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        owner: Owner,
+        settings: ClientSettings,
+        on_failure: OnFailure,
+    ) -> None:
         #: Times that the share changed.
         self.rebalances = 0
         self._membership = membership
@@ -56,16 +68,21 @@ class Sharing:
         self._settings = settings
         self._group = membership.role.group
         self._settled = True
+        self._on_failure = on_failure
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Join the group and take a share."""
         await self._membership.heartbeat()
         await self.rebalance()
-        self._tasks = [
-            asyncio.create_task(self._keep_alive(self._settings.heartbeat_interval)),
-            asyncio.create_task(self._keep_balanced(self._settings.rebalance_interval)),
-        ]
+        for name, work in (
+            ("heartbeats", self._keep_alive(self._settings.heartbeat_interval)),
+            ("share", self._keep_balanced(self._settings.rebalance_interval)),
+        ):
+            task = watched_task(
+                work, name=f"group-{name} {self._group}", on_failure=self._on_failure
+            )
+            self._tasks.append(task)
 
     async def stop(self) -> None:
         """Take and give up no more queues; heartbeats end, too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
@@ -14,6 +14,7 @@ from headrace.client._sharing import Sharing, Start, start_offset
 from headrace.client.membership import MemberRole, Membership, new_client_id
 from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatus
 from headrace.errors import ConfigurationError, HeadraceError
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,13 +107,16 @@ class AsyncGroupConsumer:
         self._puller = AsyncPullConsumer(self.client, group, committed=self.options.committed)
         self._sharing: Sharing | None = None
         self._fetchers: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._buffer: asyncio.Queue[PullResult | HeadraceError] = asyncio.Queue(
+        #: What has arrived; None wakes a poll.
+        self._buffer: asyncio.Queue[PullResult | HeadraceError | None] = asyncio.Queue(
             self.options.buffered
         )
         self._positions: dict[MessageQueue, int] = {}
         self._processed: dict[MessageQueue, int] = {}
         self._committed: dict[MessageQueue, int] = {}
         self._committing: asyncio.Task[None] | None = None
+        #: The error that has ended a task of this member, and with it the member.
+        self._failure: BaseException | None = None
         self._blocks = 0
         self._commits = 0
 
@@ -149,10 +153,14 @@ class AsyncGroupConsumer:
             # Java's lite pull consumers end their ids alike.
             client_id=new_client_id("@STREAM"),
         )
-        self._sharing = Sharing(Membership(self.client, role), self, settings)
+        self._sharing = Sharing(Membership(self.client, role), self, settings, self._fail)
         await self._sharing.start()
         if self.options.auto_commit:
-            self._committing = asyncio.create_task(self._keep_committed(settings.commit_interval))
+            self._committing = watched_task(
+                self._keep_committed(settings.commit_interval),
+                name=f"group-commits {self.group}",
+                on_failure=self._fail,
+            )
 
     async def close(self) -> None:
         """Stop reading, commit, and leave the group."""
@@ -185,12 +193,16 @@ class AsyncGroupConsumer:
         ------
         HeadraceError
             If reading a queue failed for longer than is tried again; the next call goes on.
+        BaseException
+            What has ended this member in the background.
         """
+        self._require_alive()
         self._processed.update(self._positions)
         found: list[PullResult] = []
         try:
             async with asyncio.timeout(timeout.total_seconds()):
                 while not found:
+                    self._require_alive()
                     self._deliver(await self._buffer.get(), found)
                     while not self._buffer.empty():
                         self._deliver(self._buffer.get_nowait(), found)
@@ -200,10 +212,23 @@ class AsyncGroupConsumer:
 
     async def commit(self) -> None:
         """Commit the offsets behind everything that ``poll`` has returned."""
+        self._require_alive()
         self._processed.update(self._positions)
         await self._commit_processed()
 
-    def _deliver(self, item: PullResult | HeadraceError, found: list[PullResult]) -> None:
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        # A poll that waits has emptied the buffer.
+        with suppress(asyncio.QueueFull):
+            self._buffer.put_nowait(None)
+
+    def _require_alive(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _deliver(self, item: PullResult | HeadraceError | None, found: list[PullResult]) -> None:
+        if item is None:
+            return
         if isinstance(item, HeadraceError):
             if not found:
                 raise item
@@ -236,7 +261,9 @@ class AsyncGroupConsumer:
         for queue in queues:
             start = await start_offset(self._puller, queue, self.options.start)
             self._positions[queue] = self._processed[queue] = self._committed[queue] = start
-            self._fetchers[queue] = asyncio.create_task(self._fetch(queue, start))
+            self._fetchers[queue] = watched_task(
+                self._fetch(queue, start), name=f"group-fetcher {queue}", on_failure=self._fail
+            )
         return True
 
     async def give_up(self, queues: set[MessageQueue]) -> None:

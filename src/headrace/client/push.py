@@ -203,7 +203,6 @@ class AsyncPushConsumer:
         return await delivery.settled()
 
     def _fail(self, error: BaseException) -> None:
-        _log.critical("group %r stops: a background task failed", self.group, exc_info=error)
         self._failure = self._failure or error
         self.close_soon()
 

@@ -16,6 +16,7 @@ from headrace.client.results import PullResult, PullStatus
 from headrace.errors import ConfigurationError, HeadraceError, RequestTimeoutError
 from headrace.keys import EXACT_KEY, KEYS, properties_of_key
 from headrace.protocol.messages import Message
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -112,9 +113,9 @@ class AsyncTableReader:
             return
         for queue in await self.client.queues(self.topic):
             self._positions[queue] = 0
-            task = asyncio.create_task(self._read(queue))
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
+            self._tasks.append(
+                watched_task(self._read(queue), name=f"table {queue}", on_failure=self._fail)
+            )
 
     async def close(self) -> None:
         """Stop reading; what is in the table stays readable."""
@@ -255,12 +256,9 @@ class AsyncTableReader:
         self._positions[queue] = result.next_offset
         self._news.set()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            _log.critical("table %r is read no more", self.topic, exc_info=error)
-            self._failure = error
-            self._news.set()
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._news.set()
 
 
 class AsyncTableWriter:

@@ -23,6 +23,7 @@ from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import PGROUP, TRAN_MSG
 from headrace.user_lines import user_line
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -147,6 +148,8 @@ class AsyncTransactionProducer(AsyncProducer):
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
+        #: The error that has ended the heartbeats: brokers would ask nobody of this producer.
+        self._failure: BaseException | None = None
         self._ended = dict.fromkeys(LocalTransactionState, 0)
         self._begun = 0
         self._checks = 0
@@ -178,7 +181,14 @@ class AsyncTransactionProducer(AsyncProducer):
         if self._beating is None:
             self.client.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
             await self._beat()
-            self._beating = asyncio.create_task(self._keep_alive())
+            self._beating = watched_task(
+                self._keep_alive(), name=f"producer-heartbeats {self.group}", on_failure=self._fail
+            )
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
 
     async def close(self) -> None:
         """Leave the group; transactions that are open are checked with other members."""

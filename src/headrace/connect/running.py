@@ -45,6 +45,8 @@ class RunningWorker:
     def __init__(self, connect: Connect, url: str) -> None:
         self.connect = connect
         self.url = url
+        #: The error that has ended a part of it, and the worker with it.
+        self.failure: BaseException | None = None
         self._asked = asyncio.Event()
         self._hurried = asyncio.Event()
 
@@ -55,8 +57,13 @@ class RunningWorker:
             self._hurried.set()
         self._asked.set()
 
+    def fail(self, error: BaseException) -> None:
+        """Have it end, as a part of it has ended by an error."""
+        self.failure = self.failure or error
+        self._asked.set()
+
     async def until_asked(self) -> None:
-        """Wait until somebody wants it to end."""
+        """Wait until somebody wants it to end, or a part of it has ended by an error."""
         await self._asked.wait()
 
     async def end(self) -> None:
@@ -157,6 +164,8 @@ async def running_worker(
         Another worker uses the data folder.
     ConfigurationError
         The port is taken, or the certificate cannot be used.
+    BaseException
+        What has ended a part of the worker, and the worker with it.
     """
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(launcher.close)
@@ -172,6 +181,9 @@ async def running_worker(
         connect = Connect(worker, positions)
         server = await stack.enter_async_context(RestServer(connect))
         running = RunningWorker(connect, server.url)
+        worker.on_failure = server.on_failure = running.fail
+        if cluster is not None:
+            cluster.watch(running.fail)
         try:
             await connect.worker.start()
             if cluster is not None:
@@ -181,6 +193,8 @@ async def running_worker(
         finally:
             await running.end()
             logger.info("worker %s has stopped all that it ran", connect.worker.name)
+        if running.failure is not None:
+            raise running.failure
 
 
 async def serve(

@@ -154,6 +154,14 @@ class JobDriver:
                 self.failure = JobFailedError(f"job '{self._job}' failed: {error}")
                 return
 
+    def fail(self, error: BaseException) -> None:
+        """End the job, as something that it needs has ended by an error; from any thread."""
+        if self.failure is None:
+            what = f"{type(error).__name__}: {error}"
+            self.failure = JobFailedError(f"job '{self._job}' failed: {what}")
+            self.failure.__cause__ = error
+        self.stop()
+
     def stop(self) -> None:
         """Make :meth:`supervise` come to its end."""
         self._stopping.set()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from pyspark.java_gateway import launch_gateway
+
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -28,8 +30,12 @@ _BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
 def launch_quietly(conf: SparkConf) -> JavaGateway:
     """Start the Java process of a session."""
     gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
-    threading.Thread(
-        target=_forward, args=(gateway.proc.stderr,), name="headrace-spark-stderr", daemon=True
+    errors: IO[bytes] = gateway.proc.stderr
+    watched_thread(
+        partial(_forward, errors),
+        name="headrace-spark-stderr",
+        # Java would wait for ever for somebody to read what it prints.
+        on_failure=lambda _error: errors.close(),
     ).start()
     return gateway
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from headrace.embedded import embedded_broker
@@ -22,6 +23,7 @@ from headrace.spark.job_topics import JobTopics
 from headrace.spark.launch import Prepared, make_connection, pickle_plan, prepare_topics
 from headrace.spark.session import get_session
 from headrace.spark.statistics import JobStatistics, Meter
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -116,11 +118,10 @@ class StreamJob:
                 self._prepared = None
                 self._opened.close()
                 raise
-            self._supervisor = threading.Thread(
-                target=self._supervise,
-                args=(driver,),
+            self._supervisor = watched_thread(
+                partial(self._supervise, driver),
                 name=f"headrace-{self.topology.name}",
-                daemon=True,
+                on_failure=driver.fail,
             )
             self._supervisor.start()
         return self
@@ -165,6 +166,7 @@ class StreamJob:
         lease = Lease(connection.client, plan.job, plan.topology.commit_topic, driver.name)
         if plan.embedded:
             free_from_the_dead(connection.client, lease, plan.topology.commit_topic)
+        lease.on_failure = driver.fail
         lease.keep()
         self._opened.callback(lease.release)
         self._opened.enter_context(claimed(plan.state_root))

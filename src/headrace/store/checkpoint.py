@@ -23,6 +23,7 @@ import numpy as np
 
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.index_files import UNIT
+from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
     from headrace.store.index import IndexView, QueueIndex, Units
@@ -217,7 +218,12 @@ class Checkpointer:
         self.position = position
         #: Called after each checkpoint that was saved.
         self.on_saved: Callable[[], None] | None = None
-        self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
+        #: Told of the error that has ended the thread.
+        self.on_failure: OnFailure = lambda _error: None
+        self._lost = False
+        #: Who waits for what was handed over.
+        self._waiting: set[Future[None]] = set()
+        self._thread = watched_thread(self._run, name="headrace-checkpoint", on_failure=self._end)
         self._thread.start()
 
     @property
@@ -228,12 +234,27 @@ class Checkpointer:
     def submit(self, snapshot: Snapshot) -> None:
         """Hand over a snapshot. Caller: the writer thread, when idle."""
         self._idle.clear()
+        self._waiting.update(snapshot.saved)
         self._snapshots.put(snapshot)
+        if self._lost:
+            self._answer(list(self._waiting))
 
     def close(self) -> None:
         """Save what was handed over, then stop."""
         self._snapshots.put(None)
         self._thread.join()
+
+    def _end(self, error: BaseException) -> None:
+        self._lost = True
+        self.on_failure(error)
+        self._answer(list(self._waiting))
+
+    def _answer(self, waiting: list[Future[None]]) -> None:
+        """Let nobody wait for what is saved, or never will be."""
+        for saved in waiting:
+            if not saved.done():
+                saved.set_result(None)
+            self._waiting.discard(saved)
 
     def _run(self) -> None:
         while (snapshot := self._snapshots.get()) is not None:
@@ -246,5 +267,4 @@ class Checkpointer:
                 _log.exception("no checkpoint at position %d", snapshot.head.position)
             finally:
                 self._idle.set()
-                for saved in snapshot.saved:
-                    saved.set_result(None)
+                self._answer(snapshot.saved)

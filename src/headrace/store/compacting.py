@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError, StoreError
+from headrace.errors import StoreError
 
 if TYPE_CHECKING:
     from headrace.store.compaction import CompactionReport, QueueLog
@@ -216,7 +216,7 @@ class Compactor:
             self.compact(key, log, force=False)
         except _StoppedError:
             pass
-        except (HeadraceError, OSError, MemoryError) as error:
+        except Exception as error:  # noqa: BLE001 - nobody else hears of it
             _logger.warning("compaction of queue %s@%d failed: %s", key[0], key[1], error)
             with self._lock:
                 self._failures += 1

@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from headrace.watched import OnFailure, watched_thread
+
 __all__ = ["Maintenance"]
 
 _logger = logging.getLogger(__name__)
@@ -20,14 +22,18 @@ class Maintenance:
         What to do.
     interval
         Seconds between two times.
+    on_failure
+        Told of the error that has ended it.
     """
 
-    def __init__(self, work: Callable[[], object], interval: float) -> None:
+    def __init__(
+        self, work: Callable[[], object], interval: float, *, name: str, on_failure: OnFailure
+    ) -> None:
         self._work = work
         self._interval = interval
         self._wake = threading.Event()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="headrace-maintenance", daemon=True)
+        self._thread = watched_thread(self._run, name=name, on_failure=on_failure)
         self._thread.start()
 
     def wake(self) -> None:

@@ -96,4 +96,5 @@ def open_parts(
         on_append=on_append,
     )
     writer.last_timestamp = report.timestamp
+    checkpointer.on_failure = writer.fail
     return StoreParts(log, catalog, staging, checkpointer, writer, queue_logs, report)

@@ -19,6 +19,7 @@ import numpy as np
 from headrace.errors import HeadraceError
 from headrace.protocol.columns import Records
 from headrace.store.segments import GoneError, looking_again
+from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
@@ -99,6 +100,8 @@ class Reput:
         slices: Callable[[Units], list[memoryview]],
         handed_on: int,
         held: Callable[[IndexView, QueueLog], bool] = lambda *_: False,
+        *,
+        on_failure: OnFailure,
     ) -> None:
         self._log = log
         self._catalog = catalog
@@ -119,6 +122,8 @@ class Reput:
         self._looked_back = False
         self._unsynced: dict[QueueKey, _Unsynced] = {}
         self._failed: dict[QueueKey, _Failed] = {}
+        #: Told of the error that has ended the thread.
+        self._on_failure = on_failure
         self._done = handed_on
         self._durable = handed_on
         self._records = self._bytes = 0
@@ -179,7 +184,9 @@ class Reput:
 
     def _notice(self) -> None:
         if self._thread is None and not self._closing.is_set():
-            self._thread = threading.Thread(target=self._run, name="headrace-reput", daemon=True)
+            self._thread = watched_thread(
+                self._run, name="headrace-reput", on_failure=self._on_failure
+            )
             self._thread.start()
         self._wake.set()
 

@@ -64,8 +64,6 @@ class Saving:
 
     def save(self, timestamp: int) -> None:
         """Hand everything over; the log must be on disk up to what readers see."""
-        dropped, self.dropped = self.dropped, []
-        wanted, self.wanted = self.wanted, []
         head = Checkpoint(
             self._catalog.position,
             self._settings.index_file_units,
@@ -77,12 +75,16 @@ class Saving:
             handed_on=self.handed_on(),
         )
         changed, indexes = self._catalog.snapshot()
-        self._checkpointer.submit(Snapshot(head, changed, indexes, dropped, wanted))
+        snapshot = Snapshot(head, changed, indexes, self.dropped, self.wanted)
+        self._checkpointer.submit(snapshot)
+        # Until it is handed over they wait here, whatever happens.
+        self.dropped, self.wanted = [], []
         self._position = head.position
         self._time = time.monotonic()
 
     def give_up(self) -> None:
         """Let nobody wait for a checkpoint that never comes."""
         for future in self.wanted:
-            future.set_result(None)
+            if not future.done():
+                future.set_result(None)
         self.wanted = []

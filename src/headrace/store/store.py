@@ -97,13 +97,23 @@ class MessageStore:
             lambda: self.replication.is_copy,
         )
         held = self.rebuilds.holds
-        reput = Reput(parts.log, parts.catalog, parts.queue_logs, slices, handed_on, held)
+        reput = Reput(
+            parts.log,
+            parts.catalog,
+            parts.queue_logs,
+            slices,
+            handed_on,
+            held,
+            on_failure=parts.writer.fail,
+        )
         self._upkeep = Upkeep(path, parts, reput, settings, ops)
         self.rebuilds.attach(self._upkeep)
         #: Finds messages by their keys.
         self.keys = KeyIndex(path / "keys", parts.log, parts.catalog, self._reader, ops)
         interval = settings.maintenance_interval.total_seconds()
-        self._indexing = Maintenance(self.keys.keep_up, interval)
+        self._indexing = Maintenance(
+            self.keys.keep_up, interval, name="headrace-keys", on_failure=parts.writer.fail
+        )
 
     @classmethod
     def open(

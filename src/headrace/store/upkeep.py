@@ -83,7 +83,12 @@ class Upkeep:
         self.retention.hand_on = self._hand_on
         parts.writer.saving.handed_on = lambda: reput.durable
         self.compactor = Compactor(parts.queue_logs, reput)
-        self._maintenance = Maintenance(self._tick, min(self._interval, _LOOK))
+        self._maintenance = Maintenance(
+            self._tick,
+            min(self._interval, _LOOK),
+            name="headrace-maintenance",
+            on_failure=self._writer.fail,
+        )
         self.compactor.on_end = self._maintenance.wake
 
     def expire(self) -> ExpiryReport:

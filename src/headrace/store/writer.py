@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from headrace.store.requests import (
     UnitRequest,
     WakeRequest,
 )
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
@@ -87,13 +88,15 @@ class Writer:
         self.on_publish: Callable[[int], None] | None = None
         self._closing = threading.Lock()
         self._closed = False
+        #: Whether the thread has ended by an error.
+        self._lost = False
         #: Held by whoever writes; taken before any change to log or catalog.
         self._turn = threading.Lock()
         #: Requests handed to the thread and not done yet.
-        self._waiting = 0
+        self._waiting: set[Request] = set()
         #: Until when the thread sleeps unless there is a request; None is for ever.
         self._sleeps_until: float | None = None
-        self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
+        self._thread = watched_thread(self._run, name="headrace-store", on_failure=self._end)
 
     @property
     def store_host(self) -> tuple[str, int]:
@@ -122,16 +125,21 @@ class Writer:
         with self._closing:
             if self._closed:
                 raise StoreError("the store is closed")
+            if self._lost:
+                self._require_working()
             if self.refusal is not None and isinstance(request, _WRITES):
                 raise type(self.refusal)(self.refusal.message, hint=self.refusal.hint)
             if not self._may_write_here(request):
-                self._waiting += 1
+                self._waiting.add(request)
                 self._requests.put(request)
                 return
         try:
             assert isinstance(request, AppendRequest)
             self._commit_appends([request])
             self._wake_in_time()
+        except BaseException as error:
+            self._break_off([request], error)
+            raise
         finally:
             self._turn.release()
 
@@ -176,8 +184,9 @@ class Writer:
             if self._closed:
                 return False
             self._closed = True
-            self._waiting += 1
-            self._requests.put(StopRequest())
+            stop = StopRequest()
+            self._waiting.add(stop)
+            self._requests.put(stop)
         self._thread.join()
         return True
 
@@ -189,7 +198,33 @@ class Writer:
                 running = self._serve(group)
                 self._keep_up(final=not running)
             with self._closing:
-                self._waiting -= sum(not isinstance(each, WakeRequest) for each in group)
+                self._waiting.difference_update(group)
+
+    def _end(self, error: BaseException) -> None:
+        """Let nobody wait for the thread, which has ended by an error."""
+        with self._closing:
+            self._lost = True
+        self._break_off(self._waiting, error)
+        self.saving.give_up()
+
+    def _break_off(self, requests: Iterable[Request], error: BaseException) -> None:
+        """Fail for good in the middle of something: what is known of the log is not all of it."""
+        self.fail(error)
+        for request in requests:
+            if not isinstance(request, WakeRequest | StopRequest) and not request.future.done():
+                request.future.set_exception(self._refused())
+
+    def fail(self, error: BaseException) -> None:
+        """Take no more, as a part of the store has ended by an error; any thread may call."""
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        self._fail(
+            StoreFailedError(
+                f"a part of the store ended by an error that nobody had foreseen ({what})",
+                hint="start again: recovery keeps what is whole; if it comes back, report it",
+            )
+        )
+        # Who waits for a checkpoint hears that none comes.
+        self._requests.put(WakeRequest())
 
     def _serve(self, group: list[Request]) -> bool:
         """Do what was asked for, in order; False when it is to stop."""
@@ -291,7 +326,11 @@ class Writer:
 
     def _require_working(self) -> None:
         if self.failure is not None:
-            raise StoreFailedError(self.failure.message, hint=self.failure.hint)
+            raise self._refused()
+
+    def _refused(self) -> StoreFailedError:
+        assert self.failure is not None
+        return StoreFailedError(self.failure.message, hint=self.failure.hint)
 
     def _drop(self, request: DropRequest) -> int:
         self._entries.name(EntryKind.DROP_TOPIC, request.topic)
@@ -359,8 +398,8 @@ class Writer:
 
     def _fail(self, error: StoreError) -> None:
         if self.failure is None:
-            _logger.error("the store takes no more: %s", error)
             self.failure = error
+            _logger.error("the store takes no more: %s", error)
 
     def _idle_time(self) -> float | None:
         """Seconds until something is due; None when nothing is."""

@@ -16,6 +16,7 @@ import pytest
 from headrace.connect.hosts.processes import descendants, has_ended
 from headrace.connect.worker import Exited, Failed, Started
 from headrace.errors import StoreLockedError
+from tests.breaking import break_task
 from tests.connect.hosts.running import (
     await_that,
     descendants_marked,
@@ -44,6 +45,19 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@on_loop
+async def test_host_that_is_watched_no_more_is_ended_and_proven_gone(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher)
+        await heard.first(Started)
+        await break_task("end of task 0 of connector 'chaos'")
+        await asyncio.wait_for(asyncio.shield(host.gone), 10)
+        failed = await heard.first(Failed)
+        assert "its watch has ended by BrokenError" in failed.cause.summary
+        assert (await heard.end()).signal == signal.SIGKILL
+        assert is_gone(host.pid)
 
 
 def started_worker(folder: Path, how: str) -> tuple[subprocess.Popen[str], list[int]]:

@@ -24,6 +24,7 @@ from headrace.connect.hosts.sockets import connect
 from headrace.connect.records import Queue
 from headrace.connect.worker import Failed, Started, Stopped
 from headrace.errors import HostGoneError, ProcessingError
+from headrace.watched import end_process
 from tests.connect.hosts.running import await_that, launched, launcher_in, on_loop
 
 SECOND = timedelta(seconds=1)
@@ -62,7 +63,7 @@ def test_what_was_asked_is_answered_before_the_host_ends(tmp_path: Path) -> None
         answering.wait()
         return {"error": "disk full"}, None
 
-    serving = Serving(tmp_path / "data.sock", answer)
+    serving = Serving(tmp_path / "data.sock", answer, end_process)
     with connect(tmp_path / "data.sock", 5.0) as client:
         send(client, {"op": "put"}, None)
         asked.wait()

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from headrace.connect.worker import Periodic
+from headrace.watched import end_process
 from tests.connect.waiting import eventually
 
 
@@ -32,11 +33,11 @@ class Runs:
 def test_it_runs_every_interval_and_at_once_when_woken() -> None:
     async def scenario() -> None:
         runs = Runs()
-        often = Periodic(runs.run, 0.01, name="often")
+        often = Periodic(runs.run, 0.01, name="often", on_failure=end_process)
         often.start()
         await eventually(lambda: runs.count >= 3)
         await often.stop()
-        rarely = Periodic(runs.run, 60, name="rarely")
+        rarely = Periodic(runs.run, 60, name="rarely", on_failure=end_process)
         rarely.start()
         await eventually(lambda: rarely.runs == 1)
         rarely.wakeup()
@@ -51,7 +52,7 @@ def test_wakeups_during_a_run_make_exactly_one_more() -> None:
     async def scenario() -> None:
         runs = Runs()
         runs.free.clear()
-        periodic = Periodic(runs.run, 60, name="test")
+        periodic = Periodic(runs.run, 60, name="test", on_failure=end_process)
         periodic.start()
         await eventually(lambda: runs.count == 1)
         threads = [threading.Thread(target=periodic.wakeup) for _ in range(20)]
@@ -73,7 +74,7 @@ def test_wakeups_during_a_run_make_exactly_one_more() -> None:
 def test_no_wakeup_is_lost_between_two_runs() -> None:
     async def scenario() -> None:
         runs = Runs()
-        periodic = Periodic(runs.run, 60, name="test")
+        periodic = Periodic(runs.run, 60, name="test", on_failure=end_process)
 
         def ran(times: int) -> bool:
             return periodic.runs == times
@@ -94,7 +95,7 @@ def test_a_run_that_raises_is_logged_and_the_next_one_happens(
     async def scenario() -> None:
         runs = Runs()
         runs.trouble = ValueError("no")
-        periodic = Periodic(runs.run, 60, name="the test's own")
+        periodic = Periodic(runs.run, 60, name="the test's own", on_failure=end_process)
         periodic.start()
         await eventually(lambda: periodic.runs == 1)
         runs.trouble = None

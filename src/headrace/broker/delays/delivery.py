@@ -72,7 +72,7 @@ class Delivery:
         while True:
             try:
                 await self._deliver()
-            except HeadraceError as error:
+            except (HeadraceError, OSError) as error:
                 _log.error("delayed messages wait on, as delivering failed: %s", error)
             await asyncio.sleep(_LONGEST_SLEEP)
 

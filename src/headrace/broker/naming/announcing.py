@@ -61,7 +61,7 @@ class Announcer:
 
     def start(self) -> None:
         """Register now, with every change of topics, and now and then."""
-        self._task = self._core.loop.create_task(self._run())
+        self._task = self._core.keep(f"broker-announcer {self._address}", self._run())
 
     async def _run(self) -> None:
         loop = self._core.loop

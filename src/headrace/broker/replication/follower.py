@@ -94,8 +94,12 @@ class FollowerTask:
     def start(self) -> None:
         """Begin to follow."""
         rebuilder = Rebuilder(self._core, self._remote)
-        for work in (self._follow(), self._take_over(), rebuilder.run()):
-            self._tasks.append(self._core.loop.create_task(work))
+        for name, work in (
+            ("broker-follower", self._follow()),
+            ("broker-tables", self._take_over()),
+            ("broker-rebuilder", rebuilder.run()),
+        ):
+            self._tasks.append(self._core.keep(name, work))
 
     async def stop(self) -> None:
         """Follow no more; what was received is appended."""

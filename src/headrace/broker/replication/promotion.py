@@ -51,7 +51,7 @@ async def begin_replication(core: Core, reopen: Reopen) -> None:
             # What followers have beyond this log's end, after a power cut, is told apart by it.
             await replication.open_epoch(replication.epoch + 1)
             if replication.state.tell:
-                core.start_task(_tell_old_primary(core))
+                core.keep("broker-telling", _tell_old_primary(core))
 
 
 async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
@@ -84,7 +84,7 @@ async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
     await core.in_thread(compact_all, core)
     _log.warning("promoted to epoch %d at position %d, in place of %s", epoch, position, old)
     if end is None:
-        core.start_task(_tell_old_primary(core))
+        core.keep("broker-telling", _tell_old_primary(core))
     return PromoteAnswer(
         epoch=replication.port.epochs.latest, position=position, fenced=end is not None
     )

@@ -193,7 +193,7 @@ class Transactions:
         self._waiting.append(end)
         if not self._is_writing:
             self._is_writing = True
-            self._core.start_task(self._write())
+            self._core.keep("broker-ends", self._write())
         # Whoever asked may go away; the end is written all the same.
         await self._core.replication.settled(await asyncio.shield(end.done))
 

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 
+from headrace.watched import watched_thread
+
 __all__ = ["Channel", "Word"]
 
 #: A driver that does not stop in order after its supervisor died ends all the same, s.
@@ -72,8 +74,8 @@ class Channel:
         with contextlib.suppress(RuntimeError):
             # There is no standard error that it could be shown on.
             faulthandler.register(signal.SIGUSR1)
-        for work in (self._listen, self._beat):
-            threading.Thread(target=work, name="headrace-channel", daemon=True).start()
+        for name, work in (("listener", self._listen), ("beat", self._beat)):
+            watched_thread(work, name=f"headrace-{name}", on_failure=_end).start()
 
     def watch(self, stalled: Callable[[], float]) -> None:
         """Be silent while the work stands still.
@@ -112,6 +114,11 @@ class Channel:
         with contextlib.suppress(OSError), self._socket.makefile() as lines:
             for line in lines:
                 self._events[Word(line.strip())].set()
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(_STOP_PATIENCE)
-        os._exit(1)
+        _end()
+
+
+def _end(_error: BaseException | None = None) -> None:
+    """End the driver, which nobody looks after any more, in order if it still can."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(_STOP_PATIENCE)
+    os._exit(1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConnectorConfigError, HeadraceError
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.connect import ConnectorContext
@@ -80,7 +80,7 @@ class TopicWatch:
         self._context = context
         self._look = look
         self._pause = pause.total_seconds()
-        self._thread = threading.Thread(target=self._watch, name="topics", daemon=True)
+        self._thread = watched_thread(self._watch, name="topics", on_failure=self._fail)
 
     def start(self) -> None:
         """Begin."""
@@ -90,6 +90,9 @@ class TopicWatch:
         """End, and wait for the end."""
         self._context.stopping.set()
         self._thread.join()
+
+    def _fail(self, error: BaseException) -> None:
+        self._context.fail(f"topics are watched no more: {type(error).__name__}: {error}")
 
     def _watch(self) -> None:
         known: object = None

@@ -12,6 +12,7 @@ from headrace.connect.log.topic import TopicLog
 
 if TYPE_CHECKING:
     from headrace.client import AsyncClient
+    from headrace.watched import OnFailure
 
 __all__ = ["Cluster", "ClusterTimes"]
 
@@ -86,6 +87,10 @@ class Cluster:
         )
         coordinator.start()
         return cls(log, members, coordinator)
+
+    def watch(self, on_failure: OnFailure) -> None:
+        """Have an error told that ends a part of the membership."""
+        self._members.on_failure = self._coordinator.on_failure = on_failure
 
     async def join_again(self) -> None:
         """Become a member anew, after having been cut off for so long that others took over.

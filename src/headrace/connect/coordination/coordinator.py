@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.connect.assignment import Assignment, assign
 from headrace.connect.log import AssignmentMade, ClusterView, Log, Purged, Record, fold, settle
 from headrace.errors import HeadraceError
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.connect.coordination.members import Members
@@ -85,14 +85,19 @@ class Coordinator:
         self._due_since: tuple[int, float] | None = None
         self._compact_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        #: Told of the error that has ended it.
+        self.on_failure: OnFailure = lambda _error: None
         self._acting = False
         self._turns = self._assignments = self._compactions = 0
 
     def start(self) -> None:
         """Begin to watch the log and the members."""
-        watched: list[Callable[[], Awaitable[None]]] = [self._follow, self._listen, self._run]
-        for work in watched:
-            task = asyncio.ensure_future(work())
+        for name, work in (
+            ("follower", self._follow()),
+            ("listener", self._listen()),
+            ("turns", self._run()),
+        ):
+            task = watched_task(work, name=f"coordinator-{name}", on_failure=self._fail)
             self._tasks.append(task)
 
     async def stop(self) -> None:
@@ -109,6 +114,9 @@ class Coordinator:
             assignments=self._assignments,
             compactions=self._compactions,
         )
+
+    def _fail(self, error: BaseException) -> None:
+        self.on_failure(error)
 
     # What it watches
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, WorkerIdTakenError
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.client import AsyncClient, Membership
@@ -49,6 +50,8 @@ class Members:
         self._membership: Membership | None = None
         self._joined = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
+        #: Told of the error that has ended the heartbeats.
+        self.on_failure: OnFailure = lambda _error: None
 
     async def join(self) -> None:
         """Become a member, until `leave`.
@@ -71,7 +74,7 @@ class Members:
             await self.leave()
             raise self._taken()
         self._joined.set()
-        self._beating = asyncio.create_task(self._beat(), name="connect-heartbeat")
+        self._beating = watched_task(self._beat(), name="connect-heartbeat", on_failure=self._fail)
 
     async def workers(self) -> set[str]:
         """Give the names of all workers that are alive."""
@@ -101,8 +104,7 @@ class Members:
         """Be a member no more."""
         if self._beating is not None:
             self._beating.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._beating
+            await asyncio.gather(self._beating, return_exceptions=True)
             self._beating = None
         if self._membership is not None:
             with suppress(HeadraceError):  # the broker drops this member by itself
@@ -129,6 +131,9 @@ class Members:
             hint="give this one another worker_id; if that one was killed without a word, brokers"
             " need up to two minutes to notice",
         )
+
+    def _fail(self, error: BaseException) -> None:
+        self.on_failure(error)
 
     async def _beat(self) -> None:
         assert self._membership is not None

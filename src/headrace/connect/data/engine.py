@@ -54,6 +54,7 @@ from headrace.errors import (
 )
 from headrace.spark.session import get_session
 from headrace.spark.turns import Turns
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,10 +171,11 @@ class Engine:
         except BaseException:
             self._forget(order.unit, run)
             raise
-        watch = threading.Thread(
-            target=self._watch, args=(order.unit, run, job), name=f"end of {job.name}", daemon=True
-        )
-        watch.start()
+        watched_thread(
+            partial(self._watch, order.unit, run, job),
+            name=f"end of {job.name}",
+            on_failure=partial(self._lose, order.unit, run),
+        ).start()
 
     def _watch(self, unit: Unit, run: _Run, job: TaskJob) -> None:
         ended = Ended(unit, "it ended")
@@ -185,6 +187,10 @@ class Engine:
             with contextlib.suppress(HeadraceError):
                 job.stop()
             self._tell(ended)
+
+    def _lose(self, unit: Unit, run: _Run, error: BaseException) -> None:
+        if self._forget(unit, run):
+            self._tell(Ended(unit, f"its end was not seen: {type(error).__name__}: {error}"))
 
     def _forget(self, unit: Unit, run: _Run) -> bool:
         """Note that a run is over; tell whether that is so without anybody having asked for it."""

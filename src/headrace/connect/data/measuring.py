@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.connect.data.orders import Measured
 from headrace.errors import HeadraceError
+from headrace.watched import end_process, watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ class Measuring:
 
     def start(self) -> None:
         """Look and tell for as long as the process lives."""
-        threading.Thread(target=self._run, name="engine-figures", daemon=True).start()
+        watched_thread(self._run, name="engine-figures", on_failure=end_process).start()
 
     def look(self, now: float) -> None:
         """Tell what has changed since the last time."""

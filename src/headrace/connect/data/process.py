@@ -29,6 +29,7 @@ from headrace.connect.data.orders import (
 from headrace.connect.hosts.family import Family
 from headrace.connect.levels import LevelsToCome
 from headrace.errors import EngineAwayError, JobFailedError
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +120,9 @@ class EngineProcess:
         self._process.stdin.write(pickle.dumps(self._settings))
         self._process.stdin.close()
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LONGEST_LINE)
-        self._reading = asyncio.create_task(self._read(reader), name="engine")
+        self._reading = watched_task(
+            self._read(reader), name="connect-engine", on_failure=self._give_up
+        )
         for name, level in self._levels.in_order():
             self._tell_level(name, level)
 
@@ -128,6 +131,12 @@ class EngineProcess:
         with suppress(ConnectionError):
             async for line in reader:
                 self._hear(decoder.decode(line))
+        self._gone()
+
+    def _give_up(self, _error: BaseException) -> None:
+        """End a process that nobody hears any more."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
         self._gone()
 
     def _hear(self, event: EngineEvent) -> None:
@@ -208,7 +217,7 @@ class EngineProcess:
             await asyncio.to_thread(_part, family)
         await self._process.wait()
         if self._reading is not None:
-            await self._reading
+            await asyncio.gather(self._reading, return_exceptions=True)
         self._process = None
 
 

@@ -33,7 +33,12 @@ class ConnectorUnit(Unit):
         outside = OutsideValues(told.config)
         kind, config = connector_of(self, told, self._life.masking)
         if config["config.action.reload"].lower() == "restart":
-            outside.watch(lambda: self._control.tell("outside"), self._life.stopping, told.outside)
+            outside.watch(
+                lambda: self._control.tell("outside"),
+                self._life.stopping,
+                told.outside,
+                self._life.break_off,
+            )
         self._connector = kind()
         self._connector.context = HostedConnector(
             told.connector, config, self._control, self._life, Committed(told.positions)

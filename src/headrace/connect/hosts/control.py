@@ -20,6 +20,8 @@ from typing import Any
 
 import orjson
 
+from headrace.watched import end_process, watched_thread
+
 __all__ = ["Control"]
 
 
@@ -70,4 +72,4 @@ class Control:
                 message = self.ask()
                 hear[message.pop("do")](**message)
 
-        threading.Thread(target=listen, name="headrace-control", daemon=True).start()
+        watched_thread(listen, name="headrace-control", on_failure=end_process).start()

@@ -9,6 +9,7 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.probing import Probe
 from headrace.connect.levels import set_level
 from headrace.user_lines import line_of_stack
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.connect.hosts.control import Control
@@ -162,6 +164,10 @@ class Life:
         told = self.masking(f"{self._who} says that it failed: {reason}")
         self._tell_failed({"summary": told, "trace": ""})
 
+    def break_off(self, error: BaseException) -> None:
+        """Fail, as a thread has ended by an error without which the unit cannot live."""
+        self._fail(error, "a thread of its host")
+
     def _fail(self, error: BaseException, doing: str) -> None:
         traceback.print_exc()
         self._tell_failed(cause_of(error, self._who, doing, self.masking))
@@ -202,8 +208,8 @@ class Life:
 
     def _watch_health(self, unit: Unit) -> None:
         if self._probe:
-            threading.Thread(
-                target=self._look, args=[unit], name="headrace-probe", daemon=True
+            watched_thread(
+                partial(self._look, unit), name="headrace-probe", on_failure=self.break_off
             ).start()
 
     def _look(self, unit: Unit) -> None:

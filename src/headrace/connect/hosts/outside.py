@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from headrace.connect.config.providers import is_reference, resolve
 from headrace.errors import ConnectorConfigError
+from headrace.watched import OnFailure, watched_thread
 
 __all__ = ["OutsideValues"]
 
@@ -45,7 +46,13 @@ class OutsideValues:
             self._known = found
         return found is not None and found != self._known
 
-    def watch(self, told: Callable[[], None], stopping: threading.Event, every: float) -> None:
+    def watch(
+        self,
+        told: Callable[[], None],
+        stopping: threading.Event,
+        every: float,
+        on_failure: OnFailure,
+    ) -> None:
         """Look every so many seconds in a thread of its own, and tell of the first change."""
         if not self._references or not every:
             return
@@ -56,7 +63,7 @@ class OutsideValues:
                     told()
                     return
 
-        threading.Thread(target=look, name="headrace-outside", daemon=True).start()
+        watched_thread(look, name="headrace-outside", on_failure=on_failure).start()
 
     def _read(self) -> dict[str, str] | None:
         try:

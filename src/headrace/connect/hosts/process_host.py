@@ -30,6 +30,7 @@ from headrace.connect.worker.launching import (
     TopicUsed,
     Unhealthy,
 )
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.connect.hosts.nursing import Keeper
@@ -94,7 +95,9 @@ class ProcessHost(asyncio.Protocol):
         """Take over a keeper that was born."""
         self._keeper = keeper
         self._keepers_socket = keepers_socket
-        self._watch = self._loop.create_task(self._await_end(), name=f"end of {self._who}")
+        self._watch = watched_task(
+            self._await_end(), name=f"end of {self._who}", on_failure=self._lose
+        )
 
     @property
     def pid(self) -> int:
@@ -226,6 +229,26 @@ class ProcessHost(asyncio.Protocol):
                 await asyncio.sleep(1.0)
         # What the host said last comes before its end.
         await self._deaf
+        self._end()
+
+    def _lose(self, error: BaseException) -> None:
+        """Find out in another way that nothing is left, as the watch has ended by an error."""
+        if self.gone.done():
+            return
+        self.kill()
+        if not self._told_end:
+            self._told_end = True
+            self._emit(Failed(Cause(f"{self._who} is ended, as its watch has ended by {error!r}")))
+        self._watch = watched_task(
+            self._sweep_up(), name=f"end of {self._who}", on_failure=self._lose
+        )
+
+    async def _sweep_up(self) -> None:
+        proven = False
+        while not proven:
+            proven = self.sweep is not None and await self.sweep()
+            if not proven:
+                await asyncio.sleep(1.0)
         self._end()
 
     async def _keeper_gone(self) -> None:

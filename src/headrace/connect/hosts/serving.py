@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.connect.hosts.frames import receive, send
 from headrace.connect.hosts.sockets import listen
+from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,10 +46,15 @@ class Serving:
         Where it listens.
     answer
         Answers a request: its header and its records.  It is called by many threads.
+    on_failure
+        Told of the error that has ended the listening.
     """
 
     def __init__(
-        self, path: Path, answer: Callable[[dict[str, Any], pa.RecordBatch | None], Answer]
+        self,
+        path: Path,
+        answer: Callable[[dict[str, Any], pa.RecordBatch | None], Answer],
+        on_failure: OnFailure,
     ) -> None:
         self.address = str(path)
         self._answer = answer
@@ -56,14 +62,17 @@ class Serving:
         #: Requests that came and whose answers are not sent yet.
         self._open = 0
         self._changed = threading.Condition()
-        threading.Thread(target=self._accept, name="headrace-data", daemon=True).start()
+        self._closed = False
+        watched_thread(self._accept, name="headrace-data", on_failure=on_failure).start()
 
     def _accept(self) -> None:
         while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
-                return
+                if self._closed:
+                    return
+                raise
             threading.Thread(
                 target=self._serve, args=[client], name="headrace-data-client", daemon=True
             ).start()
@@ -92,6 +101,7 @@ class Serving:
 
     def close(self) -> None:
         """Take no more connections, and let what was asked be answered before the host ends."""
+        self._closed = True
         self._listener.close()
         with self._changed:
             self._changed.wait_for(lambda: not self._open, _LAST_ANSWERS)

@@ -77,7 +77,7 @@ class SinkUnit(Unit):
                 catalog=catalog(told.modules),
             )
         self._context.reporter = lambda record, error: self._chain.report(task, record, error)
-        self._serving = Serving(Path(told.address), self._answer)
+        self._serving = Serving(Path(told.address), self._answer, self._life.break_off)
 
     def start(self) -> str:
         """Call ``start``."""

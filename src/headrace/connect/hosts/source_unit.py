@@ -75,7 +75,7 @@ class SourceUnit(Unit):
                 masking=self._life.masking,
                 catalog=catalog(told.modules),
             )
-        self._serving = Serving(Path(told.address), self._answer)
+        self._serving = Serving(Path(told.address), self._answer, self._life.break_off)
 
     def start(self) -> str:
         """Call ``start``."""

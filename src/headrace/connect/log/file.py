@@ -11,6 +11,7 @@ from headrace.connect.log.lines import LogFile
 from headrace.connect.log.memory import MemoryLog
 from headrace.connect.log.protocol import LogStatistics, decoded_list, encoded
 from headrace.errors import CorruptLogError, HeadraceError, StoreError
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.connect.log.entries import Kept
@@ -68,6 +69,10 @@ class FileLog:
         self._file = LogFile(folder)
         self._memory = MemoryLog()
         self._pending: list[_Waiting] = []
+        #: What is being written just now.
+        self._writing: list[_Waiting] = []
+        #: Why the log takes nothing any more.
+        self._failure: StoreError | None = None
         self._flusher: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._closed = False
@@ -89,10 +94,14 @@ class FileLog:
         """
         if self._closed:
             raise StoreError("the log of Connect is closed", hint="start the worker again")
+        if self._failure is not None:
+            raise self._failure
         position: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pending.append(_Waiting(record, encoded(record), position))
         if self._flusher is None or self._flusher.done():
-            self._flusher = asyncio.create_task(self._flush(), name="connect-log")
+            self._flusher = watched_task(
+                self._flush(), name="connect-log-writer", on_failure=self._fail
+            )
         return await position
 
     async def end(self) -> int:
@@ -117,7 +126,7 @@ class FileLog:
             return
         self._closed = True
         if self._flusher is not None:
-            await self._flusher
+            await asyncio.gather(self._flusher, return_exceptions=True)
         async with self._turn:
             self._file.close()
 
@@ -149,10 +158,22 @@ class FileLog:
             end += len(records)
         self._file.lines = []
 
+    def _fail(self, error: BaseException) -> None:
+        """Take nothing more: how much of the file holds is known when it is read again."""
+        self._failure = StoreError(
+            f"the log of Connect takes nothing: its writer has ended by {error!r}",
+            hint="start the worker again: it reads what the file holds",
+        )
+        for one in (*self._writing, *self._pending):
+            if not one.position.done():
+                one.position.set_exception(self._failure)
+        self._writing = self._pending = []
+
     async def _flush(self) -> None:
         while self._pending:
             async with self._turn:
                 batch, self._pending = self._pending[:_TOGETHER], self._pending[_TOGETHER:]
+                self._writing = batch
                 await self._write(batch)
 
     async def _write(self, batch: list[_Waiting]) -> None:

@@ -21,6 +21,7 @@ from headrace.connect.log.folding import Applied, fold
 from headrace.connect.log.memory import MemoryLog
 from headrace.connect.log.protocol import LogStatistics, decoded, encoded
 from headrace.errors import ConnectError, HeadraceError, MessageTooLargeError, TopicNotFoundError
+from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.client import AsyncClient, MessageQueue, PullResult
@@ -100,9 +101,10 @@ class TopicLog:
         log = cls(client, topic, wait=wait)
         queue = await log._made()
         await log._load(queue)
-        for work in (log._follow, log._look_at_end):
-            reader = asyncio.create_task(work(queue), name=f"connect-log {topic}")
-            reader.add_done_callback(log._ended)
+        for name, work in (("reader", log._follow), ("end", log._look_at_end)):
+            reader = watched_task(
+                work(queue), name=f"connect-log-{name} {topic}", on_failure=log._end
+            )
             log._readers.append(reader)
         return log
 
@@ -354,10 +356,8 @@ class TopicLog:
             for position in gone:
                 del self._keys[position]
 
-    def _ended(self, reader: asyncio.Task[None]) -> None:
-        error = None if reader.cancelled() else reader.exception()
-        if error is not None:
-            self._fail(ConnectError(f"the reader of topic '{self._topic}' ended: {error!r}"))
+    def _end(self, error: BaseException) -> None:
+        self._fail(ConnectError(f"the reader of topic '{self._topic}' ended: {error!r}"))
 
     def _fail(self, error: HeadraceError) -> None:
         self._failure = error

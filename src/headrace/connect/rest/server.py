@@ -13,6 +13,7 @@ import uvicorn
 
 from headrace.connect.rest.app import make_app
 from headrace.errors import ConfigurationError
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.connect.worker import Connect
@@ -47,6 +48,8 @@ class RestServer:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
+        #: Told of the error that has ended it.
+        self.on_failure: OnFailure = lambda _error: None
         self._socket: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
         self._server: _Server | None = None
@@ -69,7 +72,9 @@ class RestServer:
         """Listen; return when requests are answered."""
         self._socket = self._bind()
         self._server = _Server(self._config())
-        self._task = asyncio.create_task(self._server.serve([self._socket]), name="connect-rest")
+        self._task = watched_task(
+            self._server.serve([self._socket]), name="connect-rest", on_failure=self._fail
+        )
         while not self._server.started:
             if self._task.done():
                 self._task.result()
@@ -90,6 +95,9 @@ class RestServer:
         await asyncio.gather(self._task, return_exceptions=True)
         if self._socket is not None:
             self._socket.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self.on_failure(error)
 
     def _bind(self) -> socket.socket:
         settings = self._connect.settings

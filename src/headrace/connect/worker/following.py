@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.connect.log import Applied, ClusterView, Kept, Log, Outcome, Record, Rejected, fold
 from headrace.errors import WorkerStoppingError
+from headrace.watched import watched_task
 
 __all__ = ["Follower"]
 
@@ -34,10 +35,10 @@ class Follower:
         self._log = log
         self._heard = heard
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
-        self._folded = asyncio.Condition()
+        self._moved = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         #: Why the log is lost; None while it is read.
-        self.lost: Exception | None = None
+        self.lost: BaseException | None = None
         #: The sum of what was read.
         self.view = ClusterView()
 
@@ -49,7 +50,7 @@ class Follower:
 
     def start(self) -> None:
         """Go on reading, for as long as the worker lives."""
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="connect-log")
+        self._task = watched_task(self._follow(), name="connect-follower", on_failure=self._lose)
 
     async def append(self, record: Record) -> Outcome:
         """Append a record, and read up to it; give what became of it.
@@ -60,10 +61,8 @@ class Follower:
             The log cannot be read any more.
         """
         position = await self._log.append(record)
-        async with self._folded:
-            await self._folded.wait_for(
-                lambda: self.view.position >= position or self.lost is not None
-            )
+        while self.view.position < position and self.lost is None:
+            await self._moved.wait()
         outcome = self._outcomes.pop(position, None)
         if outcome is None:
             raise WorkerStoppingError("the log of Connect cannot be read any more") from self.lost
@@ -79,21 +78,19 @@ class Follower:
             self._task = None
 
     async def _follow(self) -> None:
-        try:
-            async for position, record in self._log.follow(self.view.position + 1):
-                self.view, outcome = fold(self.view, record, position)
-                if isinstance(outcome, Applied):
-                    self._heard(record)
-                await self._announce(position, outcome)
-        except Exception as error:
-            logger.exception("the log of Connect cannot be read any more")
-            self.lost = error
-            await self._announce(None, None)
+        async for position, record in self._log.follow(self.view.position + 1):
+            self.view, outcome = fold(self.view, record, position)
+            if isinstance(outcome, Applied):
+                self._heard(record)
+            self._outcomes[position] = outcome
+            while len(self._outcomes) > _OUTCOMES:
+                self._outcomes.popitem(last=False)
+            self._move()
 
-    async def _announce(self, position: int | None, outcome: Outcome | None) -> None:
-        async with self._folded:
-            if position is not None and outcome is not None:
-                self._outcomes[position] = outcome
-                while len(self._outcomes) > _OUTCOMES:
-                    self._outcomes.popitem(last=False)
-            self._folded.notify_all()
+    def _lose(self, error: BaseException) -> None:
+        self.lost = error
+        self._move()
+
+    def _move(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()

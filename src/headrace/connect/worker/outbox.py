@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.connect.lifecycle import Cause, Phase, Record, Target
 from headrace.connect.log import RungTaken, StatusSet
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.connect.worker.copies import Copy
@@ -53,9 +54,17 @@ class Outbox:
         Name of the worker that speaks.
     dropped
         Told of each copy that is dropped.
+    on_failure
+        Told of the error that has ended it.
     """
 
-    def __init__(self, follower: Follower, worker: str, dropped: Callable[[Copy], None]) -> None:
+    def __init__(
+        self,
+        follower: Follower,
+        worker: str,
+        dropped: Callable[[Copy], None],
+        on_failure: OnFailure,
+    ) -> None:
         self._follower = follower
         self._worker = worker
         self._dropped = dropped
@@ -64,6 +73,9 @@ class Outbox:
         self._none = asyncio.Event()
         self._none.set()
         self._task: asyncio.Task[None] | None = None
+        self._on_failure = on_failure
+        #: The error that has ended it.
+        self._lost: BaseException | None = None
         self._failing_since: float | None = None
         #: Why the last attempt to write failed.
         self.failure = ""
@@ -80,7 +92,7 @@ class Outbox:
 
     def start(self) -> None:
         """Begin to write."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="connect-outbox")
+        self._task = watched_task(self._run(), name="connect-outbox", on_failure=self._fail)
 
     def put(self, copy: Copy, record: Record, target: Target) -> None:
         """Write a copy's new state."""
@@ -110,13 +122,15 @@ class Outbox:
     async def written(self) -> None:
         """Wait until nothing is left to write."""
         await self._none.wait()
+        if self._lost is not None:
+            raise self._lost
 
     async def stop(self) -> None:
         """Write what is left, unless the log takes nothing, and end."""
         if self._task is None:
             return
-        writable = self._failing_since is None and self._follower.lost is None
-        if writable:
+        lost = self._lost is not None or self._follower.lost is not None
+        if not lost and self._failing_since is None:
             try:
                 await asyncio.wait_for(self.written(), _LONGEST_PAUSE)
             except TimeoutError:
@@ -125,8 +139,18 @@ class Outbox:
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
 
+    def _fail(self, error: BaseException) -> None:
+        self._lost = error
+        for item in self._items:
+            _refuse(item, error)
+        self._none.set()
+        self._on_failure(error)
+
     def _put(self, item: _Item) -> None:
         self._items.append(item)
+        if self._lost is not None:
+            _refuse(item, self._lost)
+            return
         self._none.clear()
         self._some.set()
 
@@ -188,6 +212,11 @@ class Outbox:
             rungs=_rungs(copy),
             waits_for=record.waits_for[:_LONGEST_TRACE],
         )
+
+
+def _refuse(item: _Item, error: BaseException) -> None:
+    if item.written is not None and not item.written.done():
+        item.written.set_exception(error)
 
 
 def _key(copy: Copy) -> _Unit:

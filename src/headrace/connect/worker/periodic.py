@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from headrace.watched import OnFailure, watched_task
+
 __all__ = ["Periodic"]
 
 logger = logging.getLogger(__name__)
@@ -28,14 +30,22 @@ class Periodic:
         Seconds between the end of a run and the next.
     name
         Says in the log which one failed.
+    on_failure
+        Told of an error that has ended it, which that of a run does not.
     """
 
     def __init__(
-        self, function: Callable[[], Awaitable[None]], interval: float, *, name: str
+        self,
+        function: Callable[[], Awaitable[None]],
+        interval: float,
+        *,
+        name: str,
+        on_failure: OnFailure,
     ) -> None:
         self._function = function
         self._interval = interval
         self._name = name
+        self._on_failure = on_failure
         self._wanted = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -49,7 +59,7 @@ class Periodic:
         """Begin, with a run at once."""
         self._loop = asyncio.get_running_loop()
         self._wanted.set()
-        self._task = self._loop.create_task(self._run(), name=self._name)
+        self._task = watched_task(self._run(), name=self._name, on_failure=self._on_failure)
 
     def wakeup(self) -> None:
         """Have the function run now, or once more if it runs already; from any thread."""

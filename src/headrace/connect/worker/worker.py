@@ -47,6 +47,7 @@ from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 
 if TYPE_CHECKING:
     from headrace.connect.naming import UnitId
+    from headrace.watched import OnFailure
 
 __all__ = ["Worker"]
 
@@ -95,19 +96,23 @@ class Worker:
         self._launcher = launcher
         self._heir = heir
         self._follower = Follower(log, self._heard)
-        self._outbox = Outbox(self._follower, self.name, self._dropped)
+        self._outbox = Outbox(self._follower, self.name, self._dropped, self.end_by)
         interval = self.settings.pass_interval.total_seconds()
         self._tenure: Tenure | None = None
         if join_again is not None:
             self._tenure = Tenure(self.settings, log, self._follower, launcher, join_again)
             interval = min(interval, self._tenure.interval)
-        self._passes = Periodic(self._pass, interval, name="connect-pass")
+        self._passes = Periodic(self._pass, interval, name="connect-passes", on_failure=self.end_by)
         self.restarts = AutoRestarts(self._restart_by_itself)
         self._roster = Roster()
         self._questions = TaskQuestions(self, self.catalog)
         self._tidying = Tidying(log, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = "starting"
+        #: The error that has ended a part of the worker, which has to end then.
+        self.failure: BaseException | None = None
+        #: Told of it.
+        self.on_failure: OnFailure = lambda _error: None
         #: What has failed by itself, and not because it was stopped without its doing.
         self._failures: set[UnitId] = set()
         self._restarted = 0
@@ -147,6 +152,8 @@ class Worker:
 
     def trouble(self) -> str | None:
         """Say why the worker cannot do its work, or None."""
+        if self.failure is not None:
+            return f"a part of the worker has ended by {self.failure!r}"
         if self._follower.lost is not None:
             return f"the log cannot be read: {self._follower.lost}"
         if self._tenure is not None and self._state == "running" and not self._runs_well():
@@ -230,6 +237,11 @@ class Worker:
     def wakeup(self) -> None:
         """Have a pass made at once; from any thread."""
         self._passes.wakeup()
+
+    def end_by(self, error: BaseException) -> None:
+        """End, as a part of the worker has ended by an error."""
+        self.failure = self.failure or error
+        self.on_failure(error)
 
     def fail(self, unit: UnitId, cause: Cause) -> None:
         """Have a copy end in Error, if it is here."""

@@ -14,6 +14,7 @@ from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult
+from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
     from headrace.client import Client, MessageQueue
@@ -71,6 +72,8 @@ class Lease:
         self._renewal = renewal
         self._over = threading.Event()
         self._keeper: threading.Thread | None = None
+        #: Told of the error that has ended the keeper: the lease ends with it.
+        self.on_failure: OnFailure = lambda _error: None
 
     def acquire(self) -> bool:
         """Lock the commit topic, or renew the lock; tell whether it is ours."""
@@ -100,7 +103,9 @@ class Lease:
         if self._keeper is not None:
             return
         self._over.clear()
-        self._keeper = threading.Thread(target=self._renew, name="headrace-lease", daemon=True)
+        self._keeper = watched_thread(
+            self._renew, name="headrace-lease", on_failure=self.on_failure
+        )
         self._keeper.start()
 
     def release(self) -> None:

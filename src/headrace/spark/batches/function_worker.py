@@ -9,7 +9,7 @@ import os
 import pickle
 import queue
 import sys
-import threading
+from functools import partial
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -21,6 +21,7 @@ from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.user_code.failures import describe_failure
 from headrace.spark.batches.failures import failed_call
 from headrace.topology import BatchToken, ForEachBatch
+from headrace.watched import end_process, watched_thread
 
 __all__ = ["run", "serve"]
 
@@ -54,7 +55,8 @@ def serve(channel: Connection) -> None:
     assert isinstance(sink, ForEachBatch)
     job = plan.connect()
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()
+    listen = partial(_listen, channel, requests)
+    watched_thread(listen, name="headrace-requests", on_failure=end_process).start()
     while True:
         cut = msgspec.json.decode(requests.get(), type=Cut)
         channel.send_bytes(_answer(job, sink, cut))

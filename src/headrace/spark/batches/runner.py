@@ -19,6 +19,7 @@ from headrace.failpoints import failpoint
 from headrace.runtime.batches.cutting import Cutter
 from headrace.runtime.batches.positions import Position, Positions
 from headrace.spark.batches.status import BatchSinkStatistics
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.runtime.batches.cutting import Cut
@@ -79,8 +80,8 @@ class BatchRunner:
         self._gave_up = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"headrace-batches-{sink.name}", daemon=True
+        self._thread = watched_thread(
+            self._run, name=f"headrace-batches-{sink.name}", on_failure=self._end
         )
 
     def start(self, batch: int) -> None:
@@ -177,6 +178,9 @@ class BatchRunner:
                     return
             except Exception as error:  # noqa: BLE001 - the user's code raises what it likes
                 self._failed(error)
+
+    def _end(self, error: BaseException) -> None:
+        self._gave_up, self._error = True, f"{type(error).__name__}: {error}"
 
     def _step(self) -> bool:
         """Hand the next batch over; tell whether there was one."""

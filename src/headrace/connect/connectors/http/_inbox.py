@@ -55,7 +55,7 @@ class Inbox:
         self._changed = Condition()
         self._closed = False
         #: Why nothing more can be taken.
-        self.failure: OSError | None = None
+        self.failure: BaseException | None = None
 
     def offer(self, arrival: Arrival) -> asyncio.Future[bool]:
         """Take a request; the future tells whether it was committed.

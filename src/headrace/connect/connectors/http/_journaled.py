@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from headrace.connect.connectors.http._inbox import Arrival, Inbox, answer
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.connect.connectors.http._journal import Journal
@@ -31,7 +31,9 @@ class JournaledInbox(Inbox):
         for arrival in journal.recovered:
             self._fresh.append(arrival)
             self._count(arrival)
-        self._writer = Thread(target=self._write_all, name="http-journal", daemon=True)
+        #: What is being written just now.
+        self._writing: list[Arrival] = []
+        self._writer = watched_thread(self._write_all, name="http-journal", on_failure=self._fail)
         self._writer.start()
 
     def commit(self, number: int) -> None:
@@ -52,11 +54,7 @@ class JournaledInbox(Inbox):
 
     def _write_all(self) -> None:
         while arrivals := self._next():
-            try:
-                self._journal.append(arrivals)
-            except OSError as error:
-                self._fail(arrivals, error)
-                return
+            self._journal.append(arrivals)
             with self._changed:
                 for arrival in arrivals:
                     arrival.committed = True
@@ -70,13 +68,14 @@ class JournaledInbox(Inbox):
                 self._changed.wait()
             if self._closed:
                 return []
-            arrivals, self._unwritten = self._unwritten, []
-            return arrivals
+            self._writing, self._unwritten = self._unwritten, []
+            return self._writing
 
-    def _fail(self, arrivals: list[Arrival], error: OSError) -> None:
+    def _fail(self, error: BaseException) -> None:
         with self._changed:
             self.failure = error
             self._closed = True
-            for arrival in arrivals:
-                answer(arrival, committed=False)
+            for arrival in self._writing:
+                if not arrival.committed:
+                    answer(arrival, committed=False)
             self._changed.notify_all()

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -22,6 +21,7 @@ from starlette.routing import Route
 
 from headrace.connect.connectors.http._inbox import Arrival, Inbox, InboxFullError
 from headrace.errors import ConnectorConfigError
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.connect import Secret
@@ -82,7 +82,9 @@ class Server:
         )
         self._load(config)
         self._server = uvicorn.Server(config)
-        self._thread = Thread(target=self._serve, name="http-source", daemon=True)
+        #: Why it takes no more requests.
+        self.failure: BaseException | None = None
+        self._thread = watched_thread(self._serve, name="http-source", on_failure=self._fail)
         self._thread.start()
 
     def _load(self, config: uvicorn.Config) -> None:
@@ -104,6 +106,9 @@ class Server:
         self._server.should_exit = True
         self._thread.join(_PATIENCE)
         self._socket.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
 
     def _serve(self) -> None:
         asyncio.run(self._server.serve([self._socket]))

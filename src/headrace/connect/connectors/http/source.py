@@ -59,8 +59,9 @@ class HttpSourceTask(SourceTask):
 
     def poll(self) -> Sequence[SourceRecord]:
         """Give what has arrived."""
-        if self._inbox.failure is not None:
-            raise self._inbox.failure
+        for failure in (self._inbox.failure, self._server.failure):
+            if failure is not None:
+                raise failure
         arrivals = self._inbox.take(self._config["batch.max.records"], 0.5)
         return [record for arrival in arrivals for record in self._records(arrival)]
 

@@ -24,6 +24,7 @@ from headrace.connect.connectors.postgres.logical import LogicalFeed
 from headrace.connect.connectors.postgres.source_keys import SOURCE_KEYS, source_problems
 from headrace.connect.connectors.sql import TableName
 from headrace.errors import ConnectorConfigError
+from headrace.watched import watched_thread
 
 __all__ = ["PostgresSourceConnector", "PostgresSourceTask"]
 
@@ -88,7 +89,7 @@ class PostgresSourceConnector(SourceConnector):
         """Watch for tables that come or go, where tables are named by patterns."""
         self._config = config
         if any(is_pattern(name) for name in config["tables"]):
-            self._watching = threading.Thread(target=self._watch, name="tables", daemon=True)
+            self._watching = watched_thread(self._watch, name="tables", on_failure=self._fail)
             self._watching.start()
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
@@ -118,6 +119,9 @@ class PostgresSourceConnector(SourceConnector):
             message = f"PostgreSQL has no table {', '.join(missing)} that this user can see."
             raise ConnectorConfigError.of([("tables", message)])
         return found
+
+    def _fail(self, error: BaseException) -> None:
+        self.context.fail(f"tables are watched no more: {type(error).__name__}: {error}")
 
     def _watch(self) -> None:
         pause = self._config["tables.poll.interval.ms"].total_seconds()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from logging import Logger
@@ -18,6 +17,7 @@ from headrace.errors import (
     StateError,
     TopicNotFoundError,
 )
+from headrace.watched import watched_thread
 
 __all__ = ["QueueReader"]
 
@@ -72,7 +72,7 @@ class QueueReader:
         self._room = {one: asyncio.Semaphore(_AHEAD) for one in offsets}
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="queues", daemon=True)
+        self._thread = watched_thread(self._run, name="queues", on_failure=self._arrived.put)
 
     def start(self) -> None:
         """Begin to read."""
@@ -107,10 +107,7 @@ class QueueReader:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
-                runner.run(self._read_all())
-            except BaseException as error:  # noqa: BLE001 - raised where somebody takes
-                self._arrived.put(error)
+            runner.run(self._read_all())
 
     async def _read_all(self) -> None:
         async with self._connect() as client:

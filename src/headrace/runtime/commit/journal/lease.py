@@ -119,6 +119,9 @@ class DriverLease(Lease):
         self._times = times
         #: When the request was sent that was last granted.
         self._renewed: float | None = None
+        #: The error that has ended the keeper.
+        self._failure: BaseException | None = None
+        self.on_failure = self._fail
         #: What :meth:`take` waits for, while it does.
         self.waiting: LeaseWait | None = None
 
@@ -136,7 +139,12 @@ class DriverLease(Lease):
 
     def held(self) -> bool:
         """Tell whether nobody else can have the lease now."""
-        return self._renewed is not None and _now() - self._renewed < self._times.trusted
+        if self._failure is not None or self._renewed is None:
+            return False
+        return _now() - self._renewed < self._times.trusted
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
 
     def check(self) -> None:
         """Make sure that nobody else can have the lease now.
@@ -151,7 +159,7 @@ class DriverLease(Lease):
                 f"the driver of job '{self._job}' could not renew its lease on the commit topic for"
                 f" {self._times.trusted:g} s: another driver may have taken over",
                 hint="was this process stopped, or the broker of the commit topic away?",
-            )
+            ) from self._failure
 
     def take(
         self, topic: CommitTopic, look: Callable[[CommitLog], None], given_up: threading.Event
