@@ -90,7 +90,8 @@ def test_large_body_comes_compressed_and_is_kept_so(
     body = b"to be or not to be " * 1000
     producer.send("t", body, queue=("t", "broker-a", 0))
     [message] = stored(wire, 1)
-    assert (message.body, message.sys_flag) == (body, 769)
+    # Zlib, without the bit that says that the body is still compressed.
+    assert (message.body, message.sys_flag) == (body, 768)
     assert message.size < 1000
     with java.pull_consumer(wire.address, "g") as consumer:
         assert consumer.pull(("t", "broker-a", 0), 0)[2][0].body == body

@@ -7,7 +7,9 @@ import json
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +17,9 @@ import pytest
 
 from headrace.broker import spawn_broker
 from headrace.cli import main
+from headrace.client import Client
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
 
 Captured = pytest.CaptureFixture[str]
 
@@ -73,6 +78,26 @@ def test_messages_come_back_with_their_keys(capsys: Captured) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert sorted(lines) == ["a\t1", "a\t3", "b\t2"]
     assert lines.index("a\t1") < lines.index("a\t3")
+
+
+def test_body_that_cannot_be_unpacked_is_left_out_with_its_place(
+    address: str, capsys: Captured
+) -> None:
+    run("topic", "create", "packed", "--queues", "1")
+    names = "abcdefghijkm"
+    with Client(address) as client:
+        for flag, body in ((0, b"one"), (1, b"no zlib"), (1, zlib.compress(b"three"))):
+            values = ["p", "packed", "TBW102", 4, 0, flag, 1, 0, "", 0, "false", "false"]
+            fields = {name: str(value) for name, value in zip(names, values, strict=True)}
+            make = partial(Command, RequestCode.SEND_MESSAGE_V2, fields, body)
+            client.ask_broker("broker-a", make)
+    capsys.readouterr()
+    run("consume", "packed", "--from-beginning", "--until-end")
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ["\tone", "\tthree"]
+    assert "packed@broker-a@0, offset 1: left out: a zlib body cannot be unpacked" in shown.err
+    run("consume", "packed", "--from-beginning", "--until-end", "--group", "readers")
+    assert sorted(capsys.readouterr().out.splitlines()) == ["\tone", "\tthree"]
 
 
 def test_lines_of_stdin_are_sent(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

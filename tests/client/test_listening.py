@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -38,11 +39,15 @@ FAILED = Retry(level=3)
 BRIEF = timedelta(milliseconds=20)
 
 
-def hear(listener: Listener, timeout: timedelta = timedelta(seconds=5)) -> Heard:
+def hear(
+    listener: Listener,
+    timeout: timedelta = timedelta(seconds=5),
+    message: StoredMessage = MESSAGE,
+) -> Heard:
     async def scenario() -> Heard:
         listening = Listening(listener, "group 'g'", 2, timeout, FAILED)
         try:
-            return await listening.hear(MESSAGE)
+            return await listening.hear(message)
         finally:
             listening.close()
 
@@ -63,6 +68,19 @@ def test_what_a_listener_returns_is_what_happens(outcome: Outcome) -> None:
     assert hear(lambda message: outcome) == Heard(outcome)
     # A plain function may hand over a coroutine.
     assert hear(functools.partial(lambda call, message: call(message), on_loop)) == Heard(outcome)
+
+
+@pytest.mark.parametrize("kind", [0x001, 0x101, 0x201, 0x301])
+def test_a_message_that_cannot_be_unpacked_is_a_dead_letter_and_its_place_is_told(
+    kind: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def listener(message: StoredMessage) -> Outcome:
+        raise AssertionError(message)
+
+    damaged = replace(MESSAGE, sys_flag=kind)
+    assert hear(listener, message=damaged) == Heard(DEAD_LETTER, failed=True)
+    assert "topic 'lines', queue 0, offset 7" in caplog.text
+    assert "cannot be unpacked" in caplog.text
 
 
 def test_an_object_may_be_a_listener() -> None:

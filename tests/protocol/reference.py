@@ -6,6 +6,7 @@ import socket
 import struct
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -73,6 +74,11 @@ def stored_bytes(message: StoredMessage) -> bytes:
 
 def block_of(messages: Sequence[StoredMessage]) -> bytes:
     return b"".join(map(stored_bytes, messages))
+
+
+def as_read(message: StoredMessage) -> StoredMessage:
+    """Give a message as it is read: its body is not compressed any more."""
+    return replace(message, sys_flag=message.sys_flag & ~SysFlag.COMPRESSED)
 
 
 def hosts() -> st.SearchStrategy[tuple[str, int]]:

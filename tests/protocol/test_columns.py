@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,18 @@ from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
 from headrace.protocol import columns as columns_module
-from headrace.protocol.columns import MessageColumns, decode_columns, record_starts
+from headrace.protocol.columns import (
+    MessageColumns,
+    decode_columns,
+    encode_records,
+    record_starts,
+)
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import decode_properties
 from headrace.protocol.property_columns import property_column
 from tests.protocol.reference import (
     TRAP,
+    as_read,
     block_of,
     damaged,
     properties,
@@ -54,7 +61,7 @@ def expected_rows(messages: list[StoredMessage]) -> list[tuple[Any, ...]]:
 def test_columns_equal_messages_one_by_one(messages: list[StoredMessage]) -> None:
     columns = decode_columns(block_of(messages))
     assert len(columns) == len(messages)
-    assert rows(columns) == expected_rows(messages)
+    assert rows(columns) == expected_rows(list(map(as_read, messages)))
     for name in ("KEYS", "TAGS", "absent", ""):
         wanted = [m.properties.get(name) for m in messages]
         found = columns.property(name).to_pylist()
@@ -110,6 +117,36 @@ def test_block_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPat
     assert decode_columns(block).body.to_pylist() == [bytes(1000)]
     with pytest.raises(ProtocolError, match="one block unpack"):
         decode_columns(block * 2)
+
+
+def test_body_that_cannot_be_unpacked_stays_and_says_so() -> None:
+    whole = zlib.compress(b"to be")
+    records = encode_records("t", 0, [b"plain", whole, b"no zlib", whole[:6], bytes(9)])
+    flags = records.data
+    for start in records.starts[1:].tolist():
+        flags[start + 39] = 0x01
+    block = bytes(flags)
+    columns = decode_columns(block)
+    bodies = [b"plain", b"to be", b"no zlib", whole[:6], bytes(9)]
+    assert columns.body.to_pylist() == bodies
+    assert columns.packed.tolist() == [False, False, True, True, True]
+    with pytest.raises(ProtocolError, match="cannot be unpacked"):
+        columns.readable_body(2)
+    messages = decode_messages(block)
+    assert [message.body for message in messages] == bodies
+    assert [message.is_packed for message in messages] == columns.packed.tolist()
+
+
+def test_bodies_are_unpacked_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "_PIECE_BYTES", 1500)
+    messages = [
+        StoredMessage(topic="t", queue_offset=n, body=b"%d" % n * 1000, sys_flag=0x301 * (n != 3))
+        for n in range(7)
+    ]
+    pieces = list(decode_columns(block_of(messages), unpack=False).unpacked())
+    assert [piece.queue_offset.tolist() for piece in pieces] == [[0, 1], [2, 3, 4], [5, 6]]
+    assert [b for p in pieces for b in p.body.to_pylist()] == [m.body for m in messages]
+    assert [len(p) for p in decode_columns(b"", unpack=False).unpacked()] == [0]
 
 
 @given(st.lists(st.binary(max_size=30) | properties().map(raw_properties), max_size=8))

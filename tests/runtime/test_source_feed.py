@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -14,14 +15,23 @@ import pytest
 
 from headrace import serdes
 from headrace.client import MessageQueue
-from headrace.protocol.columns import MessageColumns
+from headrace.errors import DeserializationError, ProtocolError
+from headrace.protocol.codes import SysFlag
+from headrace.protocol.columns import (
+    MessageColumns,
+    decode_columns,
+    encode_records,
+    stamp_records,
+)
+from headrace.protocol.hosts import LOCALHOST
 from headrace.runtime.blocks import Block
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.event_time.watermarks import QueueWatermark, SourceWatermarks
 from headrace.runtime.marks import Marks
 from headrace.runtime.planning import QueueRange, Split
 from headrace.runtime.sources.task import Run, SourceFeed, run_source
-from headrace.runtime.user_code.errors import Finder
+from headrace.runtime.user_code.errors import Finder, Original
+from headrace.topology import ErrorPolicy
 from headrace.topology.operators.core import Operator, Source
 
 DAY = 86_400_000
@@ -103,6 +113,39 @@ def test_the_future_is_measured_against_the_store_time(
     assert task.counters["records_in"] == len(task.chunks["in"]) == 3
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip", "topic:dead"])
+def test_a_body_that_cannot_be_unpacked_follows_the_sources_policy(on_error: ErrorPolicy) -> None:
+    records = encode_records("events", 2, [b"a", zlib.compress(b"b"), b"no zlib", b"d"])
+    for start in records.starts[1:3].tolist():
+        records.data[start + 39] = SysFlag.COMPRESSED
+    stamp_records(records, 7, 0, 0, LOCALHOST)
+    source = Source(
+        name="in",
+        parents=(),
+        topic="events",
+        deserializer=serdes.as_deserializer(serdes.string),
+        allowed_lateness=timedelta(0),
+        on_error=on_error,
+    )
+    diverted: list[tuple[Original, Exception]] = []
+    task: Any = _Task()
+    task.divert_message = lambda _, original, error: diverted.append((original, error))
+    feed = SourceFeed(task, [source], ["events@b@2"], forwards_headers=lambda _: False)
+    run = Run("events", decode_columns(records.data), np.zeros(4, np.intp))
+    if on_error == "fail":
+        with pytest.raises(
+            DeserializationError, match=r"topic 'events', queue 2, offset 9 .* cannot be unpacked"
+        ):
+            feed.take(run)
+        return
+    feed.take(run)
+    assert task.chunks["in"].values == ["a", "b", "d"]
+    ((original, error),) = diverted
+    # The dead letter has what is stored.
+    assert (original.offset, original.body) == (9, b"no zlib")
+    assert isinstance(error, ProtocolError)
+
+
 def test_a_record_of_the_future_makes_the_next_ones_not_late() -> None:
     task = fed([5 * DAY, 9 * DAY, 5 * DAY + 1], [5 * DAY] * 3)
     assert not task.chunks["in"].late().any()
@@ -178,7 +221,7 @@ class _Log:
         assert gapless, max_bytes
         times = list(range(begin, end))
         columns = messages(self.bodies[queue.name], times, times)
-        yield SimpleNamespace(columns=lambda: columns)
+        yield SimpleNamespace(pieces=lambda: iter([columns]))
 
 
 def test_messages_at_one_position_of_two_brokers_are_told_apart() -> None:

@@ -16,7 +16,7 @@ import typer
 
 from headrace.cli._cluster import DataDir, NameServer, asynchronous, cluster
 from headrace.cli._terminal import message_line, say
-from headrace.errors import ConfigurationError
+from headrace.errors import ConfigurationError, ProtocolError
 
 if TYPE_CHECKING:
     from headrace.client import AsyncPullConsumer, Client, Message, MessageQueue, PullResult
@@ -230,10 +230,13 @@ def _lines(result: PullResult, end: int | None) -> Iterator[str]:
 
     columns = without_watermarks(result.columns())
     keys = keys_from_columns(columns.property(KEYS), columns.property(EXACT_KEY))
-    bodies = columns.body.to_pylist()
-    for offset, key, body in zip(columns.queue_offset.tolist(), keys, bodies, strict=True):
-        if end is None or offset < end:
-            yield message_line(key, body)
+    for row, (offset, key) in enumerate(zip(columns.queue_offset.tolist(), keys, strict=True)):
+        if end is not None and offset >= end:
+            continue
+        try:
+            yield message_line(key, columns.readable_body(row))
+        except ProtocolError as error:
+            say(f"{result.queue}, offset {offset}: left out: {error}")
 
 
 async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) -> None:

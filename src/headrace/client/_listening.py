@@ -12,6 +12,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.outcomes import ABANDONED, DEAD_LETTER, Outcome, Retry
+from headrace.errors import ProtocolError
+from headrace.protocol.compression import readable
 from headrace.user_lines import user_line
 
 if TYPE_CHECKING:
@@ -55,7 +57,16 @@ class Listening:
             self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="headrace-listener")
 
     async def hear(self, message: StoredMessage) -> Heard:
-        """Call the listener with a message, and log what it raises."""
+        """Call the listener with a message, and log what it raises.
+
+        A message whose body cannot be unpacked is a dead letter: no listener could read it, now or
+        later.
+        """
+        try:
+            readable(message.body, message.sys_flag)
+        except ProtocolError as error:
+            _log.error("%s: %s cannot be read: %s", self._name, _place(message), error)
+            return Heard(DEAD_LETTER, failed=True)
         try:
             if self._threads is not None:
                 return await self._on_thread(self._threads, message)

@@ -15,6 +15,8 @@ from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.routes import LOGICAL_BROKER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.client.queues import MessageQueue
     from headrace.protocol.frames import Command
 
@@ -63,8 +65,22 @@ class PullResult:
     offset_delta: int = 0
 
     def columns(self) -> MessageColumns:
-        """Decode the block into Arrow columns, without an object per message."""
-        columns = decode_columns(self.block)
+        """Decode the block into Arrow columns, without an object per message.
+
+        A body that says it is compressed and cannot be unpacked stays as stored: it is ``packed``.
+
+        Raises
+        ------
+        ProtocolError
+            The bodies of the block unpack to more than 1 GiB: take ``pieces()``.
+        """
+        return self._placed(decode_columns(self.block))
+
+    def pieces(self) -> Iterator[MessageColumns]:
+        """Decode the block as ``columns()`` does, in as many pieces as its bodies ask for."""
+        return map(self._placed, decode_columns(self.block, unpack=False).unpacked())
+
+    def _placed(self, columns: MessageColumns) -> MessageColumns:
         if not self._is_logical:
             return columns
         return replace(
@@ -74,7 +90,11 @@ class PullResult:
         )
 
     def messages(self) -> list[StoredMessage]:
-        """Decode the block into one object per message."""
+        """Decode the block into one object per message.
+
+        A body that says it is compressed and cannot be unpacked stays as stored: its message
+        ``is_packed``.
+        """
         messages = decode_messages(self.block)
         if not self._is_logical:
             return messages

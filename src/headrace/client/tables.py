@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.client.client import AsyncClient
     from headrace.client.queues import MessageQueue
+    from headrace.protocol.columns import MessageColumns
 
 __all__ = ["AsyncTableReader", "AsyncTableWriter", "TableStatistics"]
 
@@ -250,11 +251,23 @@ class AsyncTableReader:
             self._positions[queue] = 0
             return
         if result.status is PullStatus.FOUND:
-            columns = result.columns()
-            self._table.apply(queue, columns)
-            self._messages += len(columns)
+            for columns in result.pieces():
+                self._table.apply(queue, self._without_unreadable(queue, columns))
+                self._messages += len(columns)
         self._positions[queue] = result.next_offset
         self._news.set()
+
+    def _without_unreadable(self, queue: MessageQueue, columns: MessageColumns) -> MessageColumns:
+        packed = columns.packed
+        if not packed.any():
+            return columns
+        for offset in columns.queue_offset[packed].tolist():
+            _log.error(
+                "table %r: the value at %s, offset %d, is compressed and cannot be unpacked: its key"
+                " stays as it was",
+                self.topic, queue, offset,
+            )  # fmt: skip
+        return columns.take(~packed)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error

@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["PROPERTIES", "SINK_SCHEMA", "SOURCE_SCHEMA"]
+__all__ = ["PACKED", "PROPERTIES", "SINK_SCHEMA", "SOURCE_SCHEMA"]
 
 #: The type of a record's properties.
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
@@ -22,6 +22,10 @@ SOURCE_SCHEMA: Final = pa.schema(
         ("timestamp", pa.int64()),
     ]
 )
+
+#: A column of a sink's rows, there where one of them has it: the system flag of a message whose
+#: value is still compressed, as it cannot be unpacked.  Null for all others.
+PACKED: Final = pa.field("packed", pa.int32())
 
 #: What a sink host takes: messages as they stand in their topics.
 SINK_SCHEMA: Final = pa.schema(

@@ -5,7 +5,8 @@ This is the way of every message through a job: no Python object is made for a m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import ProtocolError
 from headrace.protocol.batches import batch_to_records
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.compression import decompress
+from headrace.protocol.compression import readable
 from headrace.protocol.layout import Int64s, locate, record_starts, slices
 from headrace.protocol.property_columns import property_column
 from headrace.protocol.records import (
@@ -28,6 +29,8 @@ from headrace.protocol.records import (
 from headrace.protocol.stamps import stamp_records, tag_hashes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.protocol.frames import Buffer
 
 __all__ = [
@@ -44,8 +47,12 @@ __all__ = [
     "tag_hashes",
 ]
 
-#: Most bytes that the compressed bodies of one block may unpack to.
+#: A piece of a block ends where its compressed bodies have unpacked to so many bytes: it holds one
+#: more body at most, and so fits into memory and into an Arrow column.
+_PIECE_BYTES = 64 * 1024 * 1024
+#: Most bytes that the compressed bodies of a block may unpack to that is read as a whole.
 _MAX_UNPACKED = 1 << 30
+_COMPRESSED = int(SysFlag.COMPRESSED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +67,9 @@ class MessageColumns:
     #: When the broker stored it, ms since 1970.
     stored: Int64s
     queue_id: npt.NDArray[np.int32]
+    #: Without the bit of compression where the body is decompressed.
     sys_flag: npt.NDArray[np.int32]
-    #: Bodies, decompressed.
+    #: Decompressed; as stored where that was not asked for or cannot be done: see ``packed``.
     body: pa.BinaryArray
     #: Raw properties strings.
     properties: pa.BinaryArray
@@ -69,10 +77,57 @@ class MessageColumns:
     def __len__(self) -> int:
         return len(self.queue_offset)
 
+    @property
+    def packed(self) -> npt.NDArray[np.bool_]:
+        """Whose body is still compressed: one that was to be read is damaged or too long."""
+        found: npt.NDArray[np.bool_] = (self.sys_flag & _COMPRESSED) != 0
+        return found
+
+    def readable_body(self, row: int) -> bytes:
+        """Return the body of one message as its producer wrote it.
+
+        Raises
+        ------
+        ProtocolError
+            It is compressed, and damaged or too long.
+        """
+        return readable(self.body[row].as_py(), int(self.sys_flag[row]))
+
     def before(self, offset: int) -> MessageColumns:
         """Take the messages below an offset of their queue."""
-        count = int(np.searchsorted(self.queue_offset, offset))
-        return self if count == len(self) else self.take(np.arange(len(self)) < count)
+        return self.slice(0, int(np.searchsorted(self.queue_offset, offset)))
+
+    def slice(self, first: int, last: int) -> MessageColumns:
+        """Take the messages from one row up to another, that one left out."""
+        if first == 0 and last == len(self):
+            return self
+        cut = slice(first, last)
+        return MessageColumns(
+            self.queue_offset[cut],
+            self.position[cut],
+            self.born[cut],
+            self.stored[cut],
+            self.queue_id[cut],
+            self.sys_flag[cut],
+            self.body[cut],
+            self.properties[cut],
+        )
+
+    @classmethod
+    def concat(cls, parts: list[MessageColumns]) -> MessageColumns:
+        """Put columns behind one another."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.queue_offset for part in parts]),
+            np.concatenate([part.position for part in parts]),
+            np.concatenate([part.born for part in parts]),
+            np.concatenate([part.stored for part in parts]),
+            np.concatenate([part.queue_id for part in parts]),
+            np.concatenate([part.sys_flag for part in parts]),
+            pa.concat_arrays([part.body for part in parts]),
+            pa.concat_arrays([part.properties for part in parts]),
+        )
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> MessageColumns:
         """Take those messages that are chosen."""
@@ -92,6 +147,23 @@ class MessageColumns:
         """Read one property of every message, null where a message does not have it."""
         return property_column(self.properties, name)
 
+    def unpacked(self) -> Iterator[MessageColumns]:
+        """Decompress bodies, in as many pieces as what they unpack to asks for.
+
+        A body that cannot be unpacked stays as it is: it is ``packed``.
+        """
+        first, size = 0, 0
+        bodies: dict[int, bytes] = {}
+        for row in np.flatnonzero(self.packed).tolist():
+            with suppress(ProtocolError):
+                body = bodies[row - first] = self.readable_body(row)
+                size += len(body)
+            if size >= _PIECE_BYTES:
+                yield _with_bodies(self.slice(first, row + 1), bodies)
+                first, bodies, size = row + 1, {}, 0
+        if first < len(self) or not first:
+            yield _with_bodies(self.slice(first, len(self)), bodies)
+
 
 def decode_columns(block: Buffer, *, unpack: bool = True) -> MessageColumns:
     r"""Read a block of stored messages, as a pull returns it.
@@ -101,13 +173,13 @@ def decode_columns(block: Buffer, *, unpack: bool = True) -> MessageColumns:
     block
         The messages.
     unpack
-        Whether compressed bodies are unpacked.  A broker leaves them as they are: one that is
-        damaged must not keep it from reading the others.
+        Whether compressed bodies are unpacked, all at once: ``unpacked()`` of columns that were
+        read without does it in pieces.
 
     Raises
     ------
     ProtocolError
-        The block is not a sequence of whole records, or a body cannot be unpacked.
+        The block is not a sequence of whole records, or its bodies unpack to more than 1 GiB.
 
     Examples
     --------
@@ -123,18 +195,31 @@ def decode_columns(block: Buffer, *, unpack: bool = True) -> MessageColumns:
         return _no_messages()
     layout = locate(block, starts)
     head = layout.head
-    sys_flag = head["sys_flag"].astype(np.int32)
-    bodies = slices(block, layout.body_starts, layout.body_ends)
-    return MessageColumns(
+    columns = MessageColumns(
         queue_offset=head["queue_offset"].astype(np.int64),
         position=head["position"].astype(np.int64),
         born=head["born"].astype(np.int64),
         stored=head["stored"].astype(np.int64),
         queue_id=head["queue_id"].astype(np.int32),
-        sys_flag=sys_flag,
-        body=_decompressed(bodies, sys_flag) if unpack else bodies,
+        sys_flag=head["sys_flag"].astype(np.int32),
+        body=slices(block, layout.body_starts, layout.body_ends),
         properties=slices(block, layout.property_starts, layout.property_ends),
     )
+    return _at_once(columns) if unpack else columns
+
+
+def _at_once(columns: MessageColumns) -> MessageColumns:
+    pieces: list[MessageColumns] = []
+    size = 0
+    for piece in columns.unpacked():
+        pieces.append(piece)
+        size += piece.body.nbytes
+        if size > _MAX_UNPACKED:
+            raise ProtocolError(
+                f"the bodies of one block unpack to more than {_MAX_UNPACKED} bytes",
+                hint="pull fewer messages at a time",
+            )
+    return MessageColumns.concat(pieces)
 
 
 def _no_messages() -> MessageColumns:
@@ -144,20 +229,13 @@ def _no_messages() -> MessageColumns:
     return MessageColumns(longs, longs, longs, longs, ints, ints, none, none)
 
 
-def _decompressed(bodies: pa.BinaryArray, sys_flag: npt.NDArray[np.int32]) -> pa.BinaryArray:
-    rows = np.flatnonzero(sys_flag & SysFlag.COMPRESSED)
-    if not len(rows):
-        return bodies
-    unpacked: list[bytes] = []
-    total = 0
-    for row in rows.tolist():
-        unpacked.append(decompress(bodies[row].as_py(), int(sys_flag[row])))
-        total += len(unpacked[-1])
-        if total > _MAX_UNPACKED:
-            raise ProtocolError(
-                f"the bodies of one block unpack to more than {_MAX_UNPACKED} bytes",
-                hint="pull fewer messages at a time",
-            )
-    places = np.arange(len(bodies))
-    places[rows] = len(bodies) + np.arange(len(rows))
-    return pa.concat_arrays([bodies, pa.array(unpacked, pa.binary())]).take(pa.array(places))
+def _with_bodies(columns: MessageColumns, unpacked: dict[int, bytes]) -> MessageColumns:
+    if not unpacked:
+        return columns
+    rows = np.array(list(unpacked), np.intp)
+    places = np.arange(len(columns))
+    places[rows] = len(columns) + np.arange(len(rows))
+    bodies = pa.concat_arrays([columns.body, pa.array(unpacked.values(), pa.binary())])
+    flags = columns.sys_flag.copy()
+    flags[rows] &= ~_COMPRESSED
+    return replace(columns, sys_flag=flags, body=bodies.take(pa.array(places)))

@@ -13,12 +13,14 @@ from headrace.protocol.codes import SysFlag
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
 
-__all__ = ["MAX_BODY", "compress", "decompress"]
+__all__ = ["MAX_BODY", "compress", "decompress", "readable"]
 
 #: Longest body that is unpacked: sixteen times what a broker takes by default, so that a small
 #: message cannot fill the memory.
 MAX_BODY = 64 * 1024 * 1024
 
+# A plain number: the flags of an enum are slow to combine.
+_COMPRESSED = int(SysFlag.COMPRESSED)
 _STREAMS = {int(SysFlag.LZ4): "lz4", int(SysFlag.ZSTD): "zstd"}
 _LEVEL = 5
 _LEAST_PIECE = 1024
@@ -53,6 +55,17 @@ def decompress(body: Buffer, sys_flag: int, limit: int = MAX_BODY) -> bytes:
             f"a body unpacks to more than {limit} bytes", hint="send smaller messages"
         )
     return unpacked
+
+
+def readable(body: Buffer, sys_flag: int, limit: int = MAX_BODY) -> bytes:
+    """Return a body as its producer wrote it: unpacked, where the system flag says it is packed.
+
+    Raises
+    ------
+    ProtocolError
+        The body is damaged or longer than the limit.
+    """
+    return decompress(body, sys_flag, limit) if sys_flag & _COMPRESSED else bytes(body)
 
 
 def _inflate(body: Buffer, limit: int) -> bytes:

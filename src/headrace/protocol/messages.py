@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.batches import write_mini_message
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.compression import decompress
+from headrace.protocol.compression import readable
 from headrace.protocol.hosts import LOCALHOST, Host, unpack_host
 from headrace.protocol.ids import encode_offset_id
 from headrace.protocol.layout import MAGIC_V2, MIN_RECORD, record_parts
@@ -124,10 +125,11 @@ class StoredMessage:
     queue_offset: int = 0
     #: Place in the broker's commit log.
     position: int = 0
-    #: Decompressed, unless it was read otherwise.
+    #: Decompressed; as stored where that was not asked for or cannot be done: see ``is_packed``.
     body: bytes = b""
     properties: dict[str, str] = field(default_factory=dict)
     flag: int = 0
+    #: Without the bit of compression once the body is decompressed.
     sys_flag: int = 0
     #: When the producer made it, ms since 1970, and on which host.
     born: int = 0
@@ -141,6 +143,11 @@ class StoredMessage:
     body_crc: int = 0
     #: Bytes that the record takes.
     size: int = 0
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether ``body`` is still compressed: one that was to be read is damaged or too long."""
+        return bool(self.sys_flag & _COMPRESSED)
 
     @property
     def keys(self) -> str | None:
@@ -185,10 +192,12 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
 def decode_messages(block: Buffer, *, unpack: bool = True) -> list[StoredMessage]:
     """Read a block of stored messages, as a pull returns it; ``unpack=False`` leaves bodies as stored.
 
+    A body that cannot be unpacked stays as stored, and its message ``is_packed``.
+
     Raises
     ------
     ProtocolError
-        The block is not a sequence of whole records, or a body cannot be unpacked.
+        The block is not a sequence of whole records.
 
     Examples
     --------
@@ -218,14 +227,18 @@ def _decode(record: memoryview, at: int, *, unpack: bool) -> StoredMessage:
     store_end = body_start - _AFTER_HOSTS.size
     (stored,) = _LONG.unpack_from(record, born_end)
     reconsume_times, prepared_offset, _ = _AFTER_HOSTS.unpack_from(record, store_end)
-    body = record[body_start:body_end]
+    body = bytes(record[body_start:body_end])
+    if unpack and sys_flag & _COMPRESSED:
+        with suppress(ProtocolError):
+            body = readable(body, sys_flag)
+            sys_flag &= ~_COMPRESSED
     topic = record[body_end + (2 if magic == MAGIC_V2 else 1) : topic_end]
     return StoredMessage(
         topic=str(topic, "utf-8", "replace"),
         queue_id=queue_id,
         queue_offset=queue_offset,
         position=position,
-        body=decompress(body, sys_flag) if unpack and sys_flag & _COMPRESSED else bytes(body),
+        body=body,
         properties=decode_properties(record[topic_end + 2 :]),
         flag=flag,
         sys_flag=sys_flag,

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.connect.columns import PACKED
 from headrace.connect.converters import JsonConverter
 from headrace.connect.handling import SinkChain
 from headrace.connect.records import Header, Queue
-from headrace.errors import DeserializationError, RetriableError
+from headrace.errors import DeserializationError, ProtocolError, RetriableError
 from tests.connect.handling.parts import ColumnStore, Pauses, Store, rows, sink
 
 JSON = {"value_converter": "JsonConverter", "value_converter_schemas_enable": "false"}
@@ -48,6 +51,19 @@ def test_bad_value_is_left_out_and_the_others_arrive() -> None:
     chain.deliver(rows(b'{"n":1}', b"{bad", b'{"n":2}'), task)
     assert task.calls == [[{"n": 1}, {"n": 2}]]
     assert chain.handling.counters.skipped == 1
+
+
+@pytest.mark.parametrize("converter", [json_sink, sink])
+def test_value_that_cannot_be_unpacked_is_bad_whatever_the_converter(
+    converter: Callable[..., SinkChain],
+) -> None:
+    found = rows(b'{"n":1}', b"no zlib", b'{"n":2}')
+    found = found.append_column(PACKED, pa.array([None, 1, None], PACKED.type))
+    task, chain = Store(), converter(errors_tolerance="all")
+    chain.deliver(found, task)
+    assert (len(task.kept), chain.handling.counters.skipped) == (2, 1)
+    with pytest.raises(ProtocolError, match="zlib body cannot be unpacked"):
+        converter().deliver(found, Store())
 
 
 @pytest.mark.defect(7)

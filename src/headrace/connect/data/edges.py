@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client import MessageQueue
-from headrace.connect.columns import SINK_SCHEMA
+from headrace.connect.columns import PACKED, SINK_SCHEMA
 from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.records import Queue, position_key
+from headrace.protocol.codes import SysFlag
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.outside.carried import key_bytes, property_pairs
 from headrace.topology.operators.outside import Taken
@@ -157,7 +158,9 @@ def messages_out(messages: pa.RecordBatch) -> pa.RecordBatch:
     places = [_place(name) for name in names.dictionary.to_pylist()]
     raw = messages.column("properties")
     body = messages.column("body")
-    empty = pc.equal(pc.binary_length(body), 0)
+    flags = messages.column("sys_flag")
+    packed = pc.not_equal(pc.bit_wise_and(flags, int(SysFlag.COMPRESSED)), 0)
+    empty = pc.and_not(pc.equal(pc.binary_length(body), 0), packed)
     columns = {
         "topic": _spread(names, [place.topic for place in places], pa.string()),
         "broker": _spread(names, [place.broker for place in places], pa.string()),
@@ -168,7 +171,10 @@ def messages_out(messages: pa.RecordBatch) -> pa.RecordBatch:
         "properties": property_pairs(raw),
         "timestamp": messages.column("timestamp"),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=SINK_SCHEMA)
+    rows = pa.RecordBatch.from_pydict(columns, schema=SINK_SCHEMA)
+    if not pc.any(packed).as_py():
+        return rows
+    return rows.append_column(PACKED, pc.if_else(packed, flags, None))
 
 
 def _spread(names: pa.DictionaryArray, values: list[Any], kind: pa.DataType) -> pa.Array:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from headrace.connect.columns import PACKED
 from headrace.connect.handling.dead_letters import rows_of
 from headrace.connect.handling.failures import Handling, Skipped
 from headrace.connect.handling.links import TransformLink, transformed
@@ -16,9 +17,10 @@ from headrace.connect.handling.rows import Message, RowRef, queue_runs
 from headrace.connect.handling.stages import Stage
 from headrace.connect.plugins import SinkTask
 from headrace.connect.records import Header, Queue, SinkBatch, SinkRecord
+from headrace.protocol.compression import readable
 
 if TYPE_CHECKING:
-    from headrace.connect.converters import Converter
+    from headrace.connect.converters import Converted, Converter
     from headrace.connect.handling.conversion import Converters
     from headrace.connect.schema import Schema
 
@@ -106,6 +108,8 @@ class SinkChain:
 
     def _batch_of(self, queue: Queue, run: pa.RecordBatch) -> SinkBatch | None:
         """Give a queue's rows as columns, or ``None`` where that must go one by one."""
+        if PACKED.name in run.schema.names:
+            return None
         value = self._converters.value.from_column(queue.topic, run.column("value"))
         key = self._converters.key.from_column(queue.topic, run.column("key"))
         if value is None or key is None or self._reads_headers(run):
@@ -169,12 +173,13 @@ class SinkChain:
     ) -> list[tuple[Schema | None, Any] | None]:
         """Convert one column: as a whole, or one by one; what is left out is ``None``."""
         bodies, topic = run.column(name), run.column("topic")[0].as_py()
-        column = converter.from_column(topic, bodies)
+        flags = _packed(run) if stage is Stage.VALUE_CONVERTER else {}
+        column = None if flags else converter.from_column(topic, bodies)
         if column is not None:
             return [(column.schema, value) for value in column.values.to_pylist()]
-        read = partial(converter.from_bytes, topic)
         found: list[tuple[Schema | None, Any] | None] = []
         for row, body in enumerate(bodies.to_pylist()):
+            read = partial(_converted, converter, topic, flags.get(row, 0))
             step = self.handling.step(stage, converter, read, body, RowRef(run, row))
             found.append(None if isinstance(step, Skipped) else step)
         return found
@@ -211,6 +216,18 @@ class SinkChain:
             dict(converters.properties_of(topic, record.headers)),
             record.timestamp_ms,
         )
+
+
+def _packed(run: pa.RecordBatch) -> dict[int, int]:
+    """Find the rows whose value cannot be unpacked, with their system flags."""
+    if PACKED.name not in run.schema.names:
+        return {}
+    flags = run.column(PACKED.name).to_pylist()
+    return {row: flag for row, flag in enumerate(flags) if flag is not None}
+
+
+def _converted(converter: Converter, topic: str, flag: int, body: bytes | None) -> Converted:
+    return converter.from_bytes(topic, None if body is None else readable(body, flag))
 
 
 def _takes_columns(task: SinkTask) -> bool:

@@ -22,7 +22,7 @@ class MessageReader(SourceReader):
     names_queues: ClassVar[bool] = True
 
     def read(self, topic: str, columns: MessageColumns) -> Chunk:
-        """Put messages into columns: offset, body, properties, timestamp."""
+        """Put messages into columns: offset, body, properties, timestamp, system flag."""
         del topic
         batch = pa.RecordBatch.from_pydict(
             {
@@ -30,6 +30,7 @@ class MessageReader(SourceReader):
                 "body": columns.body,
                 "properties": columns.properties,
                 "timestamp": pa.array(columns.born),
+                "sys_flag": pa.array(columns.sys_flag),
             }
         )
         values: Any = ColumnValues(batch)

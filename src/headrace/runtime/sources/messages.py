@@ -32,7 +32,6 @@ __all__ = [
     "original_at",
     "picked",
     "ranged",
-    "sliced",
     "user_properties",
     "without_watermarks",
 ]
@@ -89,6 +88,8 @@ class SourceReader:
         DeserializationError
             The policy is to fail.
         """
+        if columns.packed.any():
+            return self._read_singly(topic, columns)
         deserializer = self.source.deserializer
         try:
             keys, values = deserializer.deserialize_many(columns.body, columns.property)
@@ -120,9 +121,9 @@ class SourceReader:
         records: list[Any] = []
         times: list[np.int64] = []
         raws = columns.properties.to_pylist()
-        for index, body in enumerate(columns.body.to_pylist()):
+        for index, raw in enumerate(raws):
             try:
-                properties = decode_properties(raws[index])
+                body, properties = columns.readable_body(index), decode_properties(raw)
                 record = self.source.deserializer.deserialize(body, properties)
                 times.append(self._times([record.value], picked(columns, np.array([index])))[0])
                 records.append(record)
@@ -204,24 +205,7 @@ def original_at(topic: str, columns: MessageColumns, index: int) -> Original:
 def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:
     """Keep messages with queue offsets from ``begin`` up to ``end``, ``end`` left out."""
     first, last = np.searchsorted(columns.queue_offset, [begin, end])
-    return sliced(columns, int(first), int(last))
-
-
-def sliced(columns: MessageColumns, start: int, stop: int) -> MessageColumns:
-    """Give a run of messages."""
-    if start == 0 and stop == len(columns):
-        return columns
-    cut = slice(start, stop)
-    return MessageColumns(
-        columns.queue_offset[cut],
-        columns.position[cut],
-        columns.born[cut],
-        columns.stored[cut],
-        columns.queue_id[cut],
-        columns.sys_flag[cut],
-        columns.body[cut],
-        columns.properties[cut],
-    )
+    return columns.slice(int(first), int(last))
 
 
 def picked(columns: MessageColumns, indices: np.ndarray[Any, np.dtype[np.intp]]) -> MessageColumns:
@@ -242,23 +226,8 @@ def picked(columns: MessageColumns, indices: np.ndarray[Any, np.dtype[np.intp]])
 def joined(parts: list[MessageColumns]) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
     """Join messages in the order of their place in the log; also tell the part of each."""
     numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    if len(parts) == 1:
-        return parts[0], numbers
-    whole = MessageColumns(
-        _concatenated([part.queue_offset for part in parts]),
-        _concatenated([part.position for part in parts]),
-        _concatenated([part.born for part in parts]),
-        _concatenated([part.stored for part in parts]),
-        np.concatenate([part.queue_id for part in parts]),
-        np.concatenate([part.sys_flag for part in parts]),
-        pa.concat_arrays([part.body for part in parts]),
-        pa.concat_arrays([part.properties for part in parts]),
-    )
-    if bool(np.all(whole.position[:-1] <= whole.position[1:])):
+    whole = MessageColumns.concat(parts)
+    if len(parts) == 1 or bool(np.all(whole.position[:-1] <= whole.position[1:])):
         return whole, numbers
     order = np.argsort(whole.position, kind="stable")
     return picked(whole, order), numbers[order]
-
-
-def _concatenated(arrays: list[Int64s]) -> Int64s:
-    return np.concatenate(arrays)

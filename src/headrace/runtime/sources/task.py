@@ -18,7 +18,6 @@ from headrace.runtime.sources.messages import (
     joined,
     original_at,
     ranged,
-    sliced,
     without_watermarks,
 )
 from headrace.runtime.through import ThroughReader
@@ -209,9 +208,9 @@ class _QueueAhead:
         for block in held:
             count = _count_to(block, mark)
             if count:
-                taken.append(sliced(block, 0, count))
+                taken.append(block.slice(0, count))
             if count < len(block):
-                self._held.append(sliced(block, count, len(block)))
+                self._held.append(block.slice(count, len(block)))
         return taken
 
 
@@ -258,8 +257,9 @@ def _fills_step(queues: list[_QueueAhead]) -> bool:
 def _blocks(job: JobConnection, part: QueueRange, marks: Marks) -> Iterator[MessageColumns]:
     broker = MessageQueue.parse(part.queue).broker
     for result in read_range(job, part):
-        columns = ranged(result.columns(), part.begin, part.end)
-        yield replace(columns, position=marks.of(broker, columns.position))
+        for piece in result.pieces():
+            columns = ranged(piece, part.begin, part.end)
+            yield replace(columns, position=marks.of(broker, columns.position))
 
 
 def _step(queues: list[_QueueAhead], mark: int) -> list[Run]:

@@ -190,8 +190,9 @@ def _reading(handle: PlanHandle, parts: Sequence[Sequence[QueueRange]], *, heade
                 for part in parts[number]:
                     queue = MessageQueue.parse(part.queue)
                     for result in read_range(job, part):
-                        columns = ranged(result.columns(), part.begin, part.end)
-                        yield _rows(queue, columns, headers=headers)
+                        for piece in result.pieces():
+                            columns = ranged(piece, part.begin, part.end)
+                            yield _rows(queue, columns, headers=headers)
         end_of_task()
 
     return run

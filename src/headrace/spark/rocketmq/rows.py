@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.encoding import decode
@@ -63,6 +64,12 @@ def _exact_key(key: bytes | None, data: bytes) -> bytes | None:
     return found if isinstance(found, bytes) else key
 
 
+def _value(block: _Block, _: pa.DataType) -> pa.Array:
+    packed = block.columns.packed[: len(block)]
+    bodies = block.columns.body[: len(block)]
+    return pc.if_else(packed, None, bodies) if packed.any() else bodies
+
+
 def _constant(value: object, count: int, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
@@ -73,7 +80,7 @@ def _milliseconds(times: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
 
 _MAKERS: Mapping[str, _Maker] = {
     "key": _key,
-    "value": lambda block, _: block.columns.body[: len(block)],
+    "value": _value,
     "topic": lambda block, kind: _constant(block.queue.topic, len(block), kind),
     "broker": lambda block, kind: _constant(block.queue.broker, len(block), kind),
     "queue": lambda block, kind: _constant(block.queue.queue_id, len(block), kind),
@@ -127,10 +134,12 @@ class RangeReader:
         while len(left) > 0:
             try:
                 for result in consumer.blocks(left.queue, left.begin, left.end):
-                    batch = record_batch(left.queue, result.columns(), left.end, self.schema)
+                    batches = [
+                        record_batch(left.queue, piece, left.end, self.schema)
+                        for piece in result.pieces()
+                    ]
                     left = replace(left, begin=result.next_offset)
-                    if batch.num_rows:
-                        yield batch
+                    yield from (batch for batch in batches if batch.num_rows)
                 return
             except OffsetExpiredError as error:
                 held = left if self.fail_on_data_loss else _still_held(consumer, left)

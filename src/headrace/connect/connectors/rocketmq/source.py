@@ -222,6 +222,12 @@ class RocketMQSourceTask(SourceTask):
 
     def _batch(self, result: PullResult) -> SourceBatch:
         columns = result.columns()
+        for offset in columns.queue_offset[columns.packed].tolist():
+            self.context.logger.warning(
+                "the body at %s, offset %d, is compressed and cannot be unpacked: it goes on as it"
+                " is stored",
+                result.queue, offset,
+            )  # fmt: skip
         keys: list[str | None] = []
         properties: list[dict[str, str] | None] = []
         for raw in columns.properties.to_pylist():
