@@ -9,7 +9,7 @@ would put them into, in a fraction of the time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.failpoints import failpoint
@@ -125,19 +126,23 @@ class LocalDriver:
         end = self._reader.latestOffset(self._at, ReadAllAvailable())
         return None if end == self._at else Planned(self._at, end)
 
-    def process(self, planned: Planned | None = None) -> BatchEnd:
-        """Run all tasks of a batch, which stages what they make."""
+    def process(self, planned: Planned | None = None, *, loses_blocks: bool = False) -> BatchEnd:
+        """Run all tasks of a batch, which stages what they make.
+
+        Where blocks are lost, the first stage runs anew when a partition of the second one has
+        taken what the stage made first, as Spark does when it has lost an executor.
+        """
         planned = planned or self.plan()
         assert planned is not None, "there is nothing to process"
         with patch.object(worker, "TaskContext", _Attempts):
-            rows = [
-                batch
-                for partition in self._reader.partitions(planned.begin, planned.end)
-                for batch in self._reader.read(partition)
-            ]
+            splits = self._reader.partitions(planned.begin, planned.end)
+            rows = self._read(splits)
             for stage in range(1, self._stages):
                 run = stage_function(self._handle, stage)
-                rows = [batch for share in self._shuffled(rows) for batch in run(iter([share]))]
+                shares = self._shuffled(rows)
+                if loses_blocks and stage == 1:
+                    shares[1:] = self._shuffled(self._read(splits))[1:]
+                rows = [batch for share in shares for batch in run(iter([share]))]
         blocks = [block for batch in rows for block in blocks_of(batch)]
         self._at = planned.end
         end, self.summaries = assemble(self.record, self.epoch, blocks, self._stages, 0)
@@ -161,13 +166,15 @@ class LocalDriver:
             batches += 1
         return batches
 
-    def _shuffled(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _read(self, splits: Sequence[InputPartition]) -> list[pa.RecordBatch]:
+        return [batch for split in splits for batch in self._reader.read(split)]
+
+    def _shuffled(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Bring rows to their partitions, as Spark's exchange does."""
         rows = pa.Table.from_batches(batches).combine_chunks()
         partitions = rows.column("partition").to_numpy() % self._partitions
-        for number in range(self._partitions):
-            share = rows.filter(pa.array(partitions == number)).combine_chunks()
-            yield from share.to_batches()
+        shares = [rows.filter(pa.array(partitions == n)) for n in range(self._partitions)]
+        return [batch for share in shares for batch in share.combine_chunks().to_batches()]
 
     def close(self) -> None:
         """End the epoch, and close the connections of the driver and of its tasks."""

@@ -6,6 +6,7 @@ the kill test.  A kill test that passed without a safeguard would prove nothing 
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace import StreamBuilder, Topology, serdes
 from headrace.broker.settings import UNSAFE_VARIABLE
-from headrace.errors import BrokerError, FencedError, PredecessorMismatchError
+from headrace.client import Client
+from headrace.errors import BrokerError, FencedError, PredecessorMismatchError, RollbackError
 from headrace.failpoints import ENVIRONMENT_VARIABLE
 from headrace.runtime.commit.transactions import BatchEnd
 from tests.faults.broker import (
@@ -25,7 +28,8 @@ from tests.faults.broker import (
     send,
 )
 from tests.faults.local_driver import LocalDriver
-from tests.faults.verification import problems, read_results
+from tests.faults.verification import messages_of, problems, read_results
+from tests.faults.word_pipeline import EACH, LINES, topology
 
 ALL_ON = ""
 
@@ -41,8 +45,8 @@ class Scene:
             running_broker(folder / "broker", environment=environment)
         )
 
-    def driver(self, name: str = "local") -> LocalDriver:
-        driver = LocalDriver(self.broker.address, self._folder / "job", name=name)
+    def driver(self, name: str = "local", job: Topology = topology) -> LocalDriver:
+        driver = LocalDriver(self.broker.address, self._folder / "job", job=job, name=name)
         return self._opened.enter_context(driver)
 
     def send(self, lines: list[str]) -> None:
@@ -275,6 +279,27 @@ def test_batch_that_was_staged_twice_counts_once(scene: Scene) -> None:
     driver.commit(driver.process(planned))
     driver.catch_up()
     assert scene.problems() == []
+
+
+def drawn_lots() -> Topology:
+    """Each line goes where chance has it, in every attempt anew."""
+    builder = StreamBuilder("lots")
+    lots = builder.source(LINES, serdes.string).key_by(lambda _: random.randrange(100))
+    lots.count(name="count", emit="each").to_stream().sink(EACH, serdes.json)
+    return builder.build()
+
+
+@safe
+def test_batch_of_which_spark_has_lost_blocks_is_rolled_back_and_loses_no_record(
+    scene: Scene,
+) -> None:
+    scene.send(make_lines(60))
+    first = scene.driver(job=drawn_lots())
+    with pytest.raises(RollbackError, match=r"batch 1 mixes attempts: partition \d of stage 1"):
+        first.commit(first.process(loses_blocks=True))
+    scene.driver(job=drawn_lots()).catch_up()
+    with Client(scene.broker.address) as client:
+        assert len(list(messages_of(client, EACH))) == 60
 
 
 @safe

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.errors import JobFailedError
+from headrace.errors import JobFailedError, RollbackError
 from headrace.protocol.transactions import CommitRecord, PlanAnswer, StagedPart
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.control import Summary
@@ -127,6 +127,48 @@ def test_r22_a_batch_in_which_a_tuple_is_missing_or_doubled_is_refused(
     wrong = [reported(0, tuples_sent=sent), reported(1, tuples_taken=taken)]
     with pytest.raises(JobFailedError, match=r"bolt 'count' took \d tuples .* 7 were sent"):
         assemble(last, 1, wrong, 2, 0)
+
+
+def attempted(
+    stage: int, partition: int, attempt: int, sent: dict[str, int], taken: dict[int, int]
+) -> Block:
+    part = StagedPart(stage=stage, partition=partition, attempt=attempt, chunks=0, records=0)
+    ends: dict[str, int] | None = None if stage or partition else {}
+    summary = Summary(part=part, splits=2, ends=ends, blocks_sent=sent, blocks_taken=taken)
+    payload = msgspec.json.encode(summary)
+    return Block(0, SUMMARY_STAGE, BlockKind.SUMMARY, "", 0, payload, attempt)
+
+
+@pytest.mark.parametrize(
+    ("taken", "of"),
+    [
+        ([{5: 1, 6: 2}, {6: 1}], None),
+        # Of an attempt that does not count, beside the one that does and in its place.
+        ([{5: 1, 6: 2, 4: 1}, {6: 1}], 0),
+        ([{4: 1, 6: 2}, {6: 1}], 0),
+        # What the attempt that counts has made did not arrive, or arrived too often.
+        ([{5: 1}, {6: 1}], 0),
+        ([{5: 1, 6: 2}, {}], 1),
+        ([{5: 1, 6: 2}, {6: 2}], 1),
+        # The attempt that counts has made nothing for it.
+        ([{5: 1, 6: 2}, {5: 1, 6: 1}], 1),
+    ],
+)
+def test_a_batch_that_mixes_attempts_is_refused_and_tried_again(
+    taken: list[dict[int, int]], of: int | None
+) -> None:
+    last = CommitRecord(job="j", kind="open", epoch=1, batch=0, partitions=2)
+    blocks = [
+        attempted(0, 0, 5, {"1:0": 1}, {}),
+        attempted(0, 1, 6, {"1:0": 2, "1:1": 1}, {}),
+        attempted(1, 0, 7, {}, taken[0]),
+        attempted(1, 1, 8, {}, taken[1]),
+    ]
+    if of is None:
+        assert assemble(last, 1, blocks, 2, 0)[0].record.batch == 1
+        return
+    with pytest.raises(RollbackError, match=f"batch 1 mixes attempts: partition {of} of stage 1"):
+        assemble(last, 1, blocks, 2, 0)
 
 
 def planned(*, due: int | None, clock: int, spouts: int = 1) -> tuple[JobPlan, PlanAnswer]:

@@ -7,6 +7,8 @@ without looking inside, so a shuffle costs per block, not per record.
 ``stage``    the stage that takes the block; others pass it on untouched
 ``kind``     :class:`BlockKind`
 ``port``     number of the parent that the rows come from, for operators with several
+``attempt``  the attempt of a task that made the block, by which the coordinator sees that all parts
+             of a batch were computed from one another
 ``payload``  rows: the sender's partition (8 bytes), then an Arrow stream; control, summary,
              watermarks: JSON
 ===========  =========================================================================
@@ -36,10 +38,13 @@ if TYPE_CHECKING:
 
     from headrace.runtime.chunk import Bools, Int64s
 
-__all__ = ["SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
+__all__ = ["ANY_ATTEMPT", "SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
 
 #: Stage number of blocks that go through to the driver.
 SUMMARY_STAGE = 1 << 15
+
+#: Of blocks that are the same whichever attempt hands them on: control, and failures.
+ANY_ATTEMPT = -1
 
 #: Big-endian, so that payloads sort by it; as many bytes as Arrow aligns columns to.
 _SENDER_BYTES = 8
@@ -75,6 +80,8 @@ class Block:
     operator: str
     port: int
     payload: bytes
+    #: Number of the attempt that made it: no other one of the batch has it.
+    attempt: int = ANY_ATTEMPT
 
 
 _SCHEMA = pa.schema(

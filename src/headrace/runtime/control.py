@@ -13,7 +13,7 @@ from headrace.runtime.chunk import NEVER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Control", "Summary", "control_blocks"]
+__all__ = ["Control", "Summary", "control_blocks", "place_of"]
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +68,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     #: Tuples that it sent to each port of a bolt over a shuffle, and those that it took there.
     tuples_sent: dict[str, int] = {}
     tuples_taken: dict[str, int] = {}
+    #: Blocks that it made for each task of a later stage (see :func:`place_of`), and those that it
+    #: took, by the attempt that made them.
+    blocks_sent: dict[str, int] = {}
+    blocks_taken: dict[int, int] = {}
     #: Where outside systems are read to behind the batch, or what they were handed, by partition.
     positions: dict[str, Position] = {}
     #: Of the first split only: splits of the batch, and where the batch ends, by queue.
@@ -85,6 +89,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: dict[str, int] = {}
     #: How far event time came for each timed operator of the stage.
     progress: dict[str, int] = {}
+
+
+def place_of(stage: int, partition: int) -> str:
+    """Name a task of a batch, whichever attempt of it counts."""
+    return f"{stage}:{partition}"
 
 
 def control_blocks(control: Control, stages: int) -> Iterator[Block]:

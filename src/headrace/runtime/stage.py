@@ -89,6 +89,7 @@ class StageRunner:
         self._plan = plan
         self._operators = plan.stages[stage].operators
         self._partition = context.partition
+        self._attempt = context.attempt
         self._emit = emit
         self._sinks = {
             operator.name: _writer(operator, context)
@@ -153,7 +154,8 @@ class StageRunner:
             for kind, partition, rows in edge.flush(partitions):
                 if isinstance(rows, TupleFrame):
                     self.tuples_sent[f"{name}:{port}"] += len(rows)
-                yield Block(partition, stage, kind, name, port, rows.pack(self._partition))
+                payload = rows.pack(self._partition)
+                yield Block(partition, stage, kind, name, port, payload, self._attempt)
 
     def reached(self, ends: Mapping[QueueName, int]) -> None:
         """Tell the operators where the batch ends in each queue that the job reads."""

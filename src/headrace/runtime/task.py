@@ -8,7 +8,7 @@ state copies.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from headrace.protocol.transactions import Position, QueueName, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.control import Control, Summary
+from headrace.runtime.control import Control, Summary, place_of
 from headrace.runtime.event_time.silence import milliseconds, operator_watermark
 from headrace.runtime.event_time.watermarks import (
     OperatorWatermark,
@@ -233,6 +233,8 @@ class Task:
             queue for sink in context.plan.throughs for queue in context.queues(sink.topic)
         }
         self._sent: dict[QueueName, int] = {}
+        self._blocks_sent: Counter[str] = Counter()
+        self._blocks_taken: Counter[int] = Counter()
 
     def _emit(self, messages: QueueMessages) -> None:
         self.counters["records_out"] += len(messages)
@@ -270,6 +272,7 @@ class Task:
         rows: dict[tuple[str, int, BlockKind], list[bytes]] = defaultdict(list)
         watermarks: list[bytes] = []
         for block in blocks:
+            self._blocks_taken[block.attempt] += 1
             if block.kind is BlockKind.WATERMARKS:
                 watermarks.append(block.payload)
             else:
@@ -280,10 +283,10 @@ class Task:
         self, splits: int = 0, ends: Mapping[QueueName, int] | None = None
     ) -> Iterator[Block]:
         """End the batch: give blocks for later stages, and the summary for the driver."""
-        yield from self._runner.finish(self._context.partitions)
+        yield from self._counted(self._runner.finish(self._context.partitions))
         if ends is not None:
             self._runner.reached(ends)
-        yield from self._watermark_blocks()
+        yield from self._counted(self._watermark_blocks())
         announced = {} if ends is None else self._announce()
         for messages in self._context.locator.dead_letters():
             self._writer.stage(messages)
@@ -300,6 +303,8 @@ class Task:
             counters=dict(self.counters),
             tuples_sent=dict(self._runner.tuples_sent),
             tuples_taken=dict(self._runner.tuples_taken),
+            blocks_sent=dict(self._blocks_sent),
+            blocks_taken=dict(self._blocks_taken),
             splits=splits,
             ends=None if ends is None else dict(ends),
             seen=None if ends is None else self._context.control.seen,
@@ -317,7 +322,13 @@ class Task:
             "",
             0,
             msgspec.json.encode(summary),
+            self._attempt.number,
         )
+
+    def _counted(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
+            self._blocks_sent[place_of(block.stage, block.partition)] += 1
+            yield block
 
     def _announce(self) -> dict[str, int]:
         """Tell those behind topics of the job's own how far event time has come; one task does."""
@@ -329,10 +340,10 @@ class Task:
     def _watermark_blocks(self) -> Iterator[Block]:
         if not self._context.watermarks:
             return
-        payload = pack_watermarks(self._context.watermarks)
+        payload, number = pack_watermarks(self._context.watermarks), self._attempt.number
         for stage in range(self._attempt.stage + 1, self._stages):
             for partition in range(self._context.partitions):
-                yield Block(partition, stage, BlockKind.WATERMARKS, "", 0, payload)
+                yield Block(partition, stage, BlockKind.WATERMARKS, "", 0, payload, number)
 
     def close(self) -> None:
         """Let go of the state copies, also after a failure."""

@@ -1,20 +1,20 @@
 """The coordinator: from the summaries of a batch to its commit.
 
 Pure: blocks in, a :class:`~headrace.runtime.commit.transactions.BatchEnd` out.  It refuses a batch of which
-a summary is missing or doubled, so that nothing half-processed is ever committed.
+a summary is missing or doubled, or that mixes attempts, so that nothing half-processed is ever committed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.errors import JobFailedError
+from headrace.errors import JobFailedError, RollbackError
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.commit.transactions import BatchEnd
-from headrace.runtime.control import Summary
+from headrace.runtime.control import Summary, place_of
 from headrace.runtime.event_time.silence import committed_time
 from headrace.runtime.standing import IN, OUT
 from headrace.runtime.user_code.failures import raise_failure
@@ -52,6 +52,8 @@ def assemble(
     ------
     HeadraceError
         A task met a failure that no retry can mend.
+    RollbackError
+        The parts of the batch were not computed from one another.
     """
     summaries: list[Summary] = []
     for block in sorted(blocks, key=lambda block: block.kind is not BlockKind.FAILURE):
@@ -59,6 +61,7 @@ def assemble(
             raise_failure(block.payload)
         summaries.append(msgspec.json.decode(block.payload, type=Summary))
     ends = _check_complete(summaries, stages, last.partitions)
+    _check_attempts(summaries, last.batch + 1)
     _check_tuples(summaries)
     batch = last.batch + 1
     lineage = last.lineage
@@ -101,6 +104,35 @@ def _check_complete(summaries: list[Summary], stages: int, partitions: int) -> d
     ends = heads[0].ends
     assert ends is not None
     return ends
+
+
+def _check_attempts(summaries: list[Summary], batch: int) -> None:
+    """Refuse a batch in which a task took other blocks than the attempts that count have made.
+
+    Spark runs some tasks of a stage anew where it has lost what they made.  A task that calls
+    chance or a clock then makes other blocks, and those who took the old ones do not run again.
+    """
+    made: dict[str, dict[int, int]] = defaultdict(dict)
+    for summary in summaries:
+        for place, count in summary.blocks_sent.items():
+            made[place][summary.part.attempt] = count
+    for summary in summaries:
+        part = summary.part
+        counted = made[place_of(part.stage, part.partition)]
+        if summary.blocks_taken != counted:
+            raise RollbackError(
+                f"batch {batch} mixes attempts: partition {part.partition} of stage {part.stage}"
+                f" took blocks of the attempts {_shown(summary.blocks_taken)}, and those that count"
+                f" made {_shown(counted)}",
+                hint="nothing of it was committed; Spark has lost what a task had made and ran it"
+                " anew: look for executors that were lost",
+                batch=batch,
+            )
+
+
+def _shown(blocks: dict[int, int]) -> str:
+    found = ", ".join(f"{attempt} ({count})" for attempt, count in sorted(blocks.items()))
+    return found or "none"
 
 
 def _check_tuples(summaries: list[Summary]) -> None:

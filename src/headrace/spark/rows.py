@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["ROW_SCHEMA", "blocks_of", "rows_of"]
 
 #: What Spark is told of the rows; it looks only at ``partition``.
-ROW_SCHEMA = "partition int, stage int, kind int, operator string, port int, payload binary"
+ROW_SCHEMA = (
+    "partition int, stage int, kind int, operator string, port int, payload binary, attempt long"
+)
 
 _ARROW_SCHEMA = pa.schema(
     [
@@ -24,6 +26,7 @@ _ARROW_SCHEMA = pa.schema(
         ("operator", pa.string()),
         ("port", pa.int32()),
         ("payload", pa.binary()),
+        ("attempt", pa.int64()),
     ]
 )
 
@@ -38,6 +41,7 @@ def rows_of(blocks: Iterable[Block]) -> pa.RecordBatch:
         [block.operator for block in chosen],
         [block.port for block in chosen],
         [block.payload for block in chosen],
+        [block.attempt for block in chosen],
     ]
     arrays = [
         pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)
@@ -48,5 +52,5 @@ def rows_of(blocks: Iterable[Block]) -> pa.RecordBatch:
 def blocks_of(batch: pa.RecordBatch) -> Iterator[Block]:
     """Read the blocks of a record batch."""
     columns = (batch.column(name).to_pylist() for name in _ARROW_SCHEMA.names)
-    for partition, stage, kind, operator, port, payload in zip(*columns, strict=True):
-        yield Block(partition, stage, BlockKind(kind), operator, port, payload)
+    for partition, stage, kind, *rest in zip(*columns, strict=True):
+        yield Block(partition, stage, BlockKind(kind), *rest)
