@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from rocksdict import Rdict
 
 from headrace.errors import StateMismatchError
 from headrace.protocol.transactions import StateSummary
+from headrace.runtime.state import databases
 from headrace.runtime.state.copies import CopiedStore
 from headrace.runtime.state.local import LocalCopies, StateTopicBlock, restoring
 from headrace.runtime.state.store import ChangeSet
@@ -124,6 +133,95 @@ def test_damaged_change_file_is_not_trusted(job: Job, tmp_path: Path, damage: by
     (path,) = tmp_path.rglob("*.arrow")
     path.write_bytes(damage)
     assert job.content() == job.model
+
+
+def test_change_file_of_which_a_byte_differs_is_never_applied(job: Job, tmp_path: Path) -> None:
+    job.content()
+    job.commit({b"e": b"1", b"f": b"2"})
+    (path,) = tmp_path.rglob("*.arrow")
+    whole = path.read_bytes()
+    # The values, as a machine leaves them that went down before it had written all: with a footer.
+    at = whole.index(b"1212" if b"1212" in whole else b"12")
+    path.write_bytes(whole[:at] + bytes(2) + whole[at + 2 :])
+    assert job.content() == job.model
+    assert job.topic.read_messages == 2
+
+
+def test_copy_that_is_discarded_stays_the_task_s_own(job: Job, tmp_path: Path) -> None:
+    job.content()
+    job.epoch, job.lineage = 2, [[2, 1]]
+    number = os.open(tmp_path / "store" / "0" / "db" / "IDENTITY", os.O_RDONLY)
+    try:
+        summary = job.summary
+        assert summary is not None
+        job.summary = msgspec.structs.replace(summary, epoch=2)
+        assert job.content() == job.model
+        assert job.topic.read_messages == summary.end_offset
+        assert os.fstat(number).st_nlink == 1, "nobody else may have found the place empty"
+    finally:
+        os.close(number)
+
+
+def test_damaged_database_that_another_process_has_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks meet the damage, and one has mended it when the other one would delete it."""
+    holder = started(tmp_path / "db")
+    asked: list[str] = []
+
+    class Damaged:
+        destroy = Rdict.destroy
+
+        def __new__(cls, path: str, *given: Any, **named: Any) -> Any:
+            asked.append(path)
+            if len(asked) == 1:
+                raise RuntimeError("Corruption: as it was a moment ago")
+            holder.kill()
+            holder.wait()
+            return Rdict(path, *given, **named)
+
+    monkeypatch.setattr(databases, "Rdict", Damaged)
+    database = databases.open_database(tmp_path / "db")
+    try:
+        assert database.get(b"k") == b"v"
+    finally:
+        database.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where the system tells who has a lock")
+def test_process_that_is_stopped_does_not_hold_its_successor_up(tmp_path: Path) -> None:
+    holder = started(tmp_path / "db")
+    holder.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(2):
+            began = time.monotonic()
+            database = databases.open_database(tmp_path / "db")
+            assert time.monotonic() - began < 5
+            assert database.get(b"k") is None, "a copy of its own"
+            database.close()
+    finally:
+        holder.kill()
+        holder.wait()
+    database = databases.open_database(tmp_path / "db")
+    assert database.get(b"k") == b"v"
+    database.close()
+    assert not (tmp_path / "db-1" / "CURRENT").exists()
+
+
+def started(path: Path) -> subprocess.Popen[str]:
+    """Start a process that has a database open."""
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from headrace.runtime.state.databases import open_database\n"
+        "database = open_database(Path(sys.argv[1])); database.put(b'k', b'v'); print('open')\n"
+        "sys.stdout.flush(); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    process.stdout.close()
+    return process
 
 
 def test_copy_that_is_several_batches_behind_catches_up(job: Job, tmp_path: Path) -> None:
