@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
 from pyspark.sql import DataFrame
 
+from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.task import guarded
 from headrace.spark.query import later_stages, stop_query
@@ -109,6 +111,9 @@ class Ticks:
     impulse: Impulse | None = None
     #: None: queues are read as they come.
     opening: Opening | None = None
+    #: Is called with the open record of each epoch before its first batch is planned: nobody
+    #: else commits any more.
+    opened: Callable[[CommitRecord], None] = lambda _: None
     #: While it is set, no batch begins.
     hold: threading.Event = field(default_factory=threading.Event)
     #: Set while no batch begins, and none is under way.
@@ -140,6 +145,7 @@ def run_ticking(
     ``wait`` takes the seconds to wait, at most, and tells whether the query must end;
     ``committed`` takes a batch and the seconds to wait for its commit, and tells whether it came.
     """
+    ticks.opened(msgspec.json.decode(launch.record, type=CommitRecord))
     stream = TickStream(session)
     frame = later_stages(
         stream.frame.mapInArrow(_first_stage(launch.handle), ROW_SCHEMA),

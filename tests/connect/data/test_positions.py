@@ -6,9 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.client import Admin, Client, PullConsumer
+from headrace.connect.data.orders import Start
 from headrace.connect.worker import Started
 from headrace.connect.worker.answers import OffsetEntry
 from tests.clusters import Cluster
@@ -64,3 +67,42 @@ async def test_positions_are_changed_and_set_and_tasks_restarted_without_waiting
         assert await plane.read(f"out-{topic}", {}) == []
         await plane.alter(f"out-{topic}", {}, [entry])
         assert await plane.read(f"out-{topic}", {}) == [entry]
+
+
+@pytest.mark.slow
+@on_loop
+async def test_what_is_committed_after_a_source_was_told_its_positions_does_not_come_again(
+    embedded: Cluster, tmp_path: Path
+) -> None:
+    topic = "told-anew"
+    file = tmp_path / "in.txt"
+    file.write_text("a\nb\nc\n")
+    async with plane_at(embedded.namesrv, tmp_path) as plane:
+        ask = plane.engine.ask
+
+        async def late(make: Callable[[int], Any]) -> Any:
+            if make(0).__class__ is Start:
+                # A driver that was still there commits the first line, before it is fenced.
+                entry = OffsetEntry({"filename": str(file)}, {"position": 2})
+                await plane.alter(f"in-{topic}", {}, [entry])
+            return await ask(make)
+
+        plane.engine.ask = late  # type: ignore[method-assign]
+        heard = Heard()
+        host = await plane.launch(source(tmp_path, topic, 1), heard)
+        with Client(embedded.namesrv) as client:
+            await until(lambda: topic in Admin(client).topics())
+            await until(lambda: len(bodies(client, topic)) >= 2)
+            host.ask_stop()
+            await heard.end()
+            assert sorted(bodies(client, topic)) == [b"b", b"c"]
+
+
+def bodies(client: Client, topic: str) -> list[bytes]:
+    consumer = PullConsumer(client)
+    return [
+        message.body
+        for queue in client.queues(topic)
+        for block in consumer.blocks(queue, 0, consumer.end_offset(queue))
+        for message in block.messages()
+    ]

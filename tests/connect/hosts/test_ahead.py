@@ -29,8 +29,8 @@ def values(ahead: Ahead, batch: int, records: int) -> list[int]:
 def test_batch_of_columns_with_one_position_is_not_cut() -> None:
     ahead = Ahead(100, LARGE)
     whole = polled(0, 10)
-    ahead.add(Polled(whole.rows, [10], [({}, {"at": 10})]))
-    ahead.add(polled(10, 12))
+    ahead.add(Polled(whole.rows, [10], [({}, {"at": 10})]), 0)
+    ahead.add(polled(10, 12), 0)
     assert values(ahead, 1, 3) == list(range(10))
     assert ahead.give(1, 3, LARGE).positions() == [({}, {"at": 10})]
     assert values(ahead, 2, 3) == [10, 11]
@@ -38,9 +38,9 @@ def test_batch_of_columns_with_one_position_is_not_cut() -> None:
 
 def test_batch_that_does_not_fit_any_more_waits_for_the_next() -> None:
     ahead = Ahead(100, LARGE)
-    ahead.add(polled(0, 2))
+    ahead.add(polled(0, 2), 0)
     whole = polled(2, 12)
-    ahead.add(Polled(whole.rows, [10], [({}, {"at": 12})]))
+    ahead.add(Polled(whole.rows, [10], [({}, {"at": 12})]), 0)
     assert values(ahead, 1, 5) == [0, 1]
     assert values(ahead, 2, 5) == list(range(2, 12))
 
@@ -49,14 +49,14 @@ def test_records_that_were_dropped_move_the_position() -> None:
     ahead = Ahead(100, LARGE)
     kept = polled(0, 1)
     dropped = [({"of": "p"}, {"at": number}) for number in (1, 2, 3)]
-    ahead.add(Polled(kept.rows, [1, 1, 1], dropped))
+    ahead.add(Polled(kept.rows, [1, 1, 1], dropped), 0)
     batch = ahead.give(1, 10, LARGE)
     assert (batch.rows().num_rows, batch.positions()) == (1, [({"of": "p"}, {"at": 3})])
 
 
 def test_batch_of_dropped_records_alone_is_worth_a_commit() -> None:
     ahead = Ahead(100, LARGE)
-    ahead.add(Polled(polled(0, 0).rows, [0], [({"of": "p"}, {"at": 9})]))
+    ahead.add(Polled(polled(0, 0).rows, [0], [({"of": "p"}, {"at": 9})]), 0)
     assert ahead.await_any(0)
     assert ahead.give(1, 10, LARGE).positions() == [({"of": "p"}, {"at": 9})]
 
@@ -64,14 +64,14 @@ def test_batch_of_dropped_records_alone_is_worth_a_commit() -> None:
 def test_each_partition_has_its_last_position() -> None:
     ahead = Ahead(100, LARGE)
     for first, partition in ((0, "a"), (2, "b"), (4, "a")):
-        ahead.add(polled(first, first + 2, partition))
+        ahead.add(polled(first, first + 2, partition), 0)
     positions = ahead.give(1, 100, LARGE).positions()
     assert sorted(positions, key=str) == [({"of": "a"}, {"at": 6}), ({"of": "b"}, {"at": 4})]
 
 
 def test_bytes_bound_a_batch() -> None:
     ahead = Ahead(1000, LARGE)
-    ahead.add(polled(0, 100))
+    ahead.add(polled(0, 100), 0)
     given_rows = ahead.give(1, 1000, polled(0, 100).size // 4).rows()
     assert 0 < given_rows.num_rows <= 26
 
@@ -85,7 +85,7 @@ def test_nothing_is_lost_or_doubled_in_any_order(acts: list[str]) -> None:
     handed: dict[int, list[int]] = {}
     for act in acts:
         if act == "add":
-            ahead.add(polled(added, added + 3))
+            ahead.add(polled(added, added + 3), 0)
             added += 3
         elif act == "give":
             batch += 1

@@ -135,6 +135,36 @@ async def test_task_goes_on_after_the_positions_that_were_committed(tmp_path: Pa
             assert await exactly(channel, 1, 2) == ["0-100", "0-101"]
 
 
+@on_loop
+async def test_task_that_was_told_other_positions_than_the_open_records_begins_anew(
+    tmp_path: Path,
+) -> None:
+    trace = tmp_path / "trace"
+
+    async def told(_: str) -> list[Any]:
+        return [({"task": 0}, {"count": 100}), ({"task": 1}, {"count": 7})]
+
+    async with ProcessLauncher(tmp_path / "run", positions=told) as launcher:
+        _, _, channel = await source(launcher, trace=str(trace))
+        with channel:
+            assert await exactly(channel, 4, 2) == ["0-100", "0-101"]
+            # The epoch stands on the batch that it was given for: nothing is new.
+            same = ({"task": 0}, {"count": 102})
+            assert await asyncio.to_thread(channel.stands, 4, [same]) == []
+            assert await exactly(channel, 5, 1) == ["0-102"]
+            # Somebody else has committed a batch of that number.
+            other = ({"task": 0}, {"count": 200})
+            found = await asyncio.to_thread(channel.stands, 5, [other])
+            assert found == [({"task": 0}, {"count": 103})]
+            await asyncio.to_thread(channel.begin_anew, [other])
+            assert await exactly(channel, 6, 2) == ["0-200", "0-201"]
+            assert await asyncio.to_thread(channel.stands, 6, [({"task": 1}, {"count": 7})]) == [
+                ({"task": 1}, None)
+            ]
+    words = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert [one for one in words if one in {"start", "stop"}][:3] == ["start", "stop", "start"]
+
+
 @pytest.mark.defect(14)
 @on_loop
 async def test_source_is_polled_ahead_as_far_as_there_is_room(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -10,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.client import Admin
 from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
-from headrace.connect.data.positions import stamp_of, task_job
+from headrace.connect.data.positions import read_positions, stamp_of, task_job
 from headrace.connect.data.queues import SinkQueues
 from headrace.connect.hosts.channel import TaskChannel
+from headrace.connect.records import position_key
 from headrace.connect.worker.launching import Figures
 from headrace.errors import JobFailedError, TopicNotFoundError
 from headrace.spark import StreamJob
@@ -28,10 +31,13 @@ if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.connect.data.orders import Start
     from headrace.connect.data.settings import EngineSettings
+    from headrace.protocol.transactions import CommitRecord
     from headrace.spark.turns import Turns
     from headrace.topology import Operator
 
 __all__ = ["TaskJob"]
+
+logger = logging.getLogger(__name__)
 
 #: One that starts has so long until it can be stopped.
 _STARTING = timedelta(seconds=10)
@@ -159,11 +165,31 @@ class TaskJob:
         if told is None:
             feed = Feed(name=_POLL, parents=(), intake=HostIntake(order.address), generation=stamp)
             self._impulse = HostImpulse(order.address, lambda: self.batch)
-            return Ticks(self._impulse), (feed, sink)
+            return Ticks(self._impulse, opened=self._tell_positions), (feed, sink)
         session = partial(get_session, settings.job_settings())
         reads = SparkReads(told, _POLL, stamp, session, self._positions)
         feed = Feed(name=_POLL, parents=(), intake=None, generation=stamp)
         return Ticks(reads, work=reads), (feed, sink)
+
+    def _tell_positions(self, record: CommitRecord) -> None:
+        """Have the host go on from the open record, where it was told other positions.
+
+        It was told before the epoch was open: a driver that was still there may have committed
+        another batch since.  Partitions that have moved to other tasks are those tasks' business.
+        """
+        positions = [
+            (json.loads(name), one.offset)
+            for name, one in record.positions.items()
+            if one.offset is not None
+        ]
+        with TaskChannel(self._order.address, self._patience) as channel:
+            others = channel.stands(record.batch, positions)
+            if not others:
+                return
+            committed = read_positions(self._client, self._order.unit.connector)
+            if any(committed.get(position_key(one).decode()) != told for one, told in others):
+                logger.info("task %s is told anew where its source is", self.name)
+                channel.begin_anew((json.loads(name), at) for name, at in committed.items())
 
     def _positions(self) -> dict[str, Any]:
         """Give the committed offsets; the job's own record has them: there is one task."""

@@ -98,7 +98,8 @@ class Ahead:
     --------
     >>> ahead = Ahead(most_records=10, most_bytes=1000)
     >>> rows = pa.RecordBatch.from_pylist([{"topic": "t"}] * 3, schema=SOURCE_SCHEMA)
-    >>> ahead.add(Polled(rows, [1, 2, 3], [({}, {"n": 1}), ({}, {"n": 2}), ({}, {"n": 3})]))
+    >>> places = [({}, {"n": 1}), ({}, {"n": 2}), ({}, {"n": 3})]
+    >>> ahead.add(Polled(rows, [1, 2, 3], places), ahead.beginning)
     >>> given = ahead.give(batch=1, most_records=2, most_bytes=1000)
     >>> given.rows().num_rows, given.positions(), ahead.records
     (2, [({}, {'n': 2})], 1)
@@ -112,13 +113,25 @@ class Ahead:
         self._given: dict[int, Given] = {}
         self._changed = threading.Condition()
         self._closed = False
+        #: Rises when the task begins anew: what it polled before is not taken any more.
+        self.beginning = 0
         #: Records and bytes that wait.
         self.records = self.bytes = 0
 
-    def add(self, polled: Polled) -> None:
-        """Put what was polled behind the rest."""
+    def add(self, polled: Polled, beginning: int) -> None:
+        """Put what was polled behind the rest, unless the task has begun anew since."""
         with self._changed:
-            self._put(polled, at_end=True)
+            if beginning == self.beginning:
+                self._put(polled, at_end=True)
+                self._changed.notify_all()
+
+    def begin_anew(self) -> None:
+        """Forget all that was polled."""
+        with self._changed:
+            self.beginning += 1
+            self._waiting.clear()
+            self._given.clear()
+            self.records = self.bytes = 0
             self._changed.notify_all()
 
     def _put(self, polled: Polled, *, at_end: bool) -> None:

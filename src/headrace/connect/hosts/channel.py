@@ -106,6 +106,20 @@ class TaskChannel:
         """Tell that everything up to a batch is committed."""
         self._ask({"op": "committed", "batch": batch})
 
+    def stands(
+        self, batch: int, positions: Iterable[tuple[Position, Position]]
+    ) -> list[tuple[Position, Position | None]]:
+        """Say on which batch an epoch begins, and where its record has the source.
+
+        Gives the partitions that the task knows at another offset, with that.
+        """
+        header, _ = self._ask({"op": "stands", "batch": batch, "positions": list(positions)})
+        return [(partition, offset) for partition, offset in header["others"]]
+
+    def begin_anew(self, positions: Iterable[tuple[Position, Position]]) -> None:
+        """Have the task forget what it has polled, and start again where all this is committed."""
+        self._ask({"op": "anew", "positions": list(positions)})
+
     def rewind(self) -> None:
         """Take back what was given and not committed: it is given again."""
         self._ask({"op": "rewind"})

@@ -45,6 +45,11 @@ class Committed(OffsetReader):
             for partition, offset in positions:
                 self._by_key[position_key(partition)] = partition, offset
 
+    def replace(self, positions: Iterable[tuple[Position, Position]]) -> None:
+        """Learn of all that is committed: nothing else is."""
+        with self._lock:
+            self._by_key = {position_key(one[0]): one for one in positions}
+
     def get(self, partition: Position) -> Position | None:
         """Give the committed offset of a partition; ``None`` when it was never read."""
         with self._lock:

@@ -17,16 +17,17 @@ from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import catalog, connector_of
 from headrace.connect.hosts.serving import Answer, Refused, Serving
 from headrace.connect.hosts.terms import Terms
-from headrace.connect.records import SourceBatch
+from headrace.connect.records import Position, SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
+    from headrace.connect.config import Config
     from headrace.connect.hosts.control import Control
     from headrace.connect.hosts.spec import Told
-    from headrace.connect.plugins import SourceTask
+    from headrace.connect.plugins import SourceConnector, SourceTask
 
 __all__ = ["SourceUnit"]
 
@@ -46,8 +47,12 @@ class SourceUnit(Unit):
         self._ahead = Ahead(told.ahead_records, told.ahead_bytes)
         self._committed = Committed(told.positions)
         self._commit_due = threading.Event()
+        #: The beginning of what is ahead by which the task has started.
+        self._beginning = 0
         #: The topics that it has written to, with the number of queues that each shall have.
         self._topics: dict[str, int | None] = {}
+        self._connector: SourceConnector
+        self._config: Config
         self._task: SourceTask
         self._chain: SourceChain
         self._serving: Serving
@@ -57,15 +62,10 @@ class SourceUnit(Unit):
     def make(self) -> None:
         """Import the plugin and make the task with its context."""
         told = self._told
-        connector, config = connector_of(self, told, self._life.masking)
+        self._connector, self._config = connector_of(self, told, self._life.masking)
+        config = self._config
         self.terms = Terms.of_source(config)
-        self._task = connector.task()
-        context = HostedSourceTask(
-            told.connector, config, self._control, self._life, self._committed
-        )
-        context.task = told.task
-        context.generation = told.generation
-        self._task.context = context
+        self._make_task()
         with self.in_call("making its converters and transforms"):
             self._chain = source_chain(
                 told.connector,
@@ -77,6 +77,16 @@ class SourceUnit(Unit):
             )
         self._serving = Serving(Path(told.address), self._answer, self._life.break_off)
 
+    def _make_task(self) -> None:
+        told = self._told
+        context = HostedSourceTask(
+            told.connector, self._config, self._control, self._life, self._committed
+        )
+        context.task = told.task
+        context.generation = told.generation
+        self._task = self._connector.task()
+        self._task.context = context
+
     def start(self) -> str:
         """Call ``start``."""
         self._task.start(self._task.context.config)
@@ -87,6 +97,8 @@ class SourceUnit(Unit):
         """Poll while there is room, and pass commits on."""
         idle = _IDLE_FIRST
         while not self._life.stopping.is_set():
+            if self._beginning != self._ahead.beginning:
+                self._begin_anew()
             self._pass_commit_on()
             if self._life.paused.is_set() or not self._ahead.has_room():
                 self._ahead.await_change(_LOOK, self._must_wait)
@@ -99,13 +111,25 @@ class SourceUnit(Unit):
 
     def _must_wait(self) -> bool:
         life = self._life
+        if self._beginning != self._ahead.beginning:
+            return False
         return not (life.stopping.is_set() or self._commit_due.is_set()) and (
             life.paused.is_set() or not self._ahead.has_room()
         )
 
+    def _begin_anew(self) -> None:
+        """Start another task in place of the one that was told other positions."""
+        self._beginning = self._ahead.beginning
+        self._commit_due.clear()
+        with self.in_call("stop()"):
+            self._task.stop()
+        self._make_task()
+        with self.in_call("start()"):
+            self._task.start(self._config)
+
     def _poll(self) -> bool:
         """Poll once; tell whether the next poll may come at once."""
-        before = time.monotonic()
+        before, beginning = time.monotonic(), self._beginning
         with self.in_call("poll()"):
             polled = self._chain.poll(self._task)
         if polled is None or (not polled and not isinstance(polled, SourceBatch)):
@@ -114,7 +138,7 @@ class SourceUnit(Unit):
         with self.in_call("converters and transforms"):
             ready = Polled(*self._chain.encode(polled))
         self._tell_topics(ready)
-        self._ahead.add(ready)
+        self._ahead.add(ready, beginning)
         return True
 
     def _tell_topics(self, ready: Polled) -> None:
@@ -159,6 +183,12 @@ class SourceUnit(Unit):
                 self._committed.update(self._ahead.commit(header["batch"]))
                 self._commit_due.set()
                 self._ahead.wake()
+            case "stands":
+                self._committed.update(self._ahead.commit(header["batch"]))
+                return {"others": self._others(header["positions"])}, None
+            case "anew":
+                self._committed.replace([(one, offset) for one, offset in header["positions"]])
+                self._ahead.begin_anew()
             case "rewind":
                 self._ahead.rewind()
             case "ready":
@@ -173,6 +203,14 @@ class SourceUnit(Unit):
             case other:
                 raise Refused(f"a source task does not know the request {other!r}")
         return {}, None
+
+    def _others(self, positions: Sequence[tuple[Position, Position]]) -> list[Any]:
+        """Give the partitions among these that it knows at another offset, with what it knows."""
+        return [
+            (partition, known)
+            for partition, offset in positions
+            if (known := self._committed.get(partition)) != offset
+        ]
 
     def _give(self, header: dict[str, Any]) -> Answer:
         self._ahead.await_any(header.get("wait_ms", 0) / 1000)
