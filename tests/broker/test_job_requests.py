@@ -17,7 +17,7 @@ from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
-from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer
+from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer, Position
 from headrace.store import FileOps
 from headrace.store.damage.examination import examine_store
 from headrace.store.damage.repair import repair_store
@@ -70,6 +70,19 @@ def test_commit_makes_exactly_the_named_parts_visible(wire: JobWire) -> None:
     assert (answer.batch, answer.already) == (1, False)
     assert bodies(wire, "out", 0) == [b"a", b"b", b"d", b"e"]
     assert bodies(wire, "out", 1) == [b"c"]
+
+
+def test_job_with_tens_of_thousands_of_positions_commits_and_opens_again(wire: JobWire) -> None:
+    offset = {"row": 1000, "size": 123_456, "modified": 1_763_800_000_000_000_000, "done": True}
+    positions = {
+        f'{{"file":"2026/11/24/part-{number:05}-of-99999.csv"}}': Position(offset=offset)
+        for number in range(28_000)
+    }
+    wire.open()
+    assert committed(wire.commit(1, positions=positions)).batch == 1
+    opened = msgspec.json.decode(wire.open().payload, type=OpenAnswer)
+    assert (opened.epoch, opened.record.positions) == (2, positions)
+    assert committed(wire.commit(2, epoch=2, positions=positions)).batch == 2
 
 
 def test_commit_topic_tells_the_whole_story(wire: JobWire) -> None:

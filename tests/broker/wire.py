@@ -20,9 +20,11 @@ from headrace.protocol.transactions import (
     OpenRequest,
     PlanAnswer,
     PlanRequest,
+    Position,
     StagedPart,
     StagedSection,
     encode_sections,
+    stored_positions,
 )
 
 JOB = "job"
@@ -191,6 +193,7 @@ class JobWire(Wire):
         epoch: int = 1,
         parts: Sequence[StagedPart] = (),
         offsets: dict[str, int] | None = None,
+        positions: dict[str, Position] | None = None,
         group: str = JOB,
     ) -> Command:
         request = CommitRequest(
@@ -199,7 +202,12 @@ class JobWire(Wire):
             previous=batch - 1,
             parts=list(parts),
             record=CommitRecord(
-                job=JOB, kind="commit", epoch=epoch, batch=batch, offsets=offsets or {}
+                job=JOB,
+                kind="commit",
+                epoch=epoch,
+                batch=batch,
+                offsets=offsets or {},
+                stored_positions=stored_positions(positions or {}),
             ),
         )
         return self.ask(RequestCode.COMMIT_BATCH, msgspec.json.encode(request))

@@ -1,22 +1,26 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import ProtocolError
+from headrace.errors import MessageTooLargeError, ProtocolError
 from headrace.protocol.transactions import (
     CommitRecord,
     CommitRequest,
     PlanAnswer,
+    Position,
     StagedPart,
     StagedSection,
     StateSummary,
+    check_commit,
     decode_sections,
     encode_sections,
+    stored_positions,
 )
 
 SECTIONS = st.lists(
@@ -109,3 +113,37 @@ def test_bodies_are_read_as_written(value: msgspec.Struct) -> None:
 def test_commit_record_of_a_newer_version_is_read() -> None:
     written = msgspec.to_builtins(RECORD) | {"invented_later": 1}
     assert msgspec.convert(written, CommitRecord) == RECORD
+
+
+def of_files(count: int, **more: Any) -> CommitRecord:
+    """A commit of a source of files, each with its position."""
+    positions = {
+        f'{{"file":"2026/11/24/part-{number:05}-of-99999.csv"}}': Position(
+            offset={
+                "row": 1000,
+                "size": 123_456 + 31 * number,
+                "modified": 1_763_800_000_000_000_000 + 7_919_000_000 * number,
+                "done": True,
+            },
+            generation=2,
+        )
+        for number in range(count)
+    }
+    fields = {"job": "j", "kind": "commit", "epoch": 1, "batch": 9, **more}
+    return CommitRecord(**fields, stored_positions=stored_positions(positions))
+
+
+def test_many_positions_are_packed_and_a_commit_that_is_too_large_names_them() -> None:
+    record = of_files(28_000)
+    body = msgspec.json.encode(record)
+    assert len(record.positions) == 28_000
+    assert len(body) < 1_000_000
+    assert sum(map(body.count, (b",", b"{", b"["))) < 100, "brokers count them"
+    assert msgspec.json.decode(body, type=CommitRecord).positions == record.positions
+    check_commit(record, len(body), len(body) + 64 * 1024)
+    with pytest.raises(MessageTooLargeError, match="28,000 partitions of an outside system"):
+        check_commit(record, len(body), len(body) + 64 * 1024 - 1)
+    few = of_files(2)
+    assert isinstance(few.stored_positions, dict)
+    with pytest.raises(ProtocolError, match="positions of job 'j' are damaged"):
+        assert msgspec.structs.replace(few, stored_positions="bm9uc2Vuc2U=").positions

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headrace.errors import JobFailedError, RollbackError
-from headrace.protocol.transactions import CommitRecord, PlanAnswer, StagedPart
+from headrace.protocol.transactions import CommitRecord, PlanAnswer, Position, StagedPart
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.control import Summary
 from headrace.runtime.job_plan import JobPlan
@@ -169,6 +169,27 @@ def test_a_batch_that_mixes_attempts_is_refused_and_tried_again(
         return
     with pytest.raises(RollbackError, match=f"batch 1 mixes attempts: partition {of} of stage 1"):
         assemble(last, 1, blocks, 2, 0)
+
+
+def test_positions_of_partitions_that_are_gone_are_dropped_unless_other_records_have_them() -> None:
+    last = CommitRecord(
+        job="j",
+        kind="open",
+        epoch=1,
+        batch=0,
+        partitions=1,
+        stored_positions={name: Position(offset=1, generation=2) for name in "abc"},
+    )
+    gone = Position(offset=None, generation=4)
+    moved = {"a": gone, "b": gone, "d": Position(offset=7, generation=4)}
+    blocks = [reported(0, positions=moved)]
+    kept = {"c": last.positions["c"], "d": moved["d"]}
+    for elsewhere, found in (
+        (lambda: ["b", "x"], {**kept, "b": gone}),
+        (list[str], kept),
+        (None, {**kept, "a": gone, "b": gone}),
+    ):
+        assert assemble(last, 1, blocks, 1, 0, elsewhere)[0].record.positions == found
 
 
 def planned(*, due: int | None, clock: int, spouts: int = 1) -> tuple[JobPlan, PlanAnswer]:

@@ -26,6 +26,7 @@ from headrace.protocol.transactions import (
     OpenRequest,
     PlanAnswer,
     PlanRequest,
+    check_commit,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncJobs", "JobsStatistics", "StageTarget"]
 
 T = TypeVar("T")
+
+#: An embedded broker reads bodies of so many bytes (its limit max_json_body), and stores them.
+_MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +161,13 @@ class AsyncJobs:
             If the broker does not hold all that the commit names: process the batch anew.
         InputMissingError
             If the broker does not hold what the batch has read: plan it anew.
+        MessageTooLargeError
+            If the request is larger than an embedded broker takes by default.
         """
         if request.group not in self._groups:
             await ensure_group(self.client, request.group, [await self._broker()])
             self._groups.add(request.group)
+        check_commit(request.record, len(msgspec.json.encode(request)), _MOST_BYTES)
         answer = await self._ask(
             RequestCode.COMMIT_BATCH,
             request,

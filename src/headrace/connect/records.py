@@ -138,7 +138,8 @@ class SourceBatch:
     Parameters
     ----------
     partition, offset
-        The position after the whole batch.
+        The position after the whole batch; no offset says that the partition is gone, or done with
+        for good, so that nobody need remember it.
     topic
         The topic of all its records.
     value, key
@@ -162,7 +163,7 @@ class SourceBatch:
     """
 
     partition: Position
-    offset: Position
+    offset: Position | None
     topic: str
     value: pa.Array
     key: pa.Array | None = None
@@ -185,7 +186,7 @@ class SourceBatch:
         for row, value in enumerate(values):
             yield SourceRecord(
                 partition=self.partition,
-                offset=self.offset,
+                offset=self.offset or {},
                 topic=self.topic,
                 value=value,
                 key=keys[row],

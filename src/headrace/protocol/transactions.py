@@ -8,13 +8,17 @@ the current epoch and only on top of the batch before it.
 from __future__ import annotations
 
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from typing import Any
 from zlib import crc32
 
 import msgspec
+import pyarrow as pa
 
-from headrace.errors import HeadraceError, ProtocolError
+from headrace.errors import HeadraceError, MessageTooLargeError, ProtocolError
+from headrace.protocol.codes import SysFlag
+from headrace.protocol.compression import decompress
 from headrace.protocol.messages import StoredMessage, decode_messages
 
 __all__ = [
@@ -35,10 +39,12 @@ __all__ = [
     "StagedPart",
     "StagedSection",
     "StateSummary",
+    "check_commit",
     "decode_sections",
     "encode_sections",
     "split_queue_name",
     "stored_commit",
+    "stored_positions",
 ]
 
 COMMIT_TOPIC_SUFFIX = "-commitTopic"
@@ -47,6 +53,10 @@ COMMIT_TOPIC_SUFFIX = "-commitTopic"
 QueueName = str
 """A queue in one word, ``topic@broker@queue-id``: the key of every map by queue."""
 
+#: So many positions a commit record has as they are.
+_FEW_POSITIONS = 1000
+#: Bytes that a commit leaves for what an open or a close adds to it.
+_ROOM = 64 * 1024
 #: Brokers number queues with 32 bits.
 _MOST_QUEUES = 1 << 31
 
@@ -200,13 +210,81 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: int = 0
     #: Totals since the job's first batch, by name.
     counters: dict[str, int] = {}
-    #: Where outside systems have been read to, or what was handed over to them, by partition.
-    positions: dict[str, Position] = {}
+    #: Where outside systems have been read to, or what was handed over to them, by partition: see
+    #: ``positions`` and :func:`stored_positions`.
+    stored_positions: dict[str, Position] | str = msgspec.field(
+        default_factory=dict, name="positions"
+    )
     #: On RocketMQ: who opened the epoch; what of the journal belongs to the batch; and where its
     #: target queues ended, at least, before it was published.
     driver: str = ""
     parts: list[StagedPart] = []
     published: dict[QueueName, int] = {}
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """Where outside systems have been read to, or what was handed over to them.
+
+        Raises
+        ------
+        ProtocolError
+            The stored form is damaged.
+        """
+        if not isinstance(self.stored_positions, str):
+            return self.stored_positions
+        try:
+            packed = b64decode(self.stored_positions, validate=True)
+            return msgspec.json.decode(decompress(packed, SysFlag.ZSTD), type=dict[str, Position])
+        except (ProtocolError, ValueError, msgspec.MsgspecError) as error:
+            raise ProtocolError(
+                f"the positions of job '{self.job}' are damaged: {error}"
+            ) from error
+
+
+def stored_positions(positions: dict[str, Position]) -> dict[str, Position] | str:
+    """Give positions in the form in which a commit record has them.
+
+    Many are packed into one text: names of files are much alike, and brokers bound the size of a
+    record and the items of a request.
+
+    Examples
+    --------
+    >>> many = {f"file-{number:05}": Position(offset=number) for number in range(5_000)}
+    >>> packed = stored_positions(many)
+    >>> record = CommitRecord(job="j", kind="commit", epoch=1, batch=1, stored_positions=packed)
+    >>> len(packed) < 40_000, record.positions == many
+    (True, True)
+    """
+    if len(positions) <= _FEW_POSITIONS:
+        return positions
+    packed: bytes = pa.compress(msgspec.json.encode(positions), codec="zstd", asbytes=True)
+    return b64encode(packed).decode()
+
+
+def check_commit(record: CommitRecord, size: int, limit: int) -> None:
+    """Refuse a commit that would be too large: for its topic, or for the open that repeats it.
+
+    Parameters
+    ----------
+    size
+        Bytes of what is sent.
+    limit
+        Most bytes that the broker takes.
+
+    Raises
+    ------
+    MessageTooLargeError
+        It is too large.
+    """
+    most = limit - _ROOM
+    if size > most:
+        raise MessageTooLargeError(
+            f"the commit of batch {record.batch} of job '{record.job}' has {size:,} bytes, and"
+            f" {most:,} are possible: {len(record.positions):,} partitions of an outside system,"
+            f" {len(record.states):,} of state",
+            hint="nothing of the batch was committed; a source of files remembers each one that"
+            " stays: have them moved or deleted (when.done), or spread them over connectors",
+        )
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):

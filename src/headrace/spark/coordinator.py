@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import JobFailedError, RollbackError
+from headrace.protocol.transactions import stored_positions
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Summary, place_of
@@ -20,7 +21,7 @@ from headrace.runtime.standing import IN, OUT
 from headrace.runtime.user_code.failures import raise_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from headrace.protocol.transactions import CommitRecord, Position, StateSummary
 
@@ -31,7 +32,12 @@ _LINEAGE = 64
 
 
 def assemble(
-    last: CommitRecord, epoch: int, blocks: Iterable[Block], stages: int, clock: int
+    last: CommitRecord,
+    epoch: int,
+    blocks: Iterable[Block],
+    stages: int,
+    clock: int,
+    elsewhere: Callable[[], Collection[str]] | None = None,
 ) -> tuple[BatchEnd, list[Summary]]:
     """Make the commit of a batch out of what its tasks report.
 
@@ -47,6 +53,8 @@ def assemble(
         Number of stages of the topology.
     clock
         Wall clock, ms since 1970.
+    elsewhere
+        Gives the outside partitions that records of other jobs have, too; None: that is not known.
 
     Raises
     ------
@@ -77,7 +85,7 @@ def assemble(
         lineage=lineage,
         timestamp=clock,
         counters=_added_up(last.counters, summaries),
-        positions=_moved(last.positions, summaries),
+        stored_positions=_moved(last, summaries, elsewhere),
     )
     parts = [summary.part for summary in summaries if summary.part.records]
     return BatchEnd(previous=last.batch, parts=parts, record=record), summaries
@@ -151,11 +159,25 @@ def _check_tuples(summaries: list[Summary]) -> None:
         )
 
 
-def _moved(last: dict[str, Position], summaries: list[Summary]) -> dict[str, Position]:
-    moved = dict(last)
+def _moved(
+    last: CommitRecord,
+    summaries: list[Summary],
+    elsewhere: Callable[[], Collection[str]] | None,
+) -> dict[str, Position] | str:
+    """Give where the outside is read to, without partitions that are gone.
+
+    That one is gone must be said where an older record of another job has it.
+    """
+    if not any(summary.positions for summary in summaries):
+        return last.stored_positions
+    moved = dict(last.positions)
     for summary in summaries:
         moved |= summary.positions
-    return moved
+    gone = {name for name, position in moved.items() if position.offset is None}
+    if gone and elsewhere is not None:
+        gone -= set(elsewhere())
+        moved = {name: position for name, position in moved.items() if name not in gone}
+    return stored_positions(moved)
 
 
 def _carried_over(last: list[StateSummary], summaries: list[Summary]) -> list[StateSummary]:

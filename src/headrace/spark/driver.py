@@ -291,7 +291,8 @@ class JobDriver:
     def _commit(self, run: _Run, blocks: list[Block]) -> None:
         assert self.record is not None
         clock = int(time.time() * 1000)
-        end, summaries = assemble(self.record, run.epoch, blocks, self._stages, clock)
+        elsewhere = None if self._ticks is None else self._ticks.elsewhere
+        end, summaries = assemble(self.record, run.epoch, blocks, self._stages, clock, elsewhere)
         transactions = self._connection.transactions
         failpoint("job.before_commit")
         transactions.commit(end)

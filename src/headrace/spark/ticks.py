@@ -114,6 +114,9 @@ class Ticks:
     #: Is called with the open record of each epoch before its first batch is planned: nobody
     #: else commits any more.
     opened: Callable[[CommitRecord], None] = lambda _: None
+    #: Gives the partitions of which the commit must say that they are gone, as other records
+    #: still have them; of all others it says nothing any more.
+    elsewhere: Callable[[], Collection[str]] | None = None
     #: While it is set, no batch begins.
     hold: threading.Event = field(default_factory=threading.Event)
     #: Set while no batch begins, and none is under way.

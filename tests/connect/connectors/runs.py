@@ -87,7 +87,7 @@ class SourceRun:
         """Start tasks from what is committed."""
         connector = configured(self.kind, self.texts)
         self._given: list[SourceRecord] = []
-        self._positions: dict[bytes, tuple[Position, Position]] = {}
+        self._positions: dict[bytes, tuple[Position, Position | None]] = {}
         self.tasks = []
         for number, own in enumerate(connector.task_configs(self.most)):
             config = read(self.kind, {**self.texts, **own})
@@ -114,9 +114,13 @@ class SourceRun:
 
     def _taken(self, polled: Sequence[SourceRecord] | SourceBatch | None) -> list[SourceRecord]:
         records = list(polled.records() if isinstance(polled, SourceBatch) else polled or ())
+        if isinstance(polled, SourceBatch):
+            position = (polled.partition, polled.offset)
+            self._positions[position_key(polled.partition)] = position
+            return records
         for record in records:
-            position = (record.partition, record.offset)
-            self._positions[position_key(record.partition)] = position
+            place = (record.partition, record.offset)
+            self._positions[position_key(record.partition)] = place
         return records
 
     def commit(self) -> None:
@@ -128,7 +132,7 @@ class SourceRun:
         for task in self.tasks:
             task.commit()
 
-    def commit_positions(self, positions: Mapping[bytes, tuple[Position, Position]]) -> None:
+    def commit_positions(self, positions: Mapping[bytes, tuple[Position, Position | None]]) -> None:
         """Commit positions, of which the tasks hear later."""
         for partition, offset in positions.values():
             self.committed.put(partition, offset)

@@ -134,7 +134,10 @@ class HostImpulse:
 
 def records_in(polled: PolledBatch, now: int) -> Taken:
     """Put what a host gave into the columns of an intake; records without a time have this one."""
-    positions = [(position_key(partition).decode(), dict(at)) for partition, at in polled.positions]
+    positions = [
+        (position_key(partition).decode(), None if at is None else dict(at))
+        for partition, at in polled.positions
+    ]
     return Taken(_wire_columns(polled.rows, now), positions)
 
 

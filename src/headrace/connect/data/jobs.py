@@ -7,12 +7,17 @@ import logging
 import threading
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.client import Admin
 from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
-from headrace.connect.data.positions import read_positions, stamp_of, task_job
+from headrace.connect.data.positions import (
+    positions_elsewhere,
+    read_positions,
+    stamp_of,
+    task_job,
+)
 from headrace.connect.data.queues import SinkQueues
 from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.records import position_key
@@ -165,11 +170,19 @@ class TaskJob:
         if told is None:
             feed = Feed(name=_POLL, parents=(), intake=HostIntake(order.address), generation=stamp)
             self._impulse = HostImpulse(order.address, lambda: self.batch)
-            return Ticks(self._impulse, opened=self._tell_positions), (feed, sink)
+            ticks = Ticks(
+                self._impulse, opened=self._tell_positions, elsewhere=lambda: self._elsewhere
+            )
+            return ticks, (feed, sink)
         session = partial(get_session, settings.job_settings())
         reads = SparkReads(told, _POLL, stamp, session, self._positions)
         feed = Feed(name=_POLL, parents=(), intake=None, generation=stamp)
         return Ticks(reads, work=reads), (feed, sink)
+
+    @cached_property
+    def _elsewhere(self) -> set[str]:
+        """Partitions in the records of the connector's other tasks: from before this generation."""
+        return positions_elsewhere(self._client, self._order.unit.connector, self._order.unit.task)
 
     def _tell_positions(self, record: CommitRecord) -> None:
         """Have the host go on from the open record, where it was told other positions.

@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.client import Admin
 from headrace.errors import TopicNotFoundError
-from headrace.protocol.transactions import CommitRecord, Position
+from headrace.protocol.transactions import CommitRecord, Position, stored_positions
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.state.home import StateHome
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from headrace.connect.data.settings import EngineSettings
     from headrace.topology.operators.outside import Taken
 
-__all__ = ["PositionChanges", "joined", "read_positions", "stamp_of", "task_job"]
+__all__ = [
+    "PositionChanges",
+    "joined",
+    "positions_elsewhere",
+    "read_positions",
+    "stamp_of",
+    "task_job",
+]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
@@ -64,7 +71,8 @@ def joined(records: Iterable[CommitRecord]) -> dict[str, Position]:
     --------
     >>> def record(offset, generation):
     ...     positions = {"p": Position(offset=offset, generation=generation)}
-    ...     return CommitRecord(job="j", kind="commit", epoch=1, batch=1, positions=positions)
+    ...     fields = {"job": "j", "kind": "commit", "epoch": 1, "batch": 1}
+    ...     return CommitRecord(**fields, stored_positions=positions)
     >>> joined([record(7, 2), record(3, 4)])["p"].offset
     3
     """
@@ -81,6 +89,13 @@ def read_positions(client: Client, connector: str) -> dict[str, Any]:
     """Give the committed offset of each partition of a connector, by the partition's name."""
     positions = joined(record for _, record in _records(client, connector))
     return {name: one.offset for name, one in positions.items() if one.offset is not None}
+
+
+def positions_elsewhere(client: Client, connector: str, task: int) -> set[str]:
+    """Give the partitions that the records of other tasks than this one have."""
+    own = task_job(connector, task)
+    others = [record for home, record in _records(client, connector) if home.job != own]
+    return {name for record in others for name in record.positions}
 
 
 def _records(client: Client, connector: str) -> Iterator[tuple[StateHome, CommitRecord]]:
@@ -180,7 +195,7 @@ def _append(home: StateHome, moved: Mapping[str, Position]) -> None:
         batch=batch,
         lineage=[*before.lineage, [opened.epoch, batch]],
         timestamp=round(time.time() * 1000),
-        positions={**before.positions, **moved},
+        stored_positions=stored_positions({**before.positions, **moved}),
     )
     home.transactions.commit(BatchEnd(previous=before.batch, parts=[], record=record))
     home.transactions.publish(record)

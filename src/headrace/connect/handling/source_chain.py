@@ -31,7 +31,7 @@ class Encoded(NamedTuple):
 
     rows: pa.RecordBatch
     ends: Sequence[int]
-    positions: Sequence[tuple[Position, Position]]
+    positions: Sequence[tuple[Position, Position | None]]
 
 
 class SourceChain:
@@ -156,7 +156,7 @@ class SourceChain:
         self,
         polled: Sequence[SourceRecord],
         made: Sequence[Sequence[SourceRecord]],
-        positions: Sequence[tuple[Position, Position]],
+        positions: Sequence[tuple[Position, Position | None]],
     ) -> Encoded:
         rows: list[tuple[Any, ...]] = []
         ends = []

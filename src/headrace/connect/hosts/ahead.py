@@ -27,7 +27,7 @@ class Polled:
 
     rows: pa.RecordBatch
     ends: Sequence[int]
-    positions: Sequence[tuple[Position, Position]]
+    positions: Sequence[tuple[Position, Position | None]]
 
     @property
     def count(self) -> int:
@@ -69,9 +69,9 @@ class Given:
             return self.parts[0].rows
         return pa.concat_batches([part.rows for part in self.parts] or [_NOTHING])
 
-    def positions(self) -> list[tuple[Position, Position]]:
+    def positions(self) -> list[tuple[Position, Position | None]]:
         """Give the last position of each partition."""
-        last: dict[int, tuple[Position, Position]] = {}
+        last: dict[int, tuple[Position, Position | None]] = {}
         for part in self.parts:
             for partition, offset in part.positions:
                 # Most records of a poll share the object that names their partition.
@@ -215,7 +215,7 @@ class Ahead:
         self.bytes -= polled.size
         return polled
 
-    def commit(self, batch: int) -> list[tuple[Position, Position]]:
+    def commit(self, batch: int) -> list[tuple[Position, Position | None]]:
         """Forget what was given up to a batch; give the positions that are committed with it."""
         with self._changed:
             done = Given()

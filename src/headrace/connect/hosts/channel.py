@@ -34,7 +34,7 @@ class PolledBatch:
 
     rows: pa.RecordBatch
     #: Where each partition of the source stands behind it.
-    positions: list[tuple[Position, Position]]
+    positions: list[tuple[Position, Position | None]]
     #: Records that wait for the next batch.
     more: int
 

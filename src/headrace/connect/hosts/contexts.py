@@ -39,11 +39,14 @@ class Committed(OffsetReader):
         self._by_key: dict[bytes, tuple[Position, Position]] = {}
         self.update(positions)
 
-    def update(self, positions: Iterable[tuple[Position, Position]]) -> None:
-        """Learn of a commit."""
+    def update(self, positions: Iterable[tuple[Position, Position | None]]) -> None:
+        """Learn of a commit; what has no offset is gone."""
         with self._lock:
             for partition, offset in positions:
-                self._by_key[position_key(partition)] = partition, offset
+                if offset is None:
+                    self._by_key.pop(position_key(partition), None)
+                else:
+                    self._by_key[position_key(partition)] = partition, offset
 
     def replace(self, positions: Iterable[tuple[Position, Position]]) -> None:
         """Learn of all that is committed: nothing else is."""

@@ -42,9 +42,12 @@ class KitOffsets(OffsetReader):
         for partition, offset in positions or []:
             self.put(partition, offset)
 
-    def put(self, partition: Position, offset: Position) -> None:
-        """Commit the offset of a partition."""
-        self._positions[position_key(partition)] = (dict(partition), dict(offset))
+    def put(self, partition: Position, offset: Position | None) -> None:
+        """Commit the offset of a partition; None: it is gone."""
+        if offset is None:
+            self._positions.pop(position_key(partition), None)
+        else:
+            self._positions[position_key(partition)] = (dict(partition), dict(offset))
 
     def get(self, partition: Position) -> Position | None:
         """Give the committed offset of a partition; ``None`` when there is none."""

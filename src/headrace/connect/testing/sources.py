@@ -77,7 +77,7 @@ class SourceTaskKit(TaskKit[SourceTask]):
     ) -> None:
         committed = offsets if isinstance(offsets, KitOffsets) else KitOffsets(list(offsets))
         super().__init__(connector, texts, number=number, offsets=committed)
-        self._given: list[tuple[Position, Position]] = []
+        self._given: list[tuple[Position, Position | None]] = []
 
     @property
     def positions(self) -> list[tuple[Position, Position]]:
@@ -186,8 +186,8 @@ def _check_record(record: object) -> None:
             check(header.value, header.schema, f"header {header.key}")
 
 
-def _check_position(partition: Position, offset: Position) -> None:
-    for what, position in (("partition", partition), ("offset", offset)):
+def _check_position(partition: Position, offset: Position | None) -> None:
+    for what, position in (("partition", partition), ("offset", offset or {})):
         try:
             position_key(position)
         except TypeError as error:

@@ -29,7 +29,8 @@ class Taken:
     """
 
     records: pa.RecordBatch
-    #: Where each partition has been read to behind them: its name, and what its connector says.
+    #: Where each partition has been read to behind them: its name, and what its connector says;
+    #: None: the partition is gone.
     positions: Sequence[tuple[str, Any]]
 
 

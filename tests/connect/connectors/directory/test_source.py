@@ -111,6 +111,40 @@ def test_file_leaves_once_it_is_committed(tmp_path: Path, action: str, killed: b
         assert (done / "sub" / "a.csv").exists() == (action == "move")
 
 
+@pytest.mark.parametrize("action", ["keep", "move", "delete"])
+def test_positions_of_files_that_are_gone_are_forgotten(tmp_path: Path, action: str) -> None:
+    folder, done = tmp_path / "in", tmp_path / "done"
+    folder.mkdir()
+    config = texts(folder, when_done=action, done_directory=str(done), forget_after_ms="0")
+    with source(DirectorySourceConnector, config) as run:
+        for number in range(5):
+            (folder / f"{number}.jsonl").write_text(f"{number}\n")
+        assert run.values() == list(range(5))
+        if action == "keep":
+            assert len(run.committed.all()) == 5
+            (folder / "3.jsonl").unlink()
+            run.kill()
+            assert run.values() == []
+            assert len(run.committed.all()) == 4
+        else:
+            run.values()
+            assert run.committed.all() == []
+        (folder / "3.jsonl").write_text("33\n")
+        assert run.values() == [33]
+
+
+def test_file_that_is_missing_for_a_moment_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("1\n")
+    with source(DirectorySourceConnector, texts(tmp_path)) as run:
+        assert run.values() == [1]
+        path.rename(tmp_path / ".a")
+        run.kill()
+        assert run.values() == []
+        (tmp_path / ".a").rename(path)
+        assert run.values() == []
+
+
 def test_new_file_of_an_old_name_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with source(DirectorySourceConnector, texts(tmp_path, when_done="delete")) as run:

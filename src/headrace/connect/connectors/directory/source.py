@@ -26,6 +26,7 @@ from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
     from headrace.connect.connectors.formats.standing import Found
+    from headrace.connect.records import Position
 
 __all__ = ["DirectorySourceConnector", "DirectorySourceTask"]
 
@@ -54,6 +55,10 @@ class DirectorySourceTask(FilesTask):
     def partition(self, name: str) -> Mapping[str, str]:
         """Name a file by its path below the folder."""
         return {"file": name}
+
+    def name_of(self, partition: Position) -> str | None:
+        """Give the path of the file."""
+        return partition.get("file")
 
     def is_appendable(self, name: str, kind: str) -> bool:
         """Whether a file that has grown may have been appended to."""

@@ -26,6 +26,14 @@ READING_KEYS = declare(
         valid=one_of("keep", "move", "delete"),
     ),
     key(
+        "forget.after.ms",
+        timedelta,
+        "How long a file must be gone until it is forgotten that it was read: one that comes back "
+        "later is read anew.  What the task itself moves or deletes is forgotten at once.",
+        default=timedelta(days=1),
+        importance="low",
+    ),
+    key(
         "bad.files",
         str,
         "What to do with a file that is not what its format says: fail the task, or log it "

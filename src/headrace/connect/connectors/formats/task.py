@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 import zlib
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,9 +25,14 @@ from headrace.connect.connectors.formats.standing import Found, Standing
 from headrace.connect.values import schema_of_arrow
 from headrace.errors import DeserializationError
 
+if TYPE_CHECKING:
+    from headrace.connect.records import Position
+
 __all__ = ["FilesTask", "shares"]
 
 _SHARE = "task.share"
+#: Files that are gone are looked for so often, s: where thousands were read, that takes a moment.
+_GONE_LOOK = 60.0
 
 
 def shares(tasks: int) -> list[Mapping[str, str]]:
@@ -56,6 +63,10 @@ class FilesTask(SourceTask):
         """Name a file as a partition of the source."""
 
     @abstractmethod
+    def name_of(self, partition: Position) -> str | None:
+        """Give the file that a partition of the source names; None: none of this source's."""
+
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Move a file away, or delete it, as ``when.done`` says."""
 
@@ -72,11 +83,16 @@ class FilesTask(SourceTask):
         self._reading = reading_of(config)
         self._standings: dict[str, Standing] = {}
         self._waiting: dict[str, Found] = {}
-        self._looked = float("-inf")
+        self._looked = self._looked_for_gone = float("-inf")
+        #: Since when files are missing that were read; and those that need not be remembered.
+        self._missing: dict[str, float] = {}
+        self._gone: deque[str] = deque()
         self._pieces: Iterator[tuple[Found, Rows, Standing]] = iter(())
 
     def poll(self) -> SourceBatch | Sequence[SourceRecord] | None:
         """Give the next rows of the file that is being read, or of the next one."""
+        if self._gone:
+            return self._forgotten(self._gone.popleft())
         piece = next(self._pieces, None)
         if piece is None:
             self._pieces = self._read_all()
@@ -115,8 +131,10 @@ class FilesTask(SourceTask):
         self._looked = time.monotonic()
         # What was committed before a restart, or when nobody said so, has waited for this.
         self.commit()
-        for found in self.look():
-            if zlib.crc32(found.name.encode()) % self._tasks == self._number:
+        there = list(self.look())
+        self._look_for_gone({found.name for found in there})
+        for found in there:
+            if self._is_mine(found.name):
                 yield from self._read(found)
 
     def _read(self, found: Found) -> Iterator[tuple[Found, Rows, Standing]]:
@@ -163,6 +181,34 @@ class FilesTask(SourceTask):
             self._standings[found.name] = Standing.of(offset)
         return self._standings[found.name]
 
+    def _forgotten(self, name: str) -> SourceBatch:
+        self._standings.pop(name, None)
+        return SourceBatch(
+            partition=self.partition(name),
+            offset=None,
+            topic=self._config["topic"],
+            value=pa.array([], pa.string()),
+        )
+
+    def _look_for_gone(self, there: set[str]) -> None:
+        """Find files that were read and have been missing for long enough."""
+        now, patience = time.monotonic(), self._config["forget.after.ms"].total_seconds()
+        if now - self._looked_for_gone < min(_GONE_LOOK, patience):
+            return
+        self._looked_for_gone = now
+        known = (self.name_of(partition) for partition, _ in self.context.offsets.all())
+        missing = [
+            name for name in known if name is not None and name not in there and self._is_mine(name)
+        ]
+        self._missing = {name: self._missing.get(name, now) for name in missing}
+        for name in [name for name in missing if now - self._missing[name] >= patience]:
+            del self._missing[name]
+            if name not in self._waiting:
+                self._gone.append(name)
+
+    def _is_mine(self, name: str) -> bool:
+        return zlib.crc32(name.encode()) % self._tasks == self._number
+
     def _wait(self, found: Found) -> None:
         if self._config["when.done"] != "keep":
             self._waiting[found.name] = found
@@ -170,6 +216,8 @@ class FilesTask(SourceTask):
     def _finish(self, found: Found) -> None:
         if self._config["when.done"] != "keep":
             self.remove(found.name)
+            if self.context.offsets.get(self.partition(found.name)) is not None:
+                self._gone.append(found.name)
 
 
 def _schema(kind: pa.DataType) -> Schema | None:

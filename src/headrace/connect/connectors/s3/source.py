@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pyarrow import fs
 
@@ -29,6 +29,9 @@ from headrace.connect.connectors.s3.connection import (
     failure_of,
     outage_of,
 )
+
+if TYPE_CHECKING:
+    from headrace.connect.records import Position
 
 __all__ = ["S3SourceConnector", "S3SourceTask"]
 
@@ -73,6 +76,10 @@ class S3SourceTask(FilesTask):
     def partition(self, name: str) -> Mapping[str, str]:
         """Name an object by its bucket and key."""
         return {"bucket": self._bucket.name, "object": name}
+
+    def name_of(self, partition: Position) -> str | None:
+        """Give the object's key."""
+        return partition.get("object") if partition.get("bucket") == self._bucket.name else None
 
     def remove(self, name: str) -> None:
         """Move an object to another place of the bucket, or delete it."""

@@ -19,7 +19,7 @@ from headrace.errors import (
 )
 from headrace.protocol.commit_log import CommitLog, Verdict, record_key
 from headrace.protocol.messages import Message
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, check_commit
 
 __all__ = ["CommitTopic", "await_shown"]
 
@@ -111,6 +111,8 @@ class CommitTopic:
     def _append_once(self, record: CommitRecord) -> None:
         key = record_key(record, self._doubts)
         body = msgspec.json.encode(record)
+        if record.kind == "commit":
+            check_commit(record, len(body), self._client.settings.max_message_size)
         message = Message(topic=self._topic, body=body, keys=key)
         sent = self._producer.send(message, self.queue, once=True)
         await_shown(self._consumer, {sent.queue: sent.offset + 1})
