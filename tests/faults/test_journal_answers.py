@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.broker import EmbeddedBroker
+from headrace.client import Admin, Client, PullConsumer
 from headrace.errors import RequestTimeoutError
+from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.commit.journal import publishing, topic
 from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.commit.journal.topic import CommitTopic
@@ -69,3 +71,27 @@ def test_what_was_published_before_an_end_in_order_is_not_published_again(tmp_pa
             assert last.catch_up() == 1
         assert (scene.problems(), scene.repeated()) == ([], 0)
         scene.close()
+
+
+def test_who_reads_a_commit_topic_begins_at_a_record_that_counts(tmp_path: Path) -> None:
+    name = "j-commitTopic"
+
+    def record(kind: str, epoch: int, batch: int) -> CommitRecord:
+        return CommitRecord(job="j", kind=kind, epoch=epoch, batch=batch, driver=f"driver-{epoch}")
+
+    with EmbeddedBroker(tmp_path / "broker") as broker, Client(broker.address) as client:
+        Admin(client).create_topic(name, queues=1)
+        first, late = (CommitTopic(client, PullConsumer(client), name) for _ in range(2))
+        first.append(record("open", 1, 0))
+        late.refresh()
+        for batch in range(1, 40):
+            first.append(record("commit", 1, batch))
+        first.append(record("open", 2, 39))
+        late.append(record("commit", 1, 40))
+        consumer = PullConsumer(client)
+        log = CommitTopic(client, consumer, name).refresh()
+        assert (log.epoch, log.batch, log.driver) == (2, 39, "driver-2")
+        assert (log.next_offset, log.stands_on) == (42, 41)
+        whole = PullConsumer(client)
+        assert len(list(whole.blocks(client.queues(name)[0], 0, 42))) == 1
+        assert consumer.statistics().bytes < whole.statistics().bytes / 4

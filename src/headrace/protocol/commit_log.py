@@ -60,6 +60,8 @@ def record_key(record: CommitRecord, attempt: int = 0) -> str:
 class CommitLog:
     """Says what counts of a commit topic that is read from its first record on.
 
+    Or from any record that counts: each record names one, see ``CommitRecord.stands_on``.
+
     * An *open* counts when its epoch is the next one and it builds on the last batch: the first
       driver that appends it wins.
     * A *commit* counts when its epoch is the newest, its driver the one that opened it, and its
@@ -86,8 +88,8 @@ class CommitLog:
     def __init__(self) -> None:
         #: The newest record that counts; None before the first.
         self.record: CommitRecord | None = None
-        #: Offset behind the last record that was read.
-        self.next_offset = 0
+        #: Offset behind the last record that was read, and behind the newest one that counts.
+        self.next_offset = self.stands_on = 0
         #: Whether the newest epoch's driver has ended in order.
         self.closed = False
         #: Who opened the newest epoch; empty where that is unknown.
@@ -114,6 +116,7 @@ class CommitLog:
             if record.epoch != self.epoch:
                 self.driver = record.driver
             self.record = record
+            self.stands_on = offset + 1
             self.closed = record.kind == "close"
         return verdict
 

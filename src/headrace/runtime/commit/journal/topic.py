@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,12 +23,17 @@ from headrace.protocol.commit_log import CommitLog, Verdict, record_key
 from headrace.protocol.messages import Message
 from headrace.protocol.transactions import CommitRecord, check_commit
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["CommitTopic", "await_shown"]
 
 logger = logging.getLogger(__name__)
 
 #: How long a stored record may take until readers see it: brokers index what they have stored.
 _SHOWN, _SHOWN_POLL = timedelta(seconds=30), 0.002
+#: So many records are looked at for one that is known to count.
+_NEWEST = 4
 #: How long an append whose answer was lost may still be on its way, in seconds.
 _UNDER_WAY = 1.0
 
@@ -70,17 +77,40 @@ class CommitTopic:
             end = self._consumer.end_offset(queue)
             start = self.log.next_offset or self._consumer.begin_offset(queue)
             if end > start:
+                if not self.log.next_offset:
+                    start = self._newest_known(queue, start, end)
                 self._feed(queue, start, end)
             elif start and not self.log.next_offset:
                 raise _forgotten(self._topic, start)
         return self.log
 
-    def _feed(self, queue: MessageQueue, start: int, end: int) -> None:
+    def _newest_known(self, queue: MessageQueue, first: int, end: int) -> int:
+        """Find a record that counts, near the end; the first one where compaction took it out.
+
+        Each record names one; those of a driver that is late name older ones.
+        """
+        newest = self._records(queue, max(first, end - _NEWEST), end)
+        start = max((record.stands_on for _, record in newest), default=0) - 1
+        if start <= first:
+            return first
+        with suppress(OffsetExpiredError):
+            if any(offset == start for offset, _ in self._records(queue, start, start + 1)):
+                return start
+        return first
+
+    def _records(
+        self, queue: MessageQueue, start: int, end: int
+    ) -> Iterator[tuple[int, CommitRecord]]:
         for result in self._consumer.blocks(queue, start, end):
             for message in result.messages():
-                record = msgspec.json.decode(message.body, type=CommitRecord)
-                if self.log.feed(message.queue_offset, record) is Verdict.VOID:
-                    logger.info("void record of %s: %s", self._topic, _named(record))
+                if message.queue_offset < end:
+                    record = msgspec.json.decode(message.body, type=CommitRecord)
+                    yield message.queue_offset, record
+
+    def _feed(self, queue: MessageQueue, start: int, end: int) -> None:
+        for offset, record in self._records(queue, start, end):
+            if self.log.feed(offset, record) is Verdict.VOID:
+                logger.info("void record of %s: %s", self._topic, _named(record))
 
     def append(self, record: CommitRecord) -> None:
         """Append a record, wait until readers see it, and read up to it.
@@ -110,6 +140,7 @@ class CommitTopic:
 
     def _append_once(self, record: CommitRecord) -> None:
         key = record_key(record, self._doubts)
+        record = msgspec.structs.replace(record, stands_on=self.log.stands_on)
         body = msgspec.json.encode(record)
         if record.kind == "commit":
             check_commit(record, len(body), self._client.settings.max_message_size)
