@@ -318,6 +318,21 @@ class SimulatedDatabases:
         self._holders[folder] = me.process
         return SimulatedDatabase(self, folder)
 
+    def destroy(self, path: str, *_: object) -> None:
+        """Remove a database; raises as RocksDB does while a process has it."""
+        folder = Path(path)
+        self.world.pause()
+        holder = self._holders.get(folder)
+        if holder is not None and not holder.dead:
+            raise OSError(f"IO error: lock hold by current process: {path}/LOCK")
+        self.entries.pop(folder, None)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def owner(self, lock: Path) -> int | None:
+        """Give the process that has a database open."""
+        holder = self._holders.get(lock.parent)
+        return None if holder is None or holder.dead else holder.pid
+
     def close(self, path: Path) -> None:
         """Let others open it."""
         self.world.check()

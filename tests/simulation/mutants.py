@@ -149,9 +149,7 @@ MUTANTS = (
 
 #: Broken builds over RocketMQ.
 JOURNAL_MUTANTS = (
-    Mutant(
-        "published before the commit was read back", "is sent, batch", unsafe="read_back,lease"
-    ),
+    Mutant("published before the commit was read back", "is sent, batch", unsafe="read_back,lease"),
     Mutant("the tail of target queues is not read", unsafe="publish_tail"),
     Mutant("state that a late message hides is not written again", unsafe="mend"),
     Mutant("nobody asks for the lease", unsafe="lease"),

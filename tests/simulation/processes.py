@@ -165,6 +165,12 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
         process.on_death.append(lambda: end_descriptors(process))
         return process
 
+    def is_stopped(pid: int | None) -> bool:
+        return any(each.pid == pid and each.asleep for each in world.processes)
+
+    real: Any = vars(databases)["Rdict"]
+    rdict = here(databases_of_all.open, real)
+    vars(rdict)["destroy"] = here(databases_of_all.destroy, real.destroy)
     worker: Any = headrace.spark.worker
     loop: Any = headrace.client._loop
     still = SimpleNamespace(set_threshold=lambda *_: None, collect=int, freeze=lambda: None)
@@ -180,7 +186,9 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
         (drivers, "_boot", here(lambda: process().machine, drivers._boot)),
         (failpoints, "_armed", points),
         (_retry._jitter, "uniform", here(luck.uniform, _retry._jitter.uniform)),
-        (databases, "Rdict", here(databases_of_all.open, vars(databases)["Rdict"])),
+        (databases, "Rdict", rdict),
+        (databases, "_owner", here(databases_of_all.owner, databases._owner)),
+        (databases, "_is_stopped", here(is_stopped, databases._is_stopped)),
         (local, "WriteBatch", here(SimulatedBatch, vars(local)["WriteBatch"])),
         (local, "ReadOptions", here(SimulatedReadOptions, vars(local)["ReadOptions"])),
         (worker, "TaskContext", numbers),
