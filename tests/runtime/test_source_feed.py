@@ -136,9 +136,9 @@ def test_a_body_that_cannot_be_unpacked_follows_the_sources_policy(on_error: Err
         with pytest.raises(
             DeserializationError, match=r"topic 'events', queue 2, offset 9 .* cannot be unpacked"
         ):
-            feed.take(run)
+            feed.take([run])
         return
-    feed.take(run)
+    feed.take([run])
     assert task.chunks["in"].values == ["a", "b", "d"]
     ((original, error),) = diverted
     # The dead letter has what is stored.
