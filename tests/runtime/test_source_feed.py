@@ -174,7 +174,7 @@ class _Interleaved:
                 pa.array([b"1"] * count, pa.binary()),
                 pa.array([b""] * count, pa.binary()),
             )
-            yield SimpleNamespace(columns=lambda columns=columns: columns)
+            yield SimpleNamespace(pieces=lambda columns=columns: iter([columns]))
 
 
 def test_records_of_all_topics_come_in_the_order_of_the_log() -> None:
