@@ -87,6 +87,7 @@ _DEARER: dict[str, float] = {
     "tests/faults/test_kills.py": 40.0,
     "tests/faults/test_supervision.py": 40.0,
     "tests/proof/": 8.0,
+    "tests/simulation/": 12.0,
     "tests/spark/": 6.0,
     "tests/spark/test_model.py": 15.0,
     # A Spark that was ended starts anew in some of them.
