@@ -5,17 +5,47 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults.broker import running_broker
 from tests.faults.feeder import Feeder
-from tests.faults.harness import kill_test
+from tests.faults.harness import await_true, kill_test
 from tests.faults.verification import problems, read_results
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 #: TX04 asks for a new epoch within so many seconds.
 LIMIT = 60.0
+
+
+#: After how long each Java that starts is killed again, s: as it begins, loads, and answers.
+_STAGES = (0.05, 0.3, 0.8, 1.6, 3.0)
+
+
+def test_java_may_be_killed_at_every_stage_of_its_start(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
+        feeder = Feeder(broker.address)
+        feeder.start()
+        driver = run.start_driver()
+        run.await_batches(2)
+        killed: set[int] = set()
+
+        def new_java() -> list[psutil.Process]:
+            return [java for java in driver.java() if java.pid not in killed]
+
+        for stage in (0.0, *_STAGES):
+            await_true("another Java", lambda: bool(new_java()))
+            time.sleep(stage)
+            for java in new_java():
+                killed.add(java.pid)
+                java.kill()
+        run.await_batches(2)
+        feeder.stop()
+        run.await_caught_up()
+        assert run.driver is driver
+        assert driver.stop() == 0, driver.said
+        assert problems(read_results(broker.address), feeder.confirmed) == []
 
 
 def test_killed_java_process_is_replaced_by_the_same_driver(tmp_path: Path) -> None:

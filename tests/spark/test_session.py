@@ -47,6 +47,23 @@ def test_spark_that_has_run_before_and_does_not_start_is_tried_again(
     assert failed.value.retriable is before
 
 
+def test_a_start_of_spark_that_takes_too_long_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, seen = [1000.0], []
+
+    def starts(**_: object) -> None:
+        for now[0] in (1100.0, 1130.0):
+            seen.append(session.overdue())
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(session, "launch_quietly", lambda _: None)
+    monkeypatch.setattr(session, "SparkContext", starts)
+    with pytest.raises(JobFailedError):
+        session._start(SparkConf(loadDefaults=False), JobSettings())
+    assert seen == [0.0, 10.0]
+    assert session.overdue() == 0.0
+
+
 def test_error_that_comes_from_us_is_not_its_own_cause(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from headrace.spark.batches import BatchSinks
 from headrace.spark.driver import JobDriver
 from headrace.spark.job_topics import JobTopics
 from headrace.spark.launch import Prepared, make_connection, pickle_plan, prepare_topics
-from headrace.spark.session import get_session
+from headrace.spark.session import get_session, overdue
 from headrace.spark.statistics import JobStatistics, Meter
 from headrace.watched import watched_thread
 
@@ -303,9 +303,10 @@ class StreamJob:
     def stalled(self) -> float:
         """Give the seconds for which the job's query was not looked after: it hangs, or Java does.
 
-        It is looked after several times a second; 0 where the driver has other work to do.
+        It is looked after several times a second.  Where the driver has other work to do it is 0,
+        unless Spark has been starting for longer than two minutes.
         """
-        return 0.0 if self._driver is None else self._driver.stalled()
+        return max(overdue(), 0.0 if self._driver is None else self._driver.stalled())
 
     def state(self, operator: str) -> StateView:
         """Look into the state of an operator, as of the last commit; see :class:`StateView`.

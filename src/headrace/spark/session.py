@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +29,23 @@ if TYPE_CHECKING:
 
     from headrace.settings import JobSettings
 
-__all__ = ["SPARK_CONFIG", "checkpoint_folder", "get_session", "scratch_folder", "sweep_scratch"]
+__all__ = [
+    "SPARK_CONFIG",
+    "checkpoint_folder",
+    "get_session",
+    "overdue",
+    "scratch_folder",
+    "sweep_scratch",
+]
 
 #: Jobs that share a session may all find that its Java process has ended.
 _starting = threading.Lock()
 #: Whether Spark has run in this process.
 _has_run = False
+#: When the start that is under way began, by the monotonic clock.
+_began: float | None = None
+#: A start may take so long on a machine that has much else to do, s.
+_LONGEST_START = 120.0
 
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -95,13 +107,23 @@ def get_session(settings: JobSettings) -> SparkSession:
         return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
+def overdue() -> float:
+    """Give the seconds by which a start of Spark takes longer than any should; 0: none does.
+
+    Java may be killed at any moment of its start, and not every call of Spark notices.
+    """
+    began = _began
+    return 0.0 if began is None else max(0.0, time.monotonic() - began - _LONGEST_START)
+
+
 def _start(conf: SparkConf, settings: JobSettings) -> None:
     if not _MASTER.match(settings.master):
         raise SettingsError(
             f"master is '{settings.master}', which Spark does not know",
             hint="give local[N], spark://HOST:PORT, yarn or k8s://URL",
         )
-    global _has_run
+    global _has_run, _began
+    _began = time.monotonic()
     try:
         SparkContext(conf=conf, gateway=launch_quietly(conf))
         _has_run = True
@@ -114,6 +136,8 @@ def _start(conf: SparkConf, settings: JobSettings) -> None:
             f"Spark did not start on {settings.master}: {why.partition(chr(10))[0]}",
             hint=f"{_log_file(settings)} tells more; a cluster's master must be up and reached",
         ) from error
+    finally:
+        _began = None
 
 
 def _config(settings: JobSettings) -> dict[str, str]:
