@@ -333,6 +333,7 @@ def _same_commit(stored: CommitRecord, end: BatchEnd) -> bool:
         driver=stored.driver,
         parts=end.parts,
         published=stored.published,
+        stands_on=stored.stands_on,
         timestamp=stored.timestamp,
     )
     return asked == stored
