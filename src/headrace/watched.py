@@ -94,8 +94,6 @@ def _look_at_end(on_failure: OnFailure, task: asyncio.Task[None]) -> None:
 
 
 def _tell(name: str, on_failure: OnFailure, error: BaseException) -> None:
-    try:
-        on_failure(error)
-    finally:
-        # Last, as it may take memory that there is none of.
-        _log.critical("%s has ended, and what waits for it ends too", name, exc_info=error)
+    on_failure(error)
+    # Last, as it may take memory that there is none of.
+    _log.critical("%s has ended, and what waits for it ends too", name, exc_info=error)
