@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -204,9 +205,20 @@ def _running_counts(lines: Lines) -> Iterator[str]:
             yield f"{line[0]} {found[line[0]]}"
 
 
+def _looked_through(topology: Topology) -> Topology:
+    """Have a topology work out once what it keeps: later seeds would find it, and the first not."""
+    for name, value in vars(Topology).items():
+        if isinstance(value, cached_property):
+            getattr(topology, name)
+    for name, value in vars(type(topology.plan)).items():
+        if isinstance(value, cached_property):
+            getattr(topology.plan, name)
+    return topology
+
+
 JOBS = (
-    SimulatedJob("counted", counted(), Counted),
-    SimulatedJob("windowed", windowed(), lambda: Equal(_windows)),
-    SimulatedJob("joined", joined(), lambda: Equal(_pairs), (LINES, OTHERS)),
-    SimulatedJob("through", passed_through(), lambda: Equal(_running_counts)),
+    SimulatedJob("counted", _looked_through(counted()), Counted),
+    SimulatedJob("windowed", _looked_through(windowed()), lambda: Equal(_windows)),
+    SimulatedJob("joined", _looked_through(joined()), lambda: Equal(_pairs), (LINES, OTHERS)),
+    SimulatedJob("through", _looked_through(passed_through()), lambda: Equal(_running_counts)),
 )

@@ -197,6 +197,7 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
         (loop, "atexit", SimpleNamespace(register=lambda _: None)),
     ]
     with ExitStack() as stack:
+        stack.enter_context(quietly())
         for place, name, instead in changes:
             stack.enter_context(patch.object(place, name, instead))
         for prop in _cached_properties():
@@ -210,8 +211,7 @@ def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, Ta
             yield points, databases_of_all, numbers
         finally:
             world.end()
-            with quietly():
-                gc.collect()
+            gc.collect()
             close_all()
             for module, name, value in values:
                 setattr(module, name, value)

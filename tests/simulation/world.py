@@ -257,11 +257,10 @@ class World:
         """End coroutines that nobody will ever step again, while nothing that they do counts."""
         _here.thread = ghost = SimulatedThread(process, 0)
         ghost.deaf = True
-        with quietly():
-            for loop in process.loops:
-                loop.abandon()
-            process.loops.clear()
-            process.variables = []
+        for loop in process.loops:
+            loop.abandon()
+        process.loops.clear()
+        process.variables = []
         _here.thread = None
 
     def unwind(self, process: Process) -> None:
