@@ -229,6 +229,8 @@ class Simulation:
                 self._persist(partial(producer.send, Message(topic=topic, body=line.encode())))
                 sleep(self.world, chance.choice((0.0, 0.0, 0.05, 0.3, 0.8)))
             if self.checks.expects.only_at_end:
+                # What is held up must not come too late for its window.
+                sleep(self.world, 5.0)
                 for topic in self._job.inputs:
                     for queue in client.queues(topic, for_="write"):
                         message = Message(topic=topic, body=LAST.encode())

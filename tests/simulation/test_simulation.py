@@ -23,7 +23,7 @@ from tests.simulation.simulation import simulate
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
 
 SHARES = 10
-SEEDS = {True: 600, False: 500}
+SEEDS = {True: 400, False: 300}
 
 
 def run_seeds(first: int, last: int, folder: Path, *, embedded: bool) -> None:

@@ -34,7 +34,7 @@ class SlowJob(StreamJob):
         self.notes.append("opened")
         self._opened.callback(self.notes.append, "closed")
         self._driver: Any = SimpleNamespace(stop=lambda: self.notes.append("stopped"))
-        return SimpleNamespace(supervise=lambda: None)
+        return SimpleNamespace(supervise=lambda: None, fail=self.notes.append)
 
 
 @contextmanager

@@ -91,5 +91,13 @@ class OldParts:
         self._logs = logs
 
     def of(self, view: IndexView) -> OldPart | None:
-        """Give the old part of a queue; None for one that is not compacted."""
-        return OldPart(view, self._logs.of(view)) if view.compacted else None
+        """Give the old part of a queue; None for one that is not compacted, or has none yet."""
+        if not view.compacted:
+            return None
+        try:
+            return OldPart(view, self._logs.of(view))
+        except OSError:
+            # A full disk lets no log be begun, and reads go on: the index has all of the queue.
+            if self._logs.has_begun(view):
+                raise
+            return None

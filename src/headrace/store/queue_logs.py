@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import StoreError
 from headrace.store.compaction import QueueLog
+from headrace.store.compaction.manifest import COPY_NAME, MANIFEST_NAME
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.index import queue_folder
 from headrace.store.segments import GoneError
@@ -91,6 +92,11 @@ class QueueLogs:
                 if log.next_offset < view.max_offset:
                     self.on_behind(view.key)
             return log
+
+    def has_begun(self, view: IndexView) -> bool:
+        """Tell whether anything of a queue may be in its log."""
+        folder = queue_folder(self.folder, view.key, view.birth)
+        return any((folder / name).exists() for name in (MANIFEST_NAME, COPY_NAME))
 
     def opened(self) -> list[tuple[LogKey, QueueLog]]:
         """Name the logs that are open, in order."""

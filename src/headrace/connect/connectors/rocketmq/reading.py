@@ -102,7 +102,9 @@ class QueueReader:
     def close(self) -> None:
         """End the reading."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._closing.set)
+            # A reading that has failed may end, and its loop with it, at this moment.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
 
     def _run(self) -> None:
