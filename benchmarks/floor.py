@@ -157,11 +157,11 @@ class _LineBlock:
     begin: int
     bodies: pa.BinaryArray
 
-    def columns(self) -> MessageColumns:
+    def pieces(self) -> Iterator[MessageColumns]:
         count = len(self.bodies)
         offsets = np.arange(self.begin, self.begin + count)
         now = np.full(count, time.time_ns() // 1_000_000)
-        return MessageColumns(
+        yield MessageColumns(
             queue_offset=offsets,
             # The queues take turns in the log.
             position=offsets * QUEUES + self.queue_id,

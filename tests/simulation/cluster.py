@@ -155,7 +155,7 @@ def _quick_store(**given: Any) -> StoreSettings:
         **given,
         checkpoint_interval=timedelta(seconds=0.5),
         checkpoint_bytes=4 << 10,
-        maintenance_interval=timedelta(seconds=1),
+        maintenance_interval=timedelta(seconds=3),
         index_file_units=16,
     )
 

@@ -145,7 +145,7 @@ class BrokerTransactions:
         """Do nothing: nobody waits here."""
 
     def close(self) -> None:
-        """Refuse all later calls; the broker tells drivers apart by their epochs."""
+        """Refuse what comes before the next open; the broker tells drivers apart by epochs."""
         with self._owner.taken_over(closes=True):
             pass
 

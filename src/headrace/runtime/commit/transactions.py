@@ -120,21 +120,13 @@ class Ownership:
 
     @contextmanager
     def taken_over(self, *, closes: bool = False) -> Iterator[None]:
-        """Open an epoch or, for good, end the last one.
-
-        Raises
-        ------
-        JobFailedError
-            The object was closed.
-        """
+        """Open an epoch, or end the last one; the next call that changes anything must open."""
         self._waiting += 1
         try:
             self._turn.acquire()
         finally:
             self._waiting -= 1
         try:
-            if self._closed and not closes:
-                raise self._void(self.epoch)
             self._closed = closes
             yield
         finally:
@@ -225,4 +217,4 @@ class Transactions(Protocol):
         """End a wait of :meth:`open` on another thread, which raises then; nothing opens after."""
 
     def close(self) -> None:
-        """End the epoch in order: this driver tries nothing more, and every later call fails."""
+        """End the epoch in order: until another one is opened, nothing commits or publishes."""
