@@ -7,26 +7,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 from unittest.mock import patch
 
-from headrace.broker import jobs
-from headrace.broker.core import Core
-from headrace.broker.handlers import jobs as handlers_jobs
-from headrace.broker.jobs import JobState
 from headrace.broker.settings import UNSAFE_VARIABLE, Guards
 from headrace.client import _connection
-from headrace.client.producer import AsyncProducer
-from headrace.protocol.commit_log import record_key
-from headrace.protocol.transactions import CommitRecord, StateSummary
-from headrace.runtime.commit.journal import topic
+from headrace.protocol.transactions import StateSummary
 from headrace.runtime.commit.journal.publishing import Publisher
-from headrace.runtime.commit.transactions import Ownership
-from headrace.runtime.state import databases, local
+from headrace.runtime.state import databases
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
 from headrace.store import MessageStore, QueueAppend, StageKey
-from headrace.store.log import CommitLog
 from headrace.store.requests import UnitResult
 from headrace.store.writer import Writer
 
@@ -86,43 +76,20 @@ def _save_at_once(
     database.close()
 
 
-def _send_blindly(self: AsyncProducer, *given: Any, once: bool, **more: Any) -> Any:
-    """Repeat what was not answered."""
-    del once
-    return _send_columns(self, *given, once=False, **more)
-
-
-_send_columns = AsyncProducer.send_columns
-
-
-async def _committed_unread(
-    core: Core, topic: str, record: CommitRecord, driver: str, keys: list[StageKey]
-) -> JobState:
-    """Learn what was written by reading it, which may fail."""
-    state = await _append(core, topic, record, driver, keys)
-    core.store.read(topic, 0, core.store.bounds(topic, 0).max_offset - 1, 1)
-    core.jobs.recorded(topic, state)
-    return state
-
-
-_append = handlers_jobs._append
-
-
 def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
-@contextmanager
-def _anybody(*_: object, **__: object) -> Iterator[None]:
-    """Let two calls change a job beside each other."""
-    yield
-
-
 #: Broken builds over the embedded broker.
 MUTANTS = (
-    Mutant("an older epoch is not refused", "epoch", guards=Guards(epoch=False)),
-    Mutant("a commit need not follow the last one", "", guards=Guards(predecessor=False)),
-    Mutant("units have no marks", "", guards=Guards(marks=False)),
+    Mutant("an older epoch is not refused", "epoch", 30, guards=Guards(epoch=False)),
+    Mutant(
+        "a commit need not follow the last one",
+        "comes after batch",
+        130,
+        guards=Guards(predecessor=False),
+    ),
+    Mutant("units have no marks", since=39, guards=Guards(marks=False)),
     Mutant(
         "state of an attempt is written before its commit",
         changes=((LocalCopies, "save", _save_at_once),),
@@ -130,49 +97,22 @@ MUTANTS = (
     Mutant("every staged attempt counts", changes=((MessageStore, "commit_unit", _every_attempt),)),
     Mutant("a commit is answered before it is on disk", changes=((Writer, "sync", _nothing),)),
     Mutant(
-        "an answer goes to whichever request waits", changes=((_connection, "_LARGEST_OPAQUE", 1),)
-    ),
-    Mutant("lineage is ignored", changes=((local, "_on_lineage", lambda *_: True),)),
-    Mutant(
-        "a change file is applied on any base", changes=((local, "_base_name", lambda _: b"any"),)
-    ),
-    Mutant("copies are never compared", changes=((local, "_agrees", lambda *_: True),)),
-    Mutant(
-        "what recovery finds is taken for written",
-        changes=((CommitLog, "settle", lambda self, _: self.sync()),),
-    ),
-    Mutant(
-        "a commit that was repeated is not known",
-        changes=((jobs, "_same_commit", lambda *_: False),),
+        "an answer goes to whichever request waits",
+        since=3,
+        changes=((_connection, "_LARGEST_OPAQUE", 1),),
     ),
 )
 
 #: Broken builds over RocketMQ.
 JOURNAL_MUTANTS = (
-    Mutant("published before the commit was read back", "is sent, batch", unsafe="read_back,lease"),
+    Mutant(
+        "published before the commit was read back", "is sent, batch", 21, unsafe="read_back,lease"
+    ),
     Mutant("the tail of target queues is not read", unsafe="publish_tail"),
-    Mutant("state that a late message hides is not written again", unsafe="mend"),
-    Mutant("nobody asks for the lease", unsafe="lease"),
-    Mutant("late repetitions of state count", unsafe="first_copies"),
+    Mutant("state that a late message hides is not written again", since=13, unsafe="mend"),
     Mutant(
         "the tail is not read after a doubtful send",
+        since=15,
         changes=((Publisher, "_arrived", lambda *_: 0),),
-    ),
-    Mutant(
-        "the publisher tries again blindly",
-        changes=((AsyncProducer, "send_columns", _send_blindly),),
-    ),
-    Mutant(
-        "a batch function that is late goes on beside the next epoch",
-        changes=(
-            (Ownership, "used_by", _anybody),
-            (Ownership, "taken_over", _anybody),
-            (Ownership, "check", _nothing),
-        ),
-    ),
-    Mutant("no settling before tails are read", changes=((Publisher, "_settle", _nothing),)),
-    Mutant(
-        "an append is repeated under its first key",
-        changes=((topic, "record_key", lambda record, _: record_key(record)),),
     ),
 )
