@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -52,14 +53,16 @@ class _LockOfProcess:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._locks: dict[Process | None, SimulatedRLock] = {}
+        self._locks: dict[Process, SimulatedRLock] = {}
+        self._real = threading.RLock()
 
-    def _lock(self) -> SimulatedRLock:
+    def _lock(self) -> Any:
         me = this_thread()
-        process = None if me is None else me.process
-        if process not in self._locks:
-            self._locks[process] = SimulatedRLock(self._world)
-        return self._locks[process]
+        if me is None:
+            return self._real
+        if me.process not in self._locks:
+            self._locks[me.process] = SimulatedRLock(self._world)
+        return self._locks[me.process]
 
     def __enter__(self) -> None:
         self._lock().acquire()
