@@ -42,7 +42,7 @@ class Network:
         #: Whether what arrives now was held up on its way.
         self.is_late = False
         self._ports: dict[int, tuple[SimulatedLoop | DirectLoop, Callable[[], Any]]] = {}
-        vars(world)["connect"] = self.connect
+        world.connect = self.connect
 
     def listen(self, port: int, loop: SimulatedLoop | DirectLoop, make: Callable[[], Any]) -> None:
         """Take connections to a port; ``make`` makes the protocol of each."""

@@ -180,7 +180,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         assert me is not None
         self.process = me.process
         self.process.loops.append(self)
-        self.connect: Connect | None = vars(world).get("connect")
+        self.connect: Connect | None = world.connect
 
     def __del__(self) -> None:
         """Do nothing: a process that dies closes no loop."""

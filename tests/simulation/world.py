@@ -179,6 +179,8 @@ class World:
         #: How often of a thousand times a thread that could go on lets others go first.
         self.haste = 100
         self.turns = 0
+        #: Connects a process to a port; None: there is no network.
+        self.connect: Callable[..., Any] | None = None
         #: Called after each turn; a failure ends the world.
         self.on_turn: Callable[[], None] = lambda: None
         self._finished: Callable[[], bool] = lambda: False

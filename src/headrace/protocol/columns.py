@@ -29,9 +29,12 @@ from headrace.protocol.records import (
 from headrace.protocol.stamps import stamp_records, tag_hashes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.protocol.frames import Buffer
+
+    # The class has a method of that name.
+    _Span = slice
 
 __all__ = [
     "MessageColumns",
@@ -101,17 +104,7 @@ class MessageColumns:
         """Take the messages from one row up to another, that one left out."""
         if first == 0 and last == len(self):
             return self
-        cut = slice(first, last)
-        return MessageColumns(
-            self.queue_offset[cut],
-            self.position[cut],
-            self.born[cut],
-            self.stored[cut],
-            self.queue_id[cut],
-            self.sys_flag[cut],
-            self.body[cut],
-            self.properties[cut],
-        )
+        return self._rows(slice(first, last), lambda column: column[first:last])
 
     @classmethod
     def concat(cls, parts: list[MessageColumns]) -> MessageColumns:
@@ -132,6 +125,18 @@ class MessageColumns:
     def take(self, chosen: npt.NDArray[np.bool_]) -> MessageColumns:
         """Take those messages that are chosen."""
         rows = pa.array(chosen)
+        return self._rows(chosen, lambda column: column.filter(rows))
+
+    def pick(self, places: npt.NDArray[np.intp]) -> MessageColumns:
+        """Take messages by their rows, in the order of these."""
+        rows = pa.array(places)
+        return self._rows(places, lambda column: column.take(rows))
+
+    def _rows(
+        self,
+        chosen: _Span | npt.NDArray[np.bool_] | npt.NDArray[np.intp],
+        of_bytes: Callable[[pa.BinaryArray], pa.BinaryArray],
+    ) -> MessageColumns:
         return MessageColumns(
             self.queue_offset[chosen],
             self.position[chosen],
@@ -139,8 +144,8 @@ class MessageColumns:
             self.stored[chosen],
             self.queue_id[chosen],
             self.sys_flag[chosen],
-            self.body.filter(rows),
-            self.properties.filter(rows),
+            of_bytes(self.body),
+            of_bytes(self.properties),
         )
 
     def property(self, name: str) -> pa.BinaryArray:

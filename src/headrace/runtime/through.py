@@ -21,7 +21,7 @@ from headrace.runtime.chunk import NEVER, Chunk, Int64s
 from headrace.runtime.commit.transactions import QueueMessages
 from headrace.runtime.event_time.watermarks import QueueWatermark, origin_name
 from headrace.runtime.sinks import SinkWriter
-from headrace.runtime.sources.messages import SourceReader, picked
+from headrace.runtime.sources.messages import SourceReader
 from headrace.topology.operators.through import (
     LATE_BELOW,
     NO_VALUE,
@@ -98,10 +98,8 @@ class ThroughReader(SourceReader):
         """Deserialize records; those that cannot be read follow the source's policy."""
         empty = columns.property(NO_VALUE).is_valid().to_numpy(zero_copy_only=False)
         if empty.any():
-            live = super().read(topic, picked(columns, np.flatnonzero(~empty)))
-            chunk = Chunk.merge(
-                [live, self._without_values(picked(columns, np.flatnonzero(empty)))]
-            )
+            live = super().read(topic, columns.take(~empty))
+            chunk = Chunk.merge([live, self._without_values(columns.take(empty))])
         else:
             chunk = super().read(topic, columns)
         return _with_marks(chunk, columns)

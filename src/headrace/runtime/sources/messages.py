@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from headrace.errors import DeserializationError, HeadraceError
 from headrace.keys import EXACT_KEY, KEYS
@@ -30,7 +29,6 @@ __all__ = [
     "carried_properties",
     "joined",
     "original_at",
-    "picked",
     "ranged",
     "user_properties",
     "without_watermarks",
@@ -125,7 +123,7 @@ class SourceReader:
             try:
                 body, properties = columns.readable_body(index), decode_properties(raw)
                 record = self.source.deserializer.deserialize(body, properties)
-                times.append(self._times([record.value], picked(columns, np.array([index])))[0])
+                times.append(self._times([record.value], columns.pick(np.array([index])))[0])
                 records.append(record)
                 good.append(index)
             except Exception as error:
@@ -135,7 +133,7 @@ class SourceReader:
                     raise self._unreadable(topic, columns, index, error) from error
                 original = original_at(topic, columns, index)
                 self._task.divert_message(self.source, original, error)
-        kept = picked(columns, np.array(good, np.intp))
+        kept = columns.pick(np.array(good, np.intp))
         return Chunk(
             [record.key for record in records],
             [record.value for record in records],
@@ -165,7 +163,7 @@ def without_watermarks(columns: MessageColumns) -> MessageColumns:
     if data is None or not len(columns) or _NEEDLE not in data.to_pybytes():
         return columns
     records = np.flatnonzero(columns.property(WATERMARK).is_null().to_numpy(zero_copy_only=False))
-    return columns if len(records) == len(columns) else picked(columns, records)
+    return columns if len(records) == len(columns) else columns.pick(records)
 
 
 def user_properties(raw: bytes) -> dict[str, str] | None:
@@ -208,21 +206,6 @@ def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:
     return columns.slice(int(first), int(last))
 
 
-def picked(columns: MessageColumns, indices: np.ndarray[Any, np.dtype[np.intp]]) -> MessageColumns:
-    """Pick messages by index."""
-    places = pa.array(indices)
-    return MessageColumns(
-        columns.queue_offset[indices],
-        columns.position[indices],
-        columns.born[indices],
-        columns.stored[indices],
-        columns.queue_id[indices],
-        columns.sys_flag[indices],
-        columns.body.take(places),
-        columns.properties.take(places),
-    )
-
-
 def joined(parts: list[MessageColumns]) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
     """Join messages in the order of their place in the log; also tell the part of each."""
     numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -230,4 +213,4 @@ def joined(parts: list[MessageColumns]) -> tuple[MessageColumns, npt.NDArray[np.
     if len(parts) == 1 or bool(np.all(whole.position[:-1] <= whole.position[1:])):
         return whole, numbers
     order = np.argsort(whole.position, kind="stable")
-    return picked(whole, order), numbers[order]
+    return whole.pick(order), numbers[order]
