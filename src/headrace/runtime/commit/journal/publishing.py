@@ -305,10 +305,10 @@ class Publisher:
 
     def _journal_queues(self, brokers: Collection[str]) -> dict[str, MessageQueue]:
         """Give a queue of the journal on each broker, which has none before it is first doubted."""
-        missing = set(brokers) - self._known_journal().keys()
-        if missing:
-            Admin(self._client).create_topic(self._journal, 1, brokers=sorted(missing))
         known = self._known_journal()
+        if missing := set(brokers) - known.keys():
+            Admin(self._client).create_topic(self._journal, 1, brokers=sorted(missing))
+            known = self._known_journal()
         return {broker: known[broker] for broker in brokers}
 
     def _known_journal(self) -> dict[str, MessageQueue]:
