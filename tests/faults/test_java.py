@@ -24,6 +24,9 @@ LIMIT = 60.0
 #: After how long each Java that starts is killed again, s: as it begins, loads, and answers.
 _STAGES = (0.05, 0.3, 0.8, 1.6, 3.0)
 
+#: More roll-backs in a row than there are deaths: whether a commit comes in between is chance.
+_PATIENT = {"--rollback-retries": str(3 * len(_STAGES))}
+
 
 @contextmanager
 def one_driver_counts_all(folder: Path) -> Iterator[tuple[KillTest, Driver]]:
@@ -31,7 +34,7 @@ def one_driver_counts_all(folder: Path) -> Iterator[tuple[KillTest, Driver]]:
     with running_broker(folder / "broker") as broker, kill_test(folder, broker) as run:
         feeder = Feeder(broker.address)
         feeder.start()
-        driver = run.start_driver()
+        driver = run.start_driver(options=_PATIENT)
         run.await_batches(2)
         yield run, driver
         run.await_batches(2)
