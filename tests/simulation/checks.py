@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.transactions import CommitRecord
-from tests.simulation.job import COUNTS, QUEUES, RESULTS, SimulatedJob
+from tests.simulation.job import COUNTS, QUEUES, RESULTS, Line, SimulatedJob
 from tests.simulation.world import ViolationError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Checks:
         self._outputs = (RESULTS, COUNTS, *job.topology.state_topics.values())
         self.expects = job.expects()
         self._seen: dict[tuple[str, int], int] = defaultdict(int)
-        self._lines: dict[str, list[list[str]]] = {
+        self._lines: dict[str, list[list[Line]]] = {
             topic: [[] for _ in range(QUEUES)] for topic in job.inputs
         }
         self.commits: list[CommitRecord] = []
@@ -41,7 +41,8 @@ class Checks:
                 self.expects.take(topic, message)
         for topic, queues in self._lines.items():
             for message in self._new(core, topic):
-                queues[message.queue_id].append(message.body.decode())
+                line = Line(message.body.decode(), message.position, "broker-a")
+                queues[message.queue_id].append(line)
         if not self.expects.only_at_end:
             wrong = self.disagreement()
             require(wrong is None, wrong or "")
@@ -49,7 +50,7 @@ class Checks:
     def disagreement(self) -> str | None:
         """Say what results are not those of the input that is committed."""
         ends = self._ends()
-        committed: dict[str, list[list[str]]] = {}
+        committed: dict[str, list[list[Line]]] = {}
         for topic, queues in self._lines.items():
             committed[topic] = []
             for number, lines in enumerate(queues):

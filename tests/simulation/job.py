@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -17,6 +18,7 @@ from headrace.keys import decode_keys, key_from_properties
 from headrace.protocol.messages import StoredMessage
 from headrace.runtime.state.store import decode_entries
 from headrace.topology.windows import tumbling
+from tests.simulation.bolts import TICK, TICKS, bolts
 
 JOB = "simulated"
 LINES, OTHERS, RESULTS, COUNTS = "lines", "others", "results", "counts"
@@ -31,7 +33,16 @@ _STEP = timedelta(milliseconds=10)
 _WINDOW = 4
 _WITHIN = 3
 
-Lines = Mapping[str, Sequence[Sequence[str]]]
+
+class Line(NamedTuple):
+    """A record of the input, and where it lies: in which log, and at which position."""
+
+    text: str
+    position: int
+    broker: str
+
+
+Lines = Mapping[str, Sequence[Sequence[Line]]]
 """What lies in the input up to some offsets: by topic, by queue."""
 
 
@@ -105,6 +116,31 @@ class Equal(Expectation):
         return f"there are {_shown(self._found - wanted)} too many, {_shown(wanted - self._found)} lack"
 
 
+class Collected(Expectation):
+    """Each key's list is in the order of arrival, and holds what the one before held."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, list[str]] = {}
+        self._wrong: str | None = None
+
+    def take(self, topic: str, message: StoredMessage) -> None:
+        if topic == RESULTS:
+            key, *found = message.body.decode().split()
+            if not Counter(self._lists.get(key, [])) < Counter(found):
+                self._wrong = f"{found} of {key} comes after {self._lists[key]}"
+            self._lists[key] = found
+
+    def disagreement(self, lines: Lines) -> str | None:
+        wanted = defaultdict(list)
+        every = [line for topic in lines.values() for queue in topic for line in queue]
+        for line in sorted(every, key=lambda line: (line.position, line.broker)):
+            if line.text[0] != DROPPED:
+                wanted[line.text[0]].append(line.text)
+        if self._wrong is None and self._lists != wanted:
+            return f"there are {self._lists}, and must be {dict(wanted)}"
+        return self._wrong
+
+
 @dataclass(frozen=True)
 class SimulatedJob:
     """A topology, what it reads, and what must come of it."""
@@ -115,9 +151,10 @@ class SimulatedJob:
     inputs: tuple[str, ...] = (LINES,)
 
 
-def _all(queues: Sequence[Sequence[str]]) -> Iterator[str]:
+def _all(queues: Sequence[Sequence[Line]]) -> Iterator[str]:
     for queue in queues:
-        yield from queue
+        for line in queue:
+            yield line.text
 
 
 def _shown(lines: Counter[str]) -> list[str]:
@@ -205,6 +242,38 @@ def _running_counts(lines: Lines) -> Iterator[str]:
             yield f"{line[0]} {found[line[0]]}"
 
 
+def collected() -> Topology:
+    """Keep the lines of two topics by key, in the order in which they came."""
+    builder = StreamBuilder(JOB)
+    lines = _lines(builder, LINES).merge(_lines(builder, OTHERS))
+    lists = lines.key_by(lambda line: line[0]).collect(name="collect").to_stream()
+    texts = lists.map_values(lambda key, found: " ".join([key, *found]))
+    texts.sink(RESULTS, serdes.string)
+    return builder.build()
+
+
+def _lines(builder: StreamBuilder, topic: str) -> Any:
+    return builder.source(topic, serdes.string).filter(lambda line: line[0] != DROPPED)
+
+
+def tossed() -> Topology:
+    """Hand lines on behind a key that is thrown for anew by each attempt."""
+    builder = StreamBuilder(JOB)
+    keyed = _lines(builder, LINES).key_by(lambda _: random.SystemRandom().choice(KEYS))
+    latest = keyed.reduce(lambda _, line: line, name="latest", emit="each")
+    latest.to_stream().map_values(lambda _, line: line).sink(RESULTS, serdes.string)
+    return builder.build()
+
+
+def _each(lines: Lines) -> Iterator[str]:
+    return (line for line in _all(lines[LINES]) if line[0] != DROPPED)
+
+
+def _counts_and_ticks(lines: Lines) -> Iterator[str]:
+    yield from _running_counts(lines)
+    yield from (f"{TICK} {number} {number}" for number in range(TICKS))
+
+
 def _looked_through(topology: Topology) -> Topology:
     """Have a topology work out once what it keeps: later seeds would find it, and the first not."""
     for name, value in vars(Topology).items():
@@ -221,4 +290,9 @@ JOBS = (
     SimulatedJob("windowed", _looked_through(windowed()), lambda: Equal(_windows)),
     SimulatedJob("joined", _looked_through(joined()), lambda: Equal(_pairs), (LINES, OTHERS)),
     SimulatedJob("through", _looked_through(passed_through()), lambda: Equal(_running_counts)),
+    SimulatedJob("collected", _looked_through(collected()), Collected, (LINES, OTHERS)),
+    SimulatedJob("tossed", _looked_through(tossed()), lambda: Equal(_each)),
+    SimulatedJob(
+        "bolts", _looked_through(bolts(JOB, LINES, RESULTS)), lambda: Equal(_counts_and_ticks)
+    ),
 )

@@ -9,7 +9,7 @@ import msgspec
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.transactions import CommitRecord
 from tests.simulation.checks import require
-from tests.simulation.job import COUNTS, JOB, RESULTS, SimulatedJob
+from tests.simulation.job import COUNTS, JOB, RESULTS, Line, SimulatedJob
 from tests.simulation.rocketmq import SimulatedBroker
 
 Place = tuple[str, int]
@@ -55,12 +55,14 @@ class JournalChecks:
     def disagreement(self) -> str | None:
         """Say what results are not those of the input that is committed."""
         offsets = self.commits[-1].offsets if self.commits else {}
-        committed: dict[str, list[list[str]]] = {topic: [] for topic in self._job.inputs}
+        committed: dict[str, list[list[Line]]] = {topic: [] for topic in self._job.inputs}
         for queue, offset in offsets.items():
             topic, broker, number = queue.split("@")
             if topic in committed:
-                lines = self._brokers[broker].lines(topic, int(number), offset)
-                committed[topic].append(lines)
+                messages = self._brokers[broker].messages(topic, int(number), offset)
+                committed[topic].append(
+                    [Line(m.body.decode(), m.position, broker) for m in messages]
+                )
         return self.expects.disagreement(committed)
 
     def stored(self) -> int:

@@ -152,10 +152,9 @@ class SimulatedBroker:
             for queue in queues if topic.endswith(_COMPACTED) else ():
                 queue.compact()
 
-    def lines(self, topic: str, queue_id: int, end: int) -> list[str]:
+    def messages(self, topic: str, queue_id: int, end: int) -> list[StoredMessage]:
         """Give what lies in a queue up to an offset."""
-        records = self.topics[topic][queue_id].records[:end]
-        return [message.body.decode() for message in decode_messages(b"".join(records))]
+        return decode_messages(b"".join(self.topics[topic][queue_id].records[:end]))
 
     def restart(self, seconds: float) -> None:
         """End, and come back later with what is on disk; locks are in memory."""

@@ -142,7 +142,8 @@ class Simulation:
         world.run(lambda: self._has_failed() or self._is_done() or world.now > end)
         if not self._has_failed() and not self._is_done():
             self._stacks = world.stacks()
-            raise ViolationError(f"not all is committed after {end:.0f} s")
+            wrong = self.checks.disagreement() or "not all is committed"
+            raise ViolationError(f"after {end:.0f} s: {wrong}")
         if isinstance(self.checks, JournalChecks):
             self.checks.finish()
         if self._failure is not None:
