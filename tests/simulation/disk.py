@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,10 @@ class SimulatedReadOptions:
         self.stop = stop
 
 
+#: So many of the last writes a database may not have on the disk: nobody syncs them.
+_NOT_SYNCED = 6
+
+
 class SimulatedDatabase:
     """Stands in for RocksDB: in memory, one writer, all or nothing per write."""
 
@@ -261,6 +266,11 @@ class SimulatedDatabase:
         self._path = path
         self._entries = databases.entries[path]
 
+    def _begin_write(self) -> None:
+        self._databases.world.pause()
+        before = self._databases.before.setdefault(self._path, deque(maxlen=_NOT_SYNCED))
+        before.append(dict(self._entries))
+
     def get(self, key: bytes | list[bytes]) -> Any:
         self._databases.world.check()
         if isinstance(key, list):
@@ -268,11 +278,11 @@ class SimulatedDatabase:
         return self._entries.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        self._databases.world.pause()
+        self._begin_write()
         self._entries[key] = value
 
     def write(self, batch: SimulatedBatch) -> None:
-        self._databases.world.pause()
+        self._begin_write()
         for key, value in batch.changes:
             if value is None:
                 self._entries.pop(key, None)
@@ -288,7 +298,7 @@ class SimulatedDatabase:
                 yield key, value
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        self._databases.world.pause()
+        self._begin_write()
         for key in [key for key in self._entries if begin <= key < end]:
             del self._entries[key]
 
@@ -302,6 +312,8 @@ class SimulatedDatabases:
     def __init__(self, world: World) -> None:
         self.world = world
         self.entries: dict[Path, dict[bytes, bytes]] = {}
+        #: What each held before its last writes, the oldest first.
+        self.before: dict[Path, deque[dict[bytes, bytes]]] = {}
         self._holders: dict[Path, Any] = {}
 
     def open(self, path: str, *_: object, **__: object) -> SimulatedDatabase:
@@ -315,6 +327,7 @@ class SimulatedDatabases:
         if not folder.exists():
             folder.mkdir(parents=True)
             self.entries[folder] = {}
+            self.before.pop(folder, None)
         self._holders[folder] = me.process
         return SimulatedDatabase(self, folder)
 
@@ -332,6 +345,19 @@ class SimulatedDatabases:
         """Give the process that has a database open."""
         holder = self._holders.get(lock.parent)
         return None if holder is None or holder.dead else holder.pid
+
+    def go_back(self, folder: Path) -> None:
+        """Have each database below a folder hold what it held at most some writes ago."""
+        for path in sorted(self.entries):
+            if folder in path.parents and (before := self.before.pop(path, None)):
+                self.entries[path] = self.world.chance.choice([*before, self.entries[path]])
+
+    def lose(self, folder: Path) -> None:
+        """Remove all that is below a folder."""
+        for path in [path for path in self.entries if folder in path.parents]:
+            del self.entries[path]
+            self.before.pop(path, None)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def close(self, path: Path) -> None:
         """Let others open it."""

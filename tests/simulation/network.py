@@ -7,7 +7,7 @@ than its sender waits, who connects anew and asks again while the first is still
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from tests.simulation.world import Process, World
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.threads import SimulatedLoop
 
 Trouble = Literal["lost", "answer lost", "answer late", "late", "held up", "none"]
-_TROUBLES: tuple[Trouble, ...] = ("lost", "answer lost", "answer late", "late", "held up")
+TROUBLES: tuple[Trouble, ...] = ("lost", "answer lost", "answer late", "late", "held up")
 
 #: Longer than clients wait for an answer, shorter than they go on trying, s.
 _LATE = (0.6, 3.0)
@@ -32,13 +32,13 @@ class Network:
     ----------
     world
         Where they are.
-    trouble
-        Writes of a thousand, by clients, that meet with trouble.
     """
 
-    def __init__(self, world: World, trouble: int = 0) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.trouble = trouble
+        #: Writes of a thousand, by clients, that meet with trouble, and with which.
+        self.trouble = 0
+        self.troubles: Sequence[Trouble] = TROUBLES
         #: Whether what arrives now was held up on its way.
         self.is_late = False
         self._ports: dict[int, tuple[SimulatedLoop | DirectLoop, Callable[[], Any]]] = {}
@@ -89,7 +89,7 @@ class Network:
         chance = self.world.chance
         if chance.randrange(1000) >= self.trouble:
             return "none"
-        return chance.choice(_TROUBLES)
+        return chance.choice(self.troubles)
 
 
 class Transport(asyncio.Transport):

@@ -85,7 +85,7 @@ def _cached_properties() -> list[cached_property[object]]:
     ]
 
 
-class _Points:
+class Points:
     """Stands in for the failpoints that the environment arms."""
 
     def __init__(self, world: World) -> None:
@@ -110,11 +110,11 @@ class _Points:
 
 
 @contextmanager
-def processes_of(world: World) -> Iterator[tuple[_Points, SimulatedDatabases, TaskNumbers]]:
+def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, TaskNumbers]]:
     """Have what asks for its process, its files or chance get those of this world."""
     luck = random.Random(f"{world.seed} luck")
     databases_of_all, numbers = SimulatedDatabases(world), TaskNumbers()
-    points = _Points(world)
+    points = Points(world)
 
     def here(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **more: Any) -> Any:

@@ -26,13 +26,12 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.network import Network
 from tests.simulation.processes import processes_of, variables
 from tests.simulation.rocketmq import RocketMQCluster
-from tests.simulation.spark import SimulatedSession
+from tests.simulation.strikes import Machines, Strikes
 from tests.simulation.threads import sleep
-from tests.simulation.world import Process, StuckError, ViolationError, World
+from tests.simulation.world import StuckError, ViolationError, World
 
-_RATES = (0, 10, 40, 120)
-#: From when on nothing strikes any more, and by when all must be done, s.
-_CALM, _END = 12.0, 60.0
+#: By when all must be done, s.
+_END = 60.0
 #: One seed on RocketMQ of so many ends with a compaction and drivers without copies of state.
 _ANEW = 4
 _USER = ClientSettings(
@@ -72,11 +71,8 @@ class Simulation:
         self.checks: Checks | JournalChecks
         #: What runs: in half of all seeds the job of which most is checked.
         self._job = JOBS[0 if world.seed % 2 else world.seed // 2 % len(JOBS)]
-        self.strikes = 0
         self._stacks = ""
         self._sent = False
-        self._wakes: list[Callable[[], None]] = []
-        self._strike_turns: dict[int, Callable[[], None]] = {}
 
     def run(self, folder: Path) -> None:
         """Run until everything is committed.
@@ -88,9 +84,9 @@ class Simulation:
         """
         world, chance = self.world, self._chance
         with ExitStack() as stack:
-            points, _, numbers = stack.enter_context(processes_of(world))
+            points, databases, numbers = stack.enter_context(processes_of(world))
             stack.enter_context(self._mutant.applied())
-            self._network = Network(world, chance.choice(_RATES))
+            network = Network(world)
             self.cluster: EmbeddedCluster | RocketMQCluster
             if self._embedded:
                 settings = BrokerSettings(
@@ -101,12 +97,12 @@ class Simulation:
                         file_size=chance.choice((2 << 10, 128 << 20)), dirty_ratio=0.1
                     ),
                 )
-                self.cluster = EmbeddedCluster(world, self._network, folder / "broker", settings)
+                self.cluster = EmbeddedCluster(world, network, folder / "broker", settings)
                 stack.enter_context(self.cluster.applied())
                 self.checks = Checks(self._job)
                 self.cluster.start()
             else:
-                self.cluster = RocketMQCluster(world, self._network, chance.choice((1, 1, 2, 3)))
+                self.cluster = RocketMQCluster(world, network, chance.choice((1, 1, 2, 3)))
                 self.checks = JournalChecks(self.cluster.brokers, self._job)
             partitions = chance.choice((1, 2))
             self._drivers = Drivers(
@@ -125,8 +121,10 @@ class Simulation:
             self.cluster.on_arrival = self._look_soon
             world.start(world.process("user", "apart"), self._use)
             self._checker = world.process("checker", "apart")
-            self._plan_strikes(points.strikes)
-            world.on_turn = self._on_turn
+            self.strikes = Strikes(
+                world, self.cluster, network, self._drivers, Machines(databases, folder / "state")
+            )
+            self.strikes.plan(points)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
             self._finish()
             if isinstance(self.checks, JournalChecks) and world.seed % _ANEW == 1:
@@ -135,7 +133,7 @@ class Simulation:
     def _finish(self) -> None:
         """Let what is under way arrive, which must change nothing, and everything be committed."""
         world = self.world
-        self._strike_turns.clear()
+        self.strikes.calm()
         until = world.now + 1.0
         end = max(_END, world.now + _END / 2)
         world.run(lambda: self._has_failed() or world.now > until)
@@ -156,7 +154,6 @@ class Simulation:
         """
         world, cluster = self.world, self.cluster
         assert isinstance(cluster, RocketMQCluster)
-        self._calm()
         cluster.send_late(self._job.topology.state_topics.values())
         for machine in ("machine-0", "machine-new"):
             for driver in self._drivers.alive:
@@ -253,133 +250,12 @@ class Simulation:
         """Start a driver where there is none, as a supervisor does."""
         if not self._drivers.alive:
             self._drivers.start()
-        core = self.cluster.core if isinstance(self.cluster, EmbeddedCluster) else None
-        if core is not None and core.store._writer.failure is not None:
-            # Its log says so, and that only a start knows what is on the disk.
-            self._crash(0.1)
+        if isinstance(self.cluster, EmbeddedCluster):
+            core = self.cluster.core
+            if core is not None and core.store._writer.failure is not None:
+                # Its log says so, and that only a start knows what is on the disk.
+                self.cluster.crash(0.1)
         self.world.after(0.2, self._keep)
-
-    # What strikes
-
-    def _plan_strikes(self, points: dict[tuple[str, int], Callable[[Process], None]]) -> None:
-        chance = self._chance
-        kinds = (
-            self._kill_driver,
-            self._kill_java,
-            self._kill_worker,
-            self._kill_worker,
-            self._kill_planner,
-            self._stop_driver,
-            self._stop_worker,
-            self._second_driver,
-            self._crash_broker,
-            self._cut_power,
-        )
-        for _ in range(chance.randint(1, 4)):
-            kind = chance.choice(kinds)
-            if chance.random() < 0.7:
-                self._strike_turns[int(10 ** chance.uniform(2.3, 3.6))] = kind
-            else:
-                self.world.at(chance.uniform(0.3, 6.0), kind)
-        if chance.random() < 0.5:
-            for _ in range(chance.randint(1, 3)):
-                where = chance.choice(("driver", "driver", "worker", "broker", "planner"))
-                points[where, chance.randint(1, 60)] = self._strike_point
-        if isinstance(self.cluster, EmbeddedCluster) and chance.random() < 0.25:
-            self.cluster.files.trouble = chance.choice((5, 20, 60))
-        self.world.at(_CALM, self._calm)
-
-    def _calm(self) -> None:
-        self._network.trouble = 0
-        if isinstance(self.cluster, EmbeddedCluster):
-            self.cluster.files.trouble = 0
-        self._strike_turns.clear()
-
-    def _on_turn(self) -> None:
-        strike = self._strike_turns.pop(self.world.turns, None)
-        if strike is not None:
-            strike()
-
-    def _strike_point(self, process: Process) -> None:
-        self.strikes += 1
-        if process.name.startswith("broker"):
-            self._crash(self._chance.uniform(0.05, 1.0), power=self._chance.random() < 0.5)
-        elif (
-            session := self._drivers.session(process)
-        ) is not None and self._chance.random() < 0.4:
-            session.java.kill()
-            if self._chance.random() < 0.5:
-                # What the batch function has begun takes a while now.
-                self._crash(self._chance.choice((0.5, 1.5, 3.0)))
-        elif self._chance.random() < 0.3:
-            process.sleep(self._chance.uniform(0.5, 8.0))
-        else:
-            process.kill()
-
-    def _driver(self) -> Process | None:
-        alive = self._drivers.alive
-        return self._chance.choice(alive) if alive else None
-
-    def _session(self) -> SimulatedSession | None:
-        driver = self._driver()
-        return None if driver is None else self._drivers.session(driver)
-
-    def _kill_driver(self) -> None:
-        if (driver := self._driver()) is not None:
-            self.strikes += 1
-            driver.kill()
-
-    def _kill_java(self) -> None:
-        if (session := self._session()) is not None:
-            self.strikes += 1
-            session.java.kill()
-
-    def _kill_worker(self) -> None:
-        if (session := self._session()) is not None:
-            self.strikes += 1
-            self._chance.choice(session.workers).kill()
-
-    def _kill_planner(self) -> None:
-        planners = [p for p in self.world.processes if ".planner." in p.name and not p.dead]
-        if planners:
-            self.strikes += 1
-            self._chance.choice(planners).kill()
-
-    def _stop_driver(self) -> None:
-        """Stop a driver with all that is its own, for a while in which another may take over."""
-        if (driver := self._driver()) is None:
-            return
-        self.strikes += 1
-        seconds = self._chance.uniform(0.5, 8.0)
-        for process in self.world.processes:
-            if process is driver or process.name.startswith(f"{driver.name}."):
-                process.sleep(seconds)
-        if self._chance.random() < 0.8:
-            self._drivers.start()
-
-    def _stop_worker(self) -> None:
-        if (session := self._session()) is not None:
-            self.strikes += 1
-            self._chance.choice(session.workers).sleep(self._chance.uniform(0.1, 8.0))
-
-    def _second_driver(self) -> None:
-        if self._drivers.processes:
-            self.strikes += 1
-            self._drivers.start()
-
-    def _crash_broker(self) -> None:
-        self.strikes += 1
-        self._crash(self._chance.choice((0.2, 1.0, 2.0, 7.0)))
-
-    def _cut_power(self) -> None:
-        self.strikes += 1
-        self._crash(self._chance.uniform(0.05, 2.0), power=True)
-
-    def _crash(self, seconds: float, *, power: bool = False) -> None:
-        if isinstance(self.cluster, EmbeddedCluster):
-            self.cluster.crash(seconds, power=power)
-        else:
-            self.cluster.crash(seconds)
 
 
 _warm: list[bool] = []
@@ -410,7 +286,8 @@ def simulate(
     if os.environ.get("STACKS"):
         world.log += simulation._stacks.splitlines()
     batches = len(simulation.checks.commits)
-    return Story(seed, wrong, world.log, batches, simulation.strikes, world.turns, embedded)
+    struck = simulation.strikes.count
+    return Story(seed, wrong, world.log, batches, struck, world.turns, embedded)
 
 
 __all__ = ["Simulation", "Story", "simulate"]

@@ -1,0 +1,237 @@
+"""What strikes a simulated world: which kinds, how often and when, is drawn anew for each seed.
+
+Not every seed has a little of everything: some kinds are left out and others come often, so that
+what only happens where several of one kind meet is not drowned by the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.simulation.cluster import Drivers, EmbeddedCluster
+from tests.simulation.network import TROUBLES, Network
+from tests.simulation.world import Process, World
+
+if TYPE_CHECKING:
+    from tests.simulation.disk import SimulatedDatabases
+    from tests.simulation.processes import Points
+    from tests.simulation.rocketmq import RocketMQCluster
+    from tests.simulation.spark import SimulatedSession
+
+#: Writes of a thousand, by clients, that meet with trouble.
+_RATES = (0, 10, 40, 120)
+#: From when on nothing strikes any more, s.
+_CALM = 12.0
+#: How often a kind comes in a seed, beside the others.
+_WEIGHTS = (0, 1, 1, 4)
+
+
+class Machines:
+    """The disks of the machines on which drivers and workers run: copies of state, change files.
+
+    Parameters
+    ----------
+    databases
+        All databases of copies.
+    folder
+        What each machine has there, in a folder of its name.
+    """
+
+    def __init__(self, databases: SimulatedDatabases, folder: Path) -> None:
+        self._databases = databases
+        self._folder = folder
+
+    def cut_power(self, machine: str) -> None:
+        """Leave of copies what they held some writes ago, and of other files a part or nothing."""
+        chance = self._databases.world.chance
+        self._databases.go_back(self._folder / machine)
+        for path in sorted((self._folder / machine).rglob("*.arrow")):
+            content = path.read_bytes()
+            match chance.randrange(4):
+                case 0:
+                    path.unlink()
+                case 1:
+                    path.write_bytes(content[: chance.randrange(len(content))])
+                case 2:
+                    at = chance.randrange(len(content))
+                    path.write_bytes(content[:at] + bytes(len(content) - at))
+
+    def lose(self, machine: str) -> None:
+        """Leave nothing of what a machine had: another one has its name now."""
+        self._databases.lose(self._folder / machine)
+
+
+class Strikes:
+    """Strikes clusters, drivers and what belongs to them.
+
+    Parameters
+    ----------
+    world, cluster, network, drivers, machines
+        What is struck.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        cluster: EmbeddedCluster | RocketMQCluster,
+        network: Network,
+        drivers: Drivers,
+        machines: Machines,
+    ) -> None:
+        #: How often something was struck.
+        self.count = 0
+        self._world = world
+        self._chance = world.chance
+        self._cluster = cluster
+        self._network = network
+        self._drivers = drivers
+        self._machines = machines
+        self._turns: dict[int, Callable[[], None]] = {}
+
+    def plan(self, points: Points) -> None:
+        """Choose what is going to happen."""
+        chance, world = self._chance, self._world
+        self._network.trouble = chance.choice(_RATES)
+        self._network.troubles = chance.sample(TROUBLES, chance.randint(1, len(TROUBLES)))
+        kinds = (
+            self._kill_driver,
+            self._kill_java,
+            self._kill_worker,
+            self._kill_planner,
+            self._stop_driver,
+            self._stop_worker,
+            self._second_driver,
+            self._crash_broker,
+            self._cut_power,
+            self._cut_power_of_machine,
+            self._lose_machine,
+        )
+        weights = [chance.choice(_WEIGHTS) for _ in kinds]
+        for _ in range(chance.choice((1, 2, 3, 4, 4, 7)) if any(weights) else 0):
+            (kind,) = chance.choices(kinds, weights)
+            if chance.random() < 0.7:
+                self._turns[int(10 ** chance.uniform(2.3, 3.6))] = kind
+            else:
+                world.at(chance.uniform(0.3, 6.0), kind)
+        if chance.random() < 0.5:
+            for _ in range(chance.randint(1, 3)):
+                where = chance.choice(("driver", "driver", "worker", "broker", "planner"))
+                points.strikes[where, chance.randint(1, 60)] = self._strike_point
+        if isinstance(self._cluster, EmbeddedCluster) and chance.random() < 0.25:
+            self._cluster.files.trouble = chance.choice((5, 20, 60))
+        world.on_turn = self._on_turn
+        world.at(_CALM, self.calm)
+
+    def calm(self) -> None:
+        """Strike no more."""
+        self._network.trouble = 0
+        if isinstance(self._cluster, EmbeddedCluster):
+            self._cluster.files.trouble = 0
+        self._turns.clear()
+
+    def _on_turn(self) -> None:
+        strike = self._turns.pop(self._world.turns, None)
+        if strike is not None:
+            strike()
+
+    def _strike_point(self, process: Process) -> None:
+        self.count += 1
+        if process.name.startswith("broker"):
+            self._crash(self._chance.uniform(0.05, 1.0), power=self._chance.random() < 0.5)
+        elif (
+            session := self._drivers.session(process)
+        ) is not None and self._chance.random() < 0.4:
+            session.java.kill()
+            if self._chance.random() < 0.5:
+                # What the batch function has begun takes a while now.
+                self._crash(self._chance.choice((0.5, 1.5, 3.0)))
+        elif self._chance.random() < 0.3:
+            process.sleep(self._chance.uniform(0.5, 8.0))
+        else:
+            process.kill()
+
+    def _driver(self) -> Process | None:
+        alive = self._drivers.alive
+        return self._chance.choice(alive) if alive else None
+
+    def _session(self) -> SimulatedSession | None:
+        driver = self._driver()
+        return None if driver is None else self._drivers.session(driver)
+
+    def _kill_driver(self) -> None:
+        if (driver := self._driver()) is not None:
+            self.count += 1
+            driver.kill()
+
+    def _kill_java(self) -> None:
+        if (session := self._session()) is not None:
+            self.count += 1
+            session.java.kill()
+
+    def _kill_worker(self) -> None:
+        if (session := self._session()) is not None:
+            self.count += 1
+            self._chance.choice(session.workers).kill()
+
+    def _kill_planner(self) -> None:
+        planners = [p for p in self._world.processes if ".planner." in p.name and not p.dead]
+        if planners:
+            self.count += 1
+            self._chance.choice(planners).kill()
+
+    def _stop_driver(self) -> None:
+        """Stop a driver with all that is its own, for a while in which another may take over."""
+        if (driver := self._driver()) is None:
+            return
+        self.count += 1
+        seconds = self._chance.uniform(0.5, 8.0)
+        for process in self._world.processes:
+            if process is driver or process.name.startswith(f"{driver.name}."):
+                process.sleep(seconds)
+        if self._chance.random() < 0.8:
+            self._drivers.start()
+
+    def _stop_worker(self) -> None:
+        if (session := self._session()) is not None:
+            self.count += 1
+            self._chance.choice(session.workers).sleep(self._chance.uniform(0.1, 8.0))
+
+    def _second_driver(self) -> None:
+        if self._drivers.processes:
+            self.count += 1
+            self._drivers.start()
+
+    def _crash_broker(self) -> None:
+        self.count += 1
+        self._crash(self._chance.choice((0.2, 1.0, 2.0, 7.0)))
+
+    def _cut_power(self) -> None:
+        self.count += 1
+        self._crash(self._chance.uniform(0.05, 2.0), power=True)
+
+    def _cut_power_of_machine(self) -> None:
+        machine = self._end_machine()
+        self._world.tell(f"power of {machine} is cut")
+        self._machines.cut_power(machine)
+
+    def _lose_machine(self) -> None:
+        machine = self._end_machine()
+        self._world.tell(f"{machine} is lost")
+        self._machines.lose(machine)
+
+    def _end_machine(self) -> str:
+        """Kill all that runs on a machine of drivers and workers."""
+        self.count += 1
+        machine = self._chance.choice(self._drivers.machines)
+        for process in self._world.processes:
+            if process.machine == machine:
+                process.kill()
+        return machine
+
+    def _crash(self, seconds: float, *, power: bool = False) -> None:
+        if isinstance(self._cluster, EmbeddedCluster):
+            self._cluster.crash(seconds, power=power)
+        else:
+            self._cluster.crash(seconds)
