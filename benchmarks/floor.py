@@ -248,6 +248,8 @@ class _NoTransactions:
         del record
         return True
 
+    shows_state = is_published
+
     @property
     def waiting(self) -> None:
         return None

@@ -22,7 +22,13 @@ import headrace.store.store
 from headrace.broker import BrokerServer, BrokerSettings
 from headrace.broker.core import Core
 from headrace.broker.polls import Queue
-from headrace.errors import BrokerStorageError, FencedError, HeadraceError
+from headrace.errors import (
+    BrokerStorageError,
+    FencedError,
+    HeadraceError,
+    PartitionCountError,
+)
+from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
@@ -36,6 +42,9 @@ from tests.simulation.world import Process, ViolationError, World, this_thread
 
 PORT = 9876
 HOST = "10.0.0.1"
+
+#: What brokers of RocketMQ have instead of a minute.
+_LEASE = timedelta(seconds=6)
 
 
 class EmbeddedCluster:
@@ -192,7 +201,7 @@ class Drivers:
         return [each for each in self.processes if not each.dead]
 
     def start(self) -> Process:
-        """Start one."""
+        """Start one, with as many partitions as the one before has found."""
         machine = self._world.chance.choice(self.machines)
         process = self._world.process(f"driver{next(self._names)}", machine)
         self.processes.append(process)
@@ -212,6 +221,11 @@ class Drivers:
             job.await_termination()
         except FencedError as error:
             world.tell(f"{process.name} ends: {error.message[:90]}")
+        except PartitionCountError as error:
+            world.tell(f"{process.name} ends: {error.message[:90]}")
+            # As its hint says.
+            partitions = int(error.message.split(" partitions")[0].split()[-1])
+            self._settings = replace(self._settings, partitions=partitions)
         except HeadraceError as error:
             world.tell(f"{process.name} ends: {error!r}")
             if not error.retriable and not isinstance(error, BrokerStorageError):
@@ -259,6 +273,8 @@ class Drivers:
                 (headrace.spark.query, "session_is_ours", lambda: True),
                 (headrace.spark.query, "col", str),
                 (JobPlan, "state_root", property(state_root)),
+                # Of whoever is no driver, and so has no settings.
+                (LeaseTimes.__init__, "__defaults__", (_LEASE.total_seconds(),)),
             ):
                 stack.enter_context(patch.object(place, name, instead))
             yield
@@ -273,7 +289,7 @@ def job_settings(folder: Path, **more: Any) -> JobSettings:
             request_timeout=timedelta(seconds=0.5),
             retry_timeout=timedelta(seconds=5),
             connect_timeout=timedelta(seconds=1),
-            lease_expiry=timedelta(seconds=6),
+            lease_expiry=_LEASE,
             batch_interval=timedelta(0),
         ),
         **more,

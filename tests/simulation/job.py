@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headrace import StreamBuilder, Topology, serdes
-from headrace.keys import decode_keys, key_from_properties
+from headrace.keys import EXACT_KEY, decode_keys, key_from_properties
 from headrace.protocol.messages import StoredMessage
 from headrace.runtime.state.store import decode_entries
 from headrace.topology.windows import tumbling
@@ -69,7 +69,8 @@ class Counted(Expectation):
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
-        self._state: dict[str, int] = {}
+        #: By queue: state moves to others when the job gets another number of partitions.
+        self._state: dict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
         self._wrong: str | None = None
 
     def take(self, topic: str, message: StoredMessage) -> None:
@@ -81,8 +82,13 @@ class Counted(Expectation):
             if count != self._counts[key]:
                 self._wrong = f"count {count} of {key} comes as {self._counts[key]}."
         else:
-            keys, values = decode_entries(pa.array([message.body], pa.binary()))
-            self._state[decode_keys(keys)[0]] = serdes.int.deserialize(values[0])
+            told = message.properties
+            (key,) = decode_keys([bytes.fromhex(told.get(EXACT_KEY) or told["KEYS"])])
+            held = self._state[message.store_host, message.queue_id]
+            held.pop(key, None)
+            if message.body:
+                _, values = decode_entries(pa.array([message.body], pa.binary()))
+                held[key] = serdes.int.deserialize(values[0])
 
     def disagreement(self, lines: Lines) -> str | None:
         wanted = Counter(line for line in _all(lines[LINES]) if line[0] != DROPPED)
@@ -93,8 +99,9 @@ class Counted(Expectation):
             return f"there are {_shown(self._seen)}, and must be {_shown(wanted)}"
         if self._counts != keys:
             return f"counts are {dict(self._counts)}, not {dict(keys)}"
-        if self._state != keys:
-            return f"the state topic holds {self._state}, not {dict(keys)}"
+        state = sorted(entry for held in self._state.values() for entry in held.items())
+        if state != sorted(keys.items()):
+            return f"the state topic holds {state}, not {dict(keys)}"
         return None
 
 

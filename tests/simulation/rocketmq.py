@@ -114,9 +114,10 @@ class SimulatedBroker:
         return BrokerData(cluster="c", broker_name=self.name, broker_addrs={"0": address})
 
     def create(self, topic: str, queues: int, perm: Perm = Perm.READ | Perm.WRITE) -> None:
-        """Make a topic."""
+        """Make a topic, or give one more queues."""
         self._perms[topic] = perm
-        self.topics.setdefault(topic, [Queue() for _ in range(queues)])
+        there = self.topics.setdefault(topic, [])
+        there += [Queue() for _ in range(queues - len(there))]
 
     def append(self, topic: str, queue_id: int, records: Records) -> int:
         """Store records; give the offset of the first."""

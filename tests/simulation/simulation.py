@@ -24,6 +24,7 @@ from tests.simulation.job import COUNTS, JOB, JOBS, KEYS, LAST, LINES, QUEUES, R
 from tests.simulation.journal_checks import JournalChecks
 from tests.simulation.mutants import Mutant
 from tests.simulation.network import Network
+from tests.simulation.operator import Operator
 from tests.simulation.processes import processes_of, variables
 from tests.simulation.rocketmq import RocketMQCluster
 from tests.simulation.strikes import Machines, Strikes
@@ -121,8 +122,16 @@ class Simulation:
             self.cluster.on_arrival = self._look_soon
             world.start(world.process("user", "apart"), self._use)
             self._checker = world.process("checker", "apart")
+            self._operator = Operator(
+                world.process("operator", "apart"),
+                self._drivers,
+                lambda: Client(f"{HOST}:{PORT}", _USER),
+                sorted(self._job.topology.state_topics),
+            )
+            self._operator.plan()
+            machines = Machines(databases, folder / "state")
             self.strikes = Strikes(
-                world, self.cluster, network, self._drivers, Machines(databases, folder / "state")
+                world, self.cluster, network, self._drivers, machines, self._operator
             )
             self.strikes.plan(points)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
@@ -248,7 +257,7 @@ class Simulation:
 
     def _keep(self) -> None:
         """Start a driver where there is none, as a supervisor does."""
-        if not self._drivers.alive:
+        if not self._drivers.alive and not self._operator.is_busy:
             self._drivers.start()
         if isinstance(self.cluster, EmbeddedCluster):
             core = self.cluster.core

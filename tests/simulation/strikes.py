@@ -16,6 +16,7 @@ from tests.simulation.world import Process, World
 
 if TYPE_CHECKING:
     from tests.simulation.disk import SimulatedDatabases
+    from tests.simulation.operator import Operator
     from tests.simulation.processes import Points
     from tests.simulation.rocketmq import RocketMQCluster
     from tests.simulation.spark import SimulatedSession
@@ -70,6 +71,8 @@ class Strikes:
     ----------
     world, cluster, network, drivers, machines
         What is struck.
+    operator
+        Who may be called after that.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Strikes:
         network: Network,
         drivers: Drivers,
         machines: Machines,
+        operator: Operator,
     ) -> None:
         #: How often something was struck.
         self.count = 0
@@ -88,6 +92,7 @@ class Strikes:
         self._network = network
         self._drivers = drivers
         self._machines = machines
+        self._operator = operator
         self._turns: dict[int, Callable[[], None]] = {}
 
     def plan(self, points: Points) -> None:
@@ -117,7 +122,9 @@ class Strikes:
                 world.at(chance.uniform(0.3, 6.0), kind)
         if chance.random() < 0.5:
             for _ in range(chance.randint(1, 3)):
-                where = chance.choice(("driver", "driver", "worker", "broker", "planner"))
+                where = chance.choice(
+                    ("driver", "driver", "worker", "broker", "planner", "operator")
+                )
                 points.strikes[where, chance.randint(1, 60)] = self._strike_point
         if isinstance(self._cluster, EmbeddedCluster) and chance.random() < 0.25:
             self._cluster.files.trouble = chance.choice((5, 20, 60))
@@ -147,10 +154,15 @@ class Strikes:
             if self._chance.random() < 0.5:
                 # What the batch function has begun takes a while now.
                 self._crash(self._chance.choice((0.5, 1.5, 3.0)))
+        elif self._chance.random() < 0.2:
+            # Of what was done for it elsewhere, a part may be gone.
+            self._cut_power_of_machine()
         elif self._chance.random() < 0.3:
             process.sleep(self._chance.uniform(0.5, 8.0))
         else:
             process.kill()
+            if self._chance.random() < 0.3:
+                self._operator.end_job()
 
     def _driver(self) -> Process | None:
         alive = self._drivers.alive

@@ -8,6 +8,7 @@ not pass while anybody can go on: then the clock jumps to the next event.
 from __future__ import annotations
 
 import _thread
+import asyncio
 import heapq
 import random
 import sys
@@ -432,4 +433,18 @@ class World:
                     lines = [f"{each.filename}:{each.lineno} {each.name}" for each in stack]
                     lines = [line for line in lines if "/tests/simulation/w" not in line]
                     told.append(f"{process.name}, {thread.number}:\n    " + "\n    ".join(lines))
+            for loop in process.loops:
+                told += [
+                    f"{process.name}:\n    {_awaits(task)}" for task in asyncio.all_tasks(loop)
+                ]
         return "\n".join(told)
+
+
+def _awaits(task: asyncio.Task[Any]) -> str:
+    """Tell where a task stands, from the outermost call in."""
+    lines: list[str] = []
+    step: Any = task.get_coro()
+    while (frame := getattr(step, "cr_frame", None) or getattr(step, "gi_frame", None)) is not None:
+        lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+        step = getattr(step, "cr_await", None) or getattr(step, "gi_yieldfrom", None)
+    return "\n    ".join([*lines, repr(step)])

@@ -137,6 +137,8 @@ class BrokerTransactions:
         del record
         return True
 
+    shows_state = is_published
+
     @property
     def waiting(self) -> None:
         """Nothing: the broker lets the newest driver in at once."""

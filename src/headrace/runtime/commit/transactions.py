@@ -207,6 +207,9 @@ class Transactions(Protocol):
         """
 
     def is_published(self, record: CommitRecord) -> bool:
+        """Tell whether all topics show all of a committed batch."""
+
+    def shows_state(self, record: CommitRecord) -> bool:
         """Tell whether the state topics show all of a committed batch."""
 
     @property

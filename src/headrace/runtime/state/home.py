@@ -89,7 +89,7 @@ class StateHome:
             Its last batch is committed, and nobody publishes it.
         """
         deadline = time.monotonic() + _PATIENCE
-        while not self.transactions.is_published(record := self.record()):
+        while not self.transactions.shows_state(record := self.record()):
             if time.monotonic() > deadline:
                 raise RequestTimeoutError(
                     f"batch {record.batch} of job '{self.job}' is committed, and its state is not"

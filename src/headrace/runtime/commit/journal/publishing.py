@@ -149,12 +149,12 @@ class Publisher:
             await_shown(self._consumer, states)
         failpoint("journal.publish.done")
 
-    def is_published(self, record: CommitRecord, topics: Collection[str]) -> bool:
-        """Tell whether some topics show all of a batch."""
+    def is_published(self, record: CommitRecord, topics: Collection[str] | None = None) -> bool:
+        """Tell whether some topics show all of a batch; None: all that it is written to."""
         return all(
             self._tail(record, queue) >= count
             for queue, count in totals(record.parts).items()
-            if MessageQueue.parse(queue).topic in topics
+            if topics is None or MessageQueue.parse(queue).topic in topics
         )
 
     def close(self) -> None:

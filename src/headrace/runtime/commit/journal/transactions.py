@@ -113,6 +113,8 @@ class JournalTransactions:
         self._last: CommitRecord | None = None
         self._doubtful = True
         self._published = -1
+        #: The newest batch whose state was seen in its topics, whoever has published it.
+        self._shown = -1
         self._given_up = threading.Event()
         self._owner = Ownership(job)
 
@@ -214,12 +216,16 @@ class JournalTransactions:
         )
 
     def is_published(self, record: CommitRecord) -> bool:
+        """Tell whether all topics show all of a committed batch."""
+        return self._topic.log.closed or self._publisher.is_published(record)
+
+    def shows_state(self, record: CommitRecord) -> bool:
         """Tell whether the state topics show all of a committed batch."""
-        if record.batch > self._published:
+        if record.batch > self._shown:
             topics = {state_topic(self._job, state.store) for state in record.states}
             if not (self._topic.log.closed or self._publisher.is_published(record, topics)):
                 return False
-            self._published = record.batch
+            self._shown = record.batch
         return True
 
     @property

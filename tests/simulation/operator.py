@@ -1,0 +1,123 @@
+"""Somebody who looks after the simulated job: looks at it, ends it, moves its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.client import Client
+from headrace.errors import HeadraceError
+from headrace.runtime.jobs.abort import abort
+from headrace.runtime.state.files import exported, import_state
+from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.rescaling import rescale
+from headrace.runtime.state.views import StateView
+from tests.simulation.job import JOB
+from tests.simulation.threads import sleep
+from tests.simulation.world import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.simulation.cluster import Drivers
+
+#: How long a step is tried again, s; the lease of a driver that was killed ends before that.
+_PATIENCE = 15.0
+
+
+class Operator:
+    """Visits the job now and then; while its state moves, no driver is started.
+
+    Parameters
+    ----------
+    process
+        What runs its commands.
+    drivers
+        Who runs the job.
+    connect
+        Connects to its cluster.
+    stores
+        Stores of the job.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        drivers: Drivers,
+        connect: Callable[[], Client],
+        stores: Sequence[str],
+    ) -> None:
+        self.is_busy = False
+        self._process = process
+        self._world = process.world
+        self._drivers = drivers
+        self._connect = connect
+        self._stores = stores
+        process.on_death.append(self._leave)
+
+    def plan(self) -> None:
+        """Choose when to come."""
+        chance = self._world.chance
+        for _ in range(chance.choice((0, 0, 0, 1, 2))):
+            visit = chance.choice((self._look, self._abort, self._rescale, self._carry))
+            self._world.at(chance.uniform(1.0, 7.0), partial(self._begin, visit))
+
+    def end_job(self) -> None:
+        """Come to end the job: something has just happened to it."""
+        self._begin(self._abort)
+
+    def _begin(self, visit: Callable[[StateHome], None]) -> None:
+        def run() -> None:
+            with self._connect() as client:
+                self._try(visit, client)
+            self._leave()
+
+        if not self.is_busy and not self._process.dead and self._drivers.processes:
+            self._world.tell(f"the operator comes to {visit.__name__.strip('_')}")
+            self._world.start(self._process, run)
+
+    def _leave(self) -> None:
+        self.is_busy = False
+
+    def _try(self, visit: Callable[[StateHome], None], client: Client) -> None:
+        deadline = self._world.now + _PATIENCE
+        while self._world.now < deadline:
+            try:
+                visit(StateHome.of(JOB, client))
+            except HeadraceError as error:
+                self._world.tell(f"the operator: {error.message[:90]}")
+                sleep(self._world, 0.5)
+            else:
+                return
+
+    def _look(self, home: StateHome) -> None:
+        for store in self._stores:
+            with StateView(home, store) as view:
+                found = list(exported(view))
+            self._world.tell(f"the operator sees {len(found)} entries of {store}")
+
+    def _abort(self, home: StateHome) -> None:
+        """End whoever runs the job, in the middle of what it does."""
+        told = abort(home.client, JOB, patience=timedelta(seconds=2))
+        self._world.tell(f"the operator has ended epoch {told.epoch}")
+
+    def _rescale(self, home: StateHome) -> None:
+        partitions = self._world.chance.choice((1, 2, 3))
+        self._stop_drivers()
+        rescale(home, partitions)
+        self._world.tell(f"the job has {partitions} partitions now")
+
+    def _carry(self, home: StateHome) -> None:
+        """Let each store hold what it holds, by the way through a file."""
+        self._stop_drivers()
+        for store in self._stores:
+            with StateView(home, store) as view:
+                lines = list(exported(view))
+            import_state(home, store, lines)
+
+    def _stop_drivers(self) -> None:
+        self.is_busy = True
+        for driver in self._drivers.alive:
+            driver.kill()
