@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
 from headrace.errors import (
+    CommitLostError,
     HeadraceError,
     OffsetExpiredError,
     RequestTimeoutError,
@@ -86,7 +87,14 @@ class CommitTopic:
                 self._feed(queue, start, end)
             elif start and not self.log.next_offset:
                 raise _forgotten(self._topic, start)
+            elif end < start and self._is_writable(queue):
+                raise _lost(self._topic, end, start)
         return self.log
+
+    def _is_writable(self, queue: MessageQueue) -> bool:
+        """Tell whether a master answers: a follower that stands in for one may lag behind it."""
+        writable = self._client.route(self._topic, refresh=True).writable_queues(self._topic)
+        return (queue.broker, queue.queue_id) in {(q.broker_name, q.queue_id) for q in writable}
 
     def _feed(self, queue: MessageQueue, first: int, end: int) -> None:
         found, known = self._unread(queue, first, end)
@@ -235,6 +243,15 @@ def _forgotten(topic: str, end: int) -> OffsetExpiredError:
         hint="restore the topic from a replica, or start the job under a new name; commit topics"
         " must be compaction topics (headrace topic create NAME --compaction), from which"
         " retention takes nothing",
+    )
+
+
+def _lost(topic: str, end: int, read: int) -> CommitLostError:
+    return CommitLostError(
+        f"commit topic '{topic}' ends at offset {end}, and was read up to {read}: its broker has"
+        " lost commits, and nobody knows what was published by them",
+        hint="promote the replica that has them; a new start goes on from what the topic has now,"
+        " and what was published since is there again",
     )
 
 
