@@ -367,7 +367,7 @@ class CommitLostError(BrokerError):
 
 
 class InputMissingError(BrokerError):
-    """A commit says that a queue was read further than the queue reaches.
+    """A job has read a queue, or committed, further than what its broker holds.
 
     Examples
     --------

@@ -6,6 +6,7 @@ import pytest
 from headrace.broker.jobs import JobBook, JobState, check_parts
 from headrace.broker.settings import Guards
 from headrace.errors import (
+    CommitLostError,
     FencedError,
     HeadraceError,
     InvalidParameterError,
@@ -115,6 +116,15 @@ def test_open_refuses_a_commit_topic_that_is_not_the_jobs(request_: OpenRequest)
 )
 def test_open_follows_the_newest_epoch(driver: str, after: int) -> None:
     assert going_back(opened(epochs=2), driver, after).epoch == 3
+
+
+def test_epoch_that_the_broker_has_lost_is_not_begun_again() -> None:
+    assert going_back(opened(epochs=2), "host:1", 5).epoch == 6
+
+
+def test_driver_whose_commits_are_all_lost_opens_nothing() -> None:
+    with pytest.raises(CommitLostError, match="its newest commit, of epoch 2 of topic"):
+        going_back(JobBook(), "host:1", 2)
 
 
 def test_driver_that_another_one_has_replaced_opens_nothing() -> None:

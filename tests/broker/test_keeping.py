@@ -189,6 +189,26 @@ def test_a_job_restarts_when_old_commit_records_and_old_state_are_gone(tmp_path:
         assert record["offsets"] == {"others@broker-a@0": 15}
 
 
+def test_commit_topic_of_a_job_that_was_started_again_and_again_stays_short(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedBroker(tmp_path, settings=SMALL) as broker, JobWire(broker.address) as wire:
+        wire.create("others")
+        for epoch in range(1, 81):
+            assert wire.open().code == 0
+            answer = wire.commit(epoch, epoch=epoch)
+            assert answer.code == 0, answer.remark
+        store_of(broker).compact(force=True)
+        left = [
+            msgspec.json.decode(body, type=CommitRecord) for _, body in keys(wire, COMMIT_TOPIC)
+        ]
+        assert len(left) <= 2 * 64
+        assert (left[-1].kind, left[-1].epoch, left[-1].batch) == ("commit", 80, 80)
+    with EmbeddedBroker(tmp_path, settings=SMALL) as broker, JobWire(broker.address) as wire:
+        record = msgspec.json.decode(wire.open().payload)["record"]
+        assert (record["epoch"], record["batch"]) == (81, 80)
+
+
 class _Plans:
     """What a job's driver asks of the broker, over the wire."""
 

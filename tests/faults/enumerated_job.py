@@ -13,14 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from headrace import StreamBuilder, serdes
 from headrace.client import Admin, Client, ClientSettings, Producer, PullConsumer
 from headrace.errors import HeadraceError
 from headrace.protocol.commit_log import CommitLog
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.topology import Topology
 from tests.faults.harness import PATIENT, await_true
 from tests.faults.verification import bodies_by_key, history_problems, messages_of
@@ -105,7 +104,7 @@ class Place:
             for topic in (self.passed, self.counted)
         }
         log = CommitLog()
-        for place, record in enumerate(self._history(client)):
+        for place, record in self._history(client).items():
             log.feed(place, record)
         assert log.record is not None, f"{self.job} has committed nothing"
         record = log.record
@@ -130,8 +129,11 @@ class Place:
 
     def problems(self, client: Client) -> list[str]:
         """List what no history of commits may have."""
-        return list(history_problems(self._history(client)))
+        history = self._history(client)
+        empty = set(range(max(history, default=0))) - history.keys()
+        return list(history_problems(list(history.values()), list(history), empty))
 
-    def _history(self, client: Client) -> list[CommitRecord]:
+    def _history(self, client: Client) -> dict[int, CommitRecord]:
         messages = messages_of(client, self.topology().commit_topic)
-        return [msgspec.json.decode(each.body, type=CommitRecord) for each in messages]
+        found = ((each.queue_offset, commit_in(each)) for each in messages)
+        return {place: record for place, record in found if record is not None}

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Admin, Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_hits
 from headrace.protocol.commit_log import CommitLog
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import commit_in
 from headrace.runtime.commit.drivers import DriverName
 from tests.faults.broker import Broker, kept_running, running_broker
 from tests.faults.local_driver import LocalDriver
@@ -249,7 +247,8 @@ def committed(client: Client, names: Names) -> Committed:
     }
     log = CommitLog()
     for message in Follower(client, proof(names).commit_topic).new():
-        log.feed(message.queue_offset, msgspec.json.decode(message.body, type=CommitRecord))
+        if (commit := commit_in(message)) is not None:
+            log.feed(message.queue_offset, commit)
     record = log.record
     assert record is not None, f"{names.job} has committed nothing"
     found["last commit"] = {"batch": [b"%d" % record.batch]} | {

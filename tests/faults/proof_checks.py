@@ -14,7 +14,7 @@ import msgspec
 from headrace.client import Admin, Client, MessageQueue
 from headrace.keys import key_from_properties
 from headrace.protocol.commit_log import CommitLog, Verdict
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.topology import Topology
 from tests.faults.proof_feeder import Sent
 from tests.faults.proof_followers import Follower, StateFollower
@@ -118,7 +118,9 @@ class BankChecker:
 
     def look(self) -> list[str]:
         for message in self._commits.new():
-            record = msgspec.json.decode(message.body, type=CommitRecord)
+            record = commit_in(message)
+            if record is None:
+                continue
             verdict = self._log.feed(message.queue_offset, record)
             if not self.journal or (verdict is Verdict.VALID and record.kind != "close"):
                 self._waiting.append(record)

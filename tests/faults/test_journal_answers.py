@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from headrace.broker import EmbeddedBroker
+from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, PullConsumer
 from headrace.errors import RequestTimeoutError
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.runtime.commit.journal import publishing, topic
 from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.commit.journal.topic import CommitTopic
+from headrace.store.compaction import CompactionSettings
 from tests.faults.broker import make_lines
 from tests.faults.journal_scene import Scene
 from tests.faults.local_driver import LocalDriver
@@ -95,3 +98,45 @@ def test_who_reads_a_commit_topic_begins_at_a_record_that_counts(tmp_path: Path)
         whole = PullConsumer(client)
         assert len(list(whole.blocks(client.queues(name)[0], 0, 42))) == 1
         assert consumer.statistics().bytes < whole.statistics().bytes / 4
+
+
+def test_commit_topic_of_a_job_that_was_started_again_and_again_stays_short(tmp_path: Path) -> None:
+    name = "j-commitTopic"
+    # As RocketMQ does it: what deletes goes in the compaction that meets it.
+    compaction = CompactionSettings(file_size=2000, tombstone_retention=timedelta(0))
+    settings = BrokerSettings(flush="async", compaction=compaction)
+    with (
+        EmbeddedBroker(tmp_path / "broker", settings=settings) as broker,
+        Client(broker.address) as client,
+    ):
+        Admin(client).create_topic(name, queues=1)
+        consumer, store = PullConsumer(client), broker._server._running().store
+        slow = CommitTopic(client, consumer, name)
+
+        def start(epoch: int) -> CommitTopic:
+            topic = CommitTopic(client, consumer, name)
+            topic.refresh()
+            assert (topic.log.epoch, topic.log.batch) == (epoch - 1, epoch - 1)
+            driver = CommitRecord(job="j", kind="open", epoch=epoch, batch=0, driver=f"d-{epoch}")
+            topic.append(msgspec.structs.replace(driver, batch=epoch - 1))
+            if epoch == 12:
+                slow.refresh()
+            topic.append(msgspec.structs.replace(driver, kind="commit", batch=epoch))
+            return topic
+
+        late = start(1)
+        for epoch in range(2, 25):
+            start(epoch)
+        # A commit of the first driver comes at last, and counts for nobody.
+        late.append(CommitRecord(job="j", kind="commit", epoch=1, batch=2, driver="d-1"))
+        for epoch in range(25, 41):
+            start(epoch)
+        store.compact(force=True)
+        (queue,) = client.queues(name)
+        blocks = consumer.blocks(queue, 0, consumer.end_offset(queue))
+        left = [commit_in(message) for block in blocks for message in block.messages()]
+        assert len(left) < 40
+        assert min(record.epoch for record in left if record is not None) == 39
+        for topic in (slow, late, CommitTopic(client, consumer, name)):
+            log = topic.refresh()
+            assert (log.epoch, log.batch, log.driver) == (40, 40, "d-40")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ import pytest
 from headrace import serdes
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, Producer, PullConsumer
-from headrace.errors import InputMissingError, OffsetExpiredError, RollbackError
+from headrace.errors import (
+    CommitLostError,
+    HeadraceError,
+    InputMissingError,
+    OffsetExpiredError,
+    RollbackError,
+)
 from headrace.protocol.codes import Perm
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
@@ -223,3 +230,38 @@ def test_gaps_that_compaction_leaves_are_no_missing_messages(place: Place, drive
     assert place.copied() == [4, 19]
     queues = [queue for topic in ("lines", "copies") for queue in place.client.queues(topic)]
     assert list(map(driver._job.is_gapless, queues)) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("journal", "error", "match"),
+    [
+        (False, InputMissingError, "come to batch 2 in epoch 1, and its commit topic ends with"),
+        (True, CommitLostError, "ends at offset 2, and was read up to 3"),
+    ],
+    ids=["embedded", "journal"],
+)
+def test_running_job_notices_that_a_fail_over_has_lost_its_newest_commit(
+    tmp_path: Path, *, journal: bool, error: type[HeadraceError], match: str
+) -> None:
+    folder, behind = tmp_path / "broker", tmp_path / "follower"
+    with EmbeddedBroker(folder) as broker, Client(broker.address) as client:
+        address = broker.address
+        place = Place(broker, client)
+        place.send(10)
+        driver = LocalDriver(address, tmp_path, 5, job=copies(), journal=journal, partitions=1)
+        driver.catch_up(1)
+    shutil.copytree(folder, behind)
+    port = int(address.rpartition(":")[2])
+    with EmbeddedBroker(folder, port=port):
+        assert driver.catch_up() == 1
+        assert driver.plan() is None
+    with EmbeddedBroker(behind, port=port):
+        with pytest.raises(error, match=match):
+            driver.process()
+        if not journal:
+            assert driver.roll_back() == 2
+            again = LocalDriver(address, tmp_path, 5, job=copies(), partitions=1)
+            assert (again.epoch, again.record.batch) == (3, 1)
+            assert again.catch_up() == 1
+            again.close()
+        driver.abandon()

@@ -16,7 +16,7 @@ import pytest
 
 from headrace import serdes
 from headrace.client import Producer
-from headrace.errors import BatchTimeoutError, RollbackError, UserCodeError
+from headrace.errors import BatchTimeoutError, InputMissingError, RollbackError, UserCodeError
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
 from tests.clusters import Cluster
@@ -183,7 +183,8 @@ def test_no_batch_begins_before_the_one_before_is_committed(rig: Rig) -> None:
     with LocalDriver(rig.namesrv, rig.folder, 10, job=job) as driver:
         # However slow the sink is: the source reads nothing meanwhile.
         first = driver.process()
-        assert driver.plan() is None
+        with pytest.raises(InputMissingError, match=r"come to batch 1 .* with batch 0 of epoch 1"):
+            driver.process()
         driver.commit(first)
         assert driver.plan() is not None
 

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-import msgspec
 import pyarrow as pa
 
 from headrace import Topology, serdes
@@ -16,7 +15,7 @@ from headrace.keys import decode_keys, key_from_properties
 from headrace.protocol.commit_log import CommitLog, Verdict
 from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
 from headrace.protocol.messages import StoredMessage
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.runtime.state.topic import StateTopicReader
 from tests.faults.word_pipeline import EACH, LATEST, LINES, pipeline
 
@@ -37,6 +36,8 @@ class Results:
     #: The commit topic, oldest first, and the offset of each record.
     history: list[CommitRecord]
     places: list[int]
+    #: Offsets of its messages that only delete older ones.
+    empty: set[int]
     #: End of each source queue, and the offset of the job's group.
     ends: Mapping[str, int]
     committed: Mapping[str, int | None]
@@ -48,15 +49,16 @@ def read_results(namesrv: str, mark: str = "") -> Results:
     with Client(namesrv) as client:
         consumer = PullConsumer(client, job.name)
         sources = client.queues(LINES + mark)
-        commits = list(messages_of(client, job.commit_topic))
-        history = [msgspec.json.decode(each.body, type=CommitRecord) for each in commits]
+        messages = [(m.queue_offset, commit_in(m)) for m in messages_of(client, job.commit_topic)]
+        commits = [(offset, record) for offset, record in messages if record is not None]
         return Results(
             lines=[message.body.decode() for message in messages_of(client, LINES + mark)],
             latest=_by_word(client, LATEST + mark),
             each=_by_word(client, EACH + mark),
             states={store: _state(client, job, store) for store in job.state_topics},
-            history=history,
-            places=[each.queue_offset for each in commits],
+            history=[record for _, record in commits],
+            places=[offset for offset, _ in commits],
+            empty={offset for offset, record in messages if record is None},
             ends={queue.name: consumer.end_offset(queue) for queue in sources},
             committed={queue.name: consumer.committed(queue) for queue in sources},
         )
@@ -79,7 +81,7 @@ def problems(results: Results, sent: Collection[str] = ()) -> list[str]:
         *_each_problems(results.each, counts),
         *_state_problems(results.states, counts),
         *_offset_problems(results),
-        *history_problems(results.history, results.places),
+        *history_problems(results.history, results.places, results.empty),
     ]
 
 
@@ -193,7 +195,11 @@ def _newest(results: Results) -> CommitRecord | None:
     return log.record if newest is not None and newest.driver else newest
 
 
-def history_problems(history: list[CommitRecord], places: list[int] | None = None) -> Iterator[str]:
+def history_problems(
+    history: list[CommitRecord],
+    places: list[int] | None = None,
+    empty: Collection[int] = (),
+) -> Iterator[str]:
     """Hold a commit topic against its rules: epochs only rise, each batch follows the last.
 
     On RocketMQ anybody may append a record; those that do not count are left out here.
@@ -205,6 +211,8 @@ def history_problems(history: list[CommitRecord], places: list[int] | None = Non
     ----------
     places
         Offset of each record; without them, none may be missing.
+    empty
+        Offsets of messages that only delete older records.
     """
     places = list(range(len(history))) if places is None else places
     epoch = batch = 0
@@ -218,7 +226,7 @@ def history_problems(history: list[CommitRecord], places: list[int] | None = Non
             after = place + 1
             continue
         what = f"record {place} of the commit topic ({record.kind} {record.epoch}/{record.batch})"
-        missing = place - after
+        missing = sum(offset not in empty for offset in range(after, place))
         expected = (epoch + 1, batch) if record.kind == "open" else (epoch, batch + 1 + missing)
         if (record.epoch, record.batch) != expected or (missing and record.kind == "open"):
             yield f"{what} does not follow epoch {epoch}, batch {batch} at offset {after}"

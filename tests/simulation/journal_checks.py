@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import msgspec
-
 from headrace.protocol.messages import StoredMessage, decode_messages
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, commit_in
 from tests.simulation.checks import require
 from tests.simulation.job import COUNTS, JOB, RESULTS, Line, SimulatedJob
 from tests.simulation.rocketmq import SimulatedBroker
@@ -36,7 +34,8 @@ class JournalChecks:
     def look(self) -> None:
         """Check what has come since the last look."""
         for _, message in self._new(self._job.topology.commit_topic):
-            self._judge(msgspec.json.decode(message.body, type=CommitRecord))
+            if (record := commit_in(message)) is not None:
+                self._judge(record)
         for topic in (RESULTS, COUNTS, *sorted(self._states)):
             for number, message in self._new(topic):
                 if self._is_first(topic, number, message):

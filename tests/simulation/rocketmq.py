@@ -48,9 +48,13 @@ class Queue:
     shown: int = 0
 
     def compact(self) -> None:
-        """Keep the last message of each key, as compaction does to all but its newest files."""
-        last = {message.keys: message.queue_offset for message in self.messages()}
-        self.holes = set(range(len(self.records))) - set(last.values())
+        """Keep the last message of each key, as compaction does to all but its newest files.
+
+        One without a body goes, too.
+        """
+        last = {message.keys: message for message in self.messages()}
+        kept = {message.queue_offset for message in last.values() if message.body}
+        self.holes = set(range(len(self.records))) - kept
 
     def pull(self, offset: int, most: int) -> tuple[bytes, int]:
         """Give messages from an offset on, and where the next ones begin."""

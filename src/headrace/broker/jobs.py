@@ -118,7 +118,7 @@ class JobBook:
         FencedError
             When the driver goes back from an epoch that is not the newest any more.
         CommitLostError
-            When the newest record of the commit topic is lost.
+            When the newest record of the commit topic is lost, or all are that the driver knows.
         """
         topic = request.commit_topic
         self._check_not_lost(request.job, topic)
@@ -132,10 +132,14 @@ class JobBook:
             raise InvalidParameterError(message, hint="Give every job a name of its own.")
         state = self._states.get(topic)
         if state is None:
+            if request.after:
+                raise _lost(request.job, topic, f"of epoch {request.after}")
             return CommitRecord(job=request.job, kind="open", epoch=1, batch=0, timestamp=now)
         _check_owner(topic, state.record.job, request.job)
         self._check_not_replaced(request, state)
-        return msgspec.structs.replace(state.record, kind="open", epoch=state.record.epoch + 1)
+        # An epoch that this broker has lost is not begun a second time.
+        epoch = max(state.record.epoch, request.after) + 1
+        return msgspec.structs.replace(state.record, kind="open", epoch=epoch)
 
     def check_stage(self, job: str, epoch: int, batch: int) -> None:
         """Refuse to stage what can never be committed.
@@ -192,9 +196,7 @@ class JobBook:
         """Refuse a job of which nobody knows what it has published: it would publish again."""
         offset = self._lost.get(commit_topic)
         if offset is not None:
-            message = f"job {job!r} stays closed: its newest commit, offset {offset} of topic"
-            message += f" {commit_topic!r}, is lost, and so is what it has published by then"
-            raise CommitLostError(message, hint=_RESTORE.format(commit_topic, job))
+            raise _lost(job, commit_topic, f"offset {offset}")
 
     def _check_not_replaced(self, request: OpenRequest, state: JobState) -> None:
         """Refuse a driver that slept and would take the job back from its successor."""
@@ -235,6 +237,12 @@ def check_parts(request: CommitRequest, staged: Staged) -> None:
                 f" holds {held[0]} of {part.chunks} chunks and {held[1]} of {part.records} records"
             )
             raise StagedPartMissingError(message, hint="Process the batch anew and stage it again.")
+
+
+def _lost(job: str, commit_topic: str, which: str) -> CommitLostError:
+    message = f"job {job!r} stays closed: its newest commit, {which} of topic"
+    message += f" {commit_topic!r}, is lost, and so is what it has published by then"
+    return CommitLostError(message, hint=_RESTORE.format(commit_topic, job))
 
 
 def _check_owner(topic: str, owner: str, job: str) -> None:

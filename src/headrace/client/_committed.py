@@ -263,7 +263,9 @@ class CommittedReading:
         result = await self._pull(commits.queue, commits.next_offset, wait)
         if result.status is PullStatus.FOUND:
             for message in result.messages():
-                commits.batches.feed(msgspec.json.decode(message.body, type=CommitHead))
+                # Without a body it only has compaction take out older ones.
+                if message.body:
+                    commits.batches.feed(msgspec.json.decode(message.body, type=CommitHead))
         commits.next_offset = result.next_offset
         return result.status is not PullStatus.AT_END
 
@@ -279,7 +281,16 @@ class CommittedReading:
                 " isolation='read_uncommitted', to get all messages as they are",
             ) from error
         result = await self._pull(queue, 0, _NO_WAIT)
-        return _Commits(queue, max(result.min_offset, result.max_offset - _NEWEST))
+        first, end, count = result.min_offset, result.max_offset, _NEWEST
+        while True:
+            begin = max(first, end - count)
+            commits = _Commits(queue, begin)
+            while commits.next_offset < end and await self._read(commits, _NO_WAIT):
+                pass
+            if commits.batches.last or begin == first:
+                return commits
+            # They only delete older ones, or the job has committed nothing yet.
+            count *= 8
 
 
 def _chosen(result: PullResult, run: _Run, judged: Judged) -> PullResult:

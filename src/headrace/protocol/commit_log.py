@@ -10,9 +10,11 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.protocol.transactions import CommitRecord
 
-__all__ = ["CommitLog", "Verdict", "record_key"]
+__all__ = ["CommitLog", "Verdict", "newest_known", "record_key"]
 
 #: Commit records of an epoch that compaction keeps.
 _KEPT = 64
@@ -57,6 +59,14 @@ def record_key(record: CommitRecord, attempt: int = 0) -> str:
     return f"{record.epoch}-{record.kind}{again}"
 
 
+def newest_known(records: Iterable[CommitRecord | None]) -> int:
+    """Give the offset of the newest record that others are known to stand on; -1: of none.
+
+    Compaction never takes it out, nor any that matters behind it.
+    """
+    return max((record.stands_on for record in records if record is not None), default=0) - 1
+
+
 class CommitLog:
     """Says what counts of a commit topic that is read from its first record on.
 
@@ -68,8 +78,10 @@ class CommitLog:
       batch the next one.
     * A *close* of the newest epoch says that its driver has ended in order.
 
-    Compaction takes commits out, but no first open: where records are missing, a commit of the
-    newest epoch with a higher batch counts too, as it was appended on top of them.
+    Compaction takes commits out: where records are missing, a commit of the newest epoch with a
+    higher batch counts too, as it was appended on top of them.  It takes out all records of old
+    epochs, some sooner than others: a record that stands on a newer one than was read here
+    replaces what was concluded from what was left.
 
     Examples
     --------
@@ -105,20 +117,32 @@ class CommitLog:
         """The last committed batch, 0 before the first."""
         return 0 if self.record is None else self.record.batch
 
-    def feed(self, offset: int, record: CommitRecord) -> Verdict:
-        """Take the next record of the topic, in the order of offsets."""
+    def feed(self, offset: int, record: CommitRecord, *, counts: bool = False) -> Verdict:
+        """Take the next record of the topic, in the order of offsets.
+
+        Parameters
+        ----------
+        counts
+            Others stand on it, so it counts, whatever was read before it.
+        """
         if offset < self.next_offset:
             return Verdict.REPEATED
         hole = offset > self.next_offset
         self.next_offset = offset + 1
-        verdict = self._judge(record, hole=hole)
+        newer = self.stands_on < record.stands_on <= offset and record.epoch >= self.epoch
+        counts = counts or newer
+        verdict = Verdict.VALID if counts else self._judge(record, hole=hole)
         if verdict is Verdict.VALID:
-            if record.epoch != self.epoch:
-                self.driver = record.driver
+            self.driver = record.driver
             self.record = record
             self.stands_on = offset + 1
             self.closed = record.kind == "close"
         return verdict
+
+    def skip(self, offset: int) -> None:
+        """Take note of a message that is no record, in the order of offsets."""
+        if offset == self.next_offset:
+            self.next_offset += 1
 
     def _judge(self, record: CommitRecord, *, hole: bool) -> Verdict:
         if record.kind == "open":

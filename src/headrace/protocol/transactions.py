@@ -40,6 +40,7 @@ __all__ = [
     "StagedSection",
     "StateSummary",
     "check_commit",
+    "commit_in",
     "decode_sections",
     "encode_sections",
     "split_queue_name",
@@ -223,6 +224,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     #: On RocketMQ: one past the offset of the newest record that counted when its sender wrote it,
     #: so that readers may begin there; 0: not known.
     stands_on: int = 0
+    #: On RocketMQ: nobody needs a record below this offset any more, and compaction takes it out.
+    swept: int = 0
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -308,6 +311,11 @@ class OpenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     #: The open record as stored: its batch, offsets and states are those of the last commit.
     record: CommitRecord
+
+
+def commit_in(message: StoredMessage) -> CommitRecord | None:
+    """Read the record in a message of a commit topic; None where it deletes older ones."""
+    return msgspec.json.decode(message.body, type=CommitRecord) if message.body else None
 
 
 def stored_commit(record: bytes | memoryview) -> tuple[CommitRecord, StoredMessage] | None:

@@ -14,7 +14,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from headrace.client import MessageQueue
-from headrace.errors import FencedError, HeadraceError, OffsetExpiredError
+from headrace.errors import (
+    CommitLostError,
+    FencedError,
+    HeadraceError,
+    InputMissingError,
+    OffsetExpiredError,
+)
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
@@ -145,16 +151,12 @@ class JobReader(DataSourceStreamReader):
         begin = msgspec.convert(start, BatchOffset)
         offsets: Mapping[QueueName, int] = begin.queues
         while True:
-            answer = self._ask(job, offsets, asked=asked)
-            if answer.record is not None and answer.record.epoch > launch.epoch:
-                error = _fenced(job.plan.job, launch.epoch, answer.record.epoch)
-                return self._failing(begin, error)
-            if answer.record is None or answer.record.batch != begin.batch:
-                # The last batch was not committed: the driver is about to end this query.
-                return start
             try:
+                answer = self._ask(job, offsets, asked=asked)
+                _check_standing(job.plan.job, launch.epoch, begin.batch, answer.record)
                 held = held_offsets(job.plan, offsets, answer)
-            except OffsetExpiredError as error:
+            except (FencedError, InputMissingError, CommitLostError, OffsetExpiredError) as error:
+                # Where the last batch was not committed, the driver knows more, and does not look.
                 return self._failing(begin, error)
             if held == offsets:
                 break
@@ -279,6 +281,20 @@ def run_split(handle: PlanHandle, encoded: bytes, split: Split) -> list[Block]:
 def _offset(**fields: Any) -> dict[str, Any]:
     offset: dict[str, Any] = msgspec.to_builtins(BatchOffset(**fields))
     return offset
+
+
+def _check_standing(job: str, epoch: int, batch: int, record: CommitRecord | None) -> None:
+    """Make sure that the cluster knows of the epoch and the last batch of this driver."""
+    if record is not None and record.epoch > epoch:
+        raise _fenced(job, epoch, record.epoch)
+    if record is not None and (record.epoch, record.batch) == (epoch, batch):
+        return
+    last = f"batch {record.batch} of epoch {record.epoch}" if record else "nothing"
+    raise InputMissingError(
+        f"job '{job}' has come to batch {batch} in epoch {epoch}, and its commit topic ends with"
+        f" {last}: the broker has lost what was committed since",
+        hint="did a follower take over that did not have it, or did the broker's disk lose it?",
+    )
 
 
 def _fenced(job: str, epoch: int, newer: int) -> FencedError:

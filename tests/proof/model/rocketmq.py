@@ -7,6 +7,7 @@ only in what it does: a lease that runs out, a send that arrives after its sende
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from tests.proof.model.rocketmq_world import (
     gone,
     put,
     send,
+    started,
 )
 
 
@@ -120,6 +122,7 @@ class RocketMQModel:
                         faults=world.faults - 1,
                     ),
                 )
+            yield from self._sweeps(world, driver)
             yield from getattr(self, "_" + driver.at)(world, driver, f"driver {driver.name}")
 
     def _arrivals(self, world: World) -> Iterator[tuple[str, World]]:
@@ -160,10 +163,9 @@ class RocketMQModel:
 
     def _surroundings(self, world: World) -> Iterator[tuple[str, World]]:
         if world.takeovers and len(world.drivers) == 1:
-            new = Driver(3 - world.drivers[0].name)
             yield (
-                f"driver {new.name} starts, driver {world.drivers[0].name} still lives",
-                world._replace(drivers=(*world.drivers, new), takeovers=world.takeovers - 1),
+                f"driver {world.started + 1} starts, driver {world.drivers[0].name} still lives",
+                started(world)._replace(takeovers=world.takeovers - 1),
             )
         if world.faults and world.lock:
             yield (
@@ -177,9 +179,26 @@ class RocketMQModel:
             )
 
     def _compacted(self, log: tuple[Record, ...]) -> tuple[Record, ...]:
-        newest = {self._key(record): number for number, record in enumerate(log)}
-        kept = set(newest.values())
-        return tuple(record for number, record in enumerate(log) if number in kept)
+        newest = {self._key(record): record for record in log}
+        kept = {record.offset for record in newest.values() if not record.deletes}
+        return tuple(record for record in log if record.offset in kept)
+
+    def _sweeps(self, world: World, driver: Driver) -> Iterator[tuple[str, World]]:
+        """Delete what lies before the first record of the epoch before the newest."""
+        if not world.compactions or driver.at not in ("opens", "plans"):
+            return
+        early = self.mutation == "what the newest open stands on is deleted"
+        epoch = self._judge(world.log).epoch - (not early)
+        newest = {self._key(record): record for record in world.log}
+        before = itertools.takewhile(lambda record: record.epoch < epoch, world.log)
+        keys = dict.fromkeys(self._key(record) for record in before)
+        swept = world
+        for key in keys:
+            if not newest[key].deletes:
+                record = newest[key]._replace(deletes=True, stands_on=0, offset=swept.next)
+                swept = swept._replace(log=(*swept.log, record), next=swept.next + 1)
+        if swept != world:
+            yield f"driver {driver.name} deletes what lies before epoch {epoch}", swept
 
     def _key(self, record: Record) -> tuple[object, ...]:
         if self.mutation == "compaction lets a void record replace a valid one":
@@ -221,8 +240,13 @@ class RocketMQModel:
         if self.mutation == "epoch read again after the decision not to wait":
             epoch = judged.epoch + 1
         last = judged.last
-        record = Record(
-            "open", epoch, driver.name, last.mark, last.begin, last.end, last.state, driver.doubts
+        record = last._replace(
+            kind="open",
+            epoch=epoch,
+            driver=driver.name,
+            doubts=driver.doubts,
+            stands_on=judged.stands_on,
+            offset=0,
         )
         opening = driver._replace(at="reads", epoch=record.epoch, sent=record)
         yield f"{told} sends open of epoch {record.epoch}", send(world, opening, record)
@@ -238,13 +262,15 @@ class RocketMQModel:
         if record.kind == "open":
             mine = (judged.epoch, judged.driver) == (record.epoch, driver.name)
             if mine:
-                yield from self._opened(world, driver, judged.last, told)
+                reader = driver._replace(stands_on=judged.stands_on)
+                yield from self._opened(world, reader, judged.last, told)
         else:
             mine = any(record.content == other.content for other in judged.commits)
             if mine:
+                reader = driver._replace(stands_on=judged.stands_on)
                 yield (
                     f"{told} reads that batch {driver.batch} is committed",
-                    put(world, self._committed(world, driver)),
+                    put(world, self._committed(world, reader)),
                 )
         if not mine and record.kind == "open" and judged.epoch < record.epoch:
             again = driver._replace(at="opens", doubts=driver.doubts + 1)
@@ -295,7 +321,14 @@ class RocketMQModel:
             yield f"{told} closes its epoch and ends", gone(self._closed(world, driver), driver)
 
     def _closed(self, world: World, driver: Driver) -> World:
-        record = Record("close", driver.epoch, driver.name)
+        last = self._judge(world.log).last
+        record = last._replace(
+            kind="close",
+            epoch=driver.epoch,
+            driver=driver.name,
+            doubts=driver.doubts,
+            stands_on=driver.stands_on,
+        )
         free = 0 if world.lock == driver.name else world.lock
         return self._appended(world, record)._replace(lock=free, faults=world.faults - 1)
 
@@ -306,7 +339,7 @@ class RocketMQModel:
         staged = world._replace(staged=world.staged | {(mark, items)})
         what = f"attempt {mark[2]} of batch {driver.batch} is in the journal of {told}"
         record = Record("commit", driver.epoch, driver.name, mark, driver.begin, driver.end, state)
-        record = record._replace(doubts=driver.doubts)
+        record = record._replace(doubts=driver.doubts, stands_on=driver.stands_on)
         waiting = driver._replace(at="reads", attempt=0, sent=record)
         if self.mutation == "published before the commit record was read back":
             waiting = self._committed(staged, waiting)

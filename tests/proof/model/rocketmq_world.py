@@ -24,6 +24,8 @@ Mutation = Literal[
     "closed before the last batch is published",
     "compaction lets a void record replace a valid one",
     "a repeated record has the key of the first",
+    "what the newest open stands on is deleted",
+    "what is left of the log is judged from its first record on",
     "epoch read again after the decision not to wait",
 ]
 
@@ -62,6 +64,8 @@ class Driver(NamedTuple):
     lease: bool = False
     #: Appends to the commit topic that had no answer.
     doubts: int = 0
+    #: One past the newest record of the commit topic that it knows to count.
+    stands_on: int = 0
     sent: Record | Message | None = None
 
 
@@ -74,6 +78,8 @@ class World(NamedTuple):
     failures: int
     delays: int
     compactions: int
+    #: Drivers that were started.
+    started: int = 1
     #: Who holds the lock on the commit topic, 0: nobody; in the broker's memory.
     lock: int = 0
     log: tuple[Record, ...] = ()
@@ -101,7 +107,14 @@ def put(world: World, driver: Driver) -> World:
 def gone(world: World, driver: Driver) -> World:
     """End a driver; where it was the only one, another is started in its place."""
     rest = tuple(other for other in world.drivers if other.name != driver.name)
-    return world._replace(drivers=rest or (Driver(3 - driver.name),))
+    world = world._replace(drivers=rest)
+    return world if rest else started(world)
+
+
+def started(world: World) -> World:
+    """Start a driver; each has a name of its own."""
+    name = world.started + 1
+    return world._replace(drivers=(*world.drivers, Driver(name)), started=name)
 
 
 def committed_items(world: World) -> Items:

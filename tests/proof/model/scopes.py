@@ -27,8 +27,11 @@ ROCKETMQ: list[Scope] = [
     {"faults": 1, "takeovers": 1, "failures": 0, "delays": 1, "compactions": 1},
     {"records": 1, "faults": 2, "takeovers": 1, "failures": 0, "delays": 0, "compactions": 0},
     {"faults": 1, "takeovers": 0, "failures": 1, "delays": 1, "compactions": 1},
+    {"records": 1, "faults": 2, "takeovers": 1, "failures": 0, "delays": 0, "compactions": 1},
 ]
 LARGER_ROCKETMQ: list[Scope] = [
+    {"records": 1, "faults": 3, "takeovers": 0, "failures": 0, "delays": 0, "compactions": 1},
+    {"faults": 2, "takeovers": 0, "failures": 0, "delays": 1, "compactions": 1},
     {"faults": 2, "takeovers": 1, "failures": 0, "delays": 0, "compactions": 1},
     {"faults": 2, "takeovers": 1, "failures": 0, "delays": 1, "compactions": 1},
     {"faults": 1, "takeovers": 2, "failures": 0, "delays": 1, "compactions": 0},
@@ -79,6 +82,14 @@ ROCKETMQ_MUTANTS: dict[str, tuple[Scope, str]] = {
         "by the log the last commit is",
     ),
     "a repeated record has the key of the first": (_COMPACT, "by the log the last commit is"),
+    "what the newest open stands on is deleted": (
+        _FAULT | {"takeovers": 1, "compactions": 1},
+        "by the log the last commit is",
+    ),
+    "what is left of the log is judged from its first record on": (
+        _FAULT | {"faults": 2, "compactions": 1},
+        "by the log the last commit is",
+    ),
 }
 
 

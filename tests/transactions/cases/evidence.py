@@ -12,7 +12,7 @@ import msgspec
 from headrace.client import Admin, Client, PullConsumer
 from headrace.errors import TopicNotFoundError
 from headrace.protocol.commit_log import CommitLog, Verdict
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.runtime import MemoryStore
 from headrace.runtime.bolts.states import TaskStates
 from headrace.runtime.state.topic import StateTopicReader
@@ -88,8 +88,8 @@ def read_history(client: Client, topology: Topology) -> list[CommitRecord]:
     found = []
     for block in consumer.blocks(queue, 0, consumer.end_offset(queue)):
         for message in block.messages():
-            record = msgspec.json.decode(message.body, type=CommitRecord)
-            if log.feed(message.queue_offset, record) is Verdict.VALID:
+            record = commit_in(message)
+            if record is not None and log.feed(message.queue_offset, record) is Verdict.VALID:
                 found.append(record)
     return found
 

@@ -52,6 +52,9 @@ _log = logging.getLogger(__name__)
 
 _DRIVER = "HEADRACE_DRIVER"
 _QUEUE = 0
+#: Epochs whose records compaction keeps.  What is newest is appended last, so no later record
+#: of an older epoch can take its key.
+_KEPT_EPOCHS = 64
 _CAPABILITIES = {"headrace": "1", "jobs": "1"}
 
 _encode = msgspec.json.Encoder().encode
@@ -119,7 +122,7 @@ async def _append(
     Nothing is read back: a read can fail when the unit is there for good, and a book that has not
     heard of it would let the same batch be committed again.
     """
-    text = {KEYS: f"{record.epoch}-{record.kind}"}
+    text = {KEYS: f"{record.epoch % _KEPT_EPOCHS}-{record.kind}"}
     properties = encode_properties(text | ({_DRIVER: driver} if driver else {}))
     records = encode_records(topic, _QUEUE, [_encode(record)], [properties], core.now())
     unit = core.store.commit_unit(keys, [QueueAppend(topic, _QUEUE, records)])

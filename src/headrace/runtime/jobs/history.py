@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headrace.client import Admin, MessageQueue, PullConsumer
 from headrace.errors import TopicNotFoundError
 from headrace.protocol.commit_log import CommitLog, Verdict
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import commit_in
 from headrace.runtime.jobs.standings import unknown_job
 from headrace.topology.names import commit_topic
 
 if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.protocol.messages import StoredMessage
+    from headrace.protocol.transactions import CommitRecord
 
 __all__ = ["HistoryEntry", "history", "told"]
 
@@ -130,7 +129,10 @@ def told(messages: Iterable[StoredMessage], *, judged: bool) -> Iterator[History
     log = CommitLog()
     before: CommitRecord | None = None
     for message in messages:
-        record = msgspec.json.decode(message.body, type=CommitRecord)
+        record = commit_in(message)
+        if record is None:
+            log.skip(message.queue_offset)
+            continue
         verdict = log.feed(message.queue_offset, record)
         if judged:
             verdict = Verdict.VALID

@@ -5,23 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
 from headrace.errors import (
+    CommitLostError,
     HeadraceError,
     OffsetExpiredError,
     RequestTimeoutError,
     TopicNotFoundError,
 )
-from headrace.protocol.commit_log import CommitLog, Verdict, record_key
+from headrace.protocol.commit_log import CommitLog, Verdict, newest_known, record_key
 from headrace.protocol.messages import Message
-from headrace.protocol.transactions import CommitRecord, check_commit
+from headrace.protocol.transactions import CommitRecord, check_commit, commit_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,10 +31,13 @@ __all__ = ["CommitTopic", "await_shown"]
 
 logger = logging.getLogger(__name__)
 
+#: Offset, and the record; None: it deletes older ones.
+_Message = tuple[int, CommitRecord | None]
+
 #: How long a stored record may take until readers see it: brokers index what they have stored.
 _SHOWN, _SHOWN_POLL = timedelta(seconds=30), 0.002
-#: So many records are looked at for one that is known to count.
-_NEWEST = 4
+#: So many messages are looked at for a record that is known to count; and for records to delete.
+_NEWEST, _SWEPT = 4, 16
 #: How long an append whose answer was lost may still be on its way, in seconds.
 _UNDER_WAY = 1.0
 
@@ -58,6 +62,9 @@ class CommitTopic:
         self._producer = Producer(client)
         self._topic = topic
         self._reading = threading.Lock()
+        #: Where to go on deleting, and the epoch for which nothing is left to delete.
+        self._swept = 0
+        self._swept_for = 0
         #: Appends of this driver that were not answered.
         self._doubts = 0
 
@@ -77,47 +84,96 @@ class CommitTopic:
             end = self._consumer.end_offset(queue)
             start = self.log.next_offset or self._consumer.begin_offset(queue)
             if end > start:
-                if not self.log.next_offset:
-                    start = self._newest_known(queue, start, end)
                 self._feed(queue, start, end)
             elif start and not self.log.next_offset:
                 raise _forgotten(self._topic, start)
+            elif end < start and self._is_writable(queue):
+                raise _lost(self._topic, end, start)
         return self.log
 
-    def _newest_known(self, queue: MessageQueue, first: int, end: int) -> int:
-        """Find a record that counts, near the end; the first one where compaction took it out.
+    def _is_writable(self, queue: MessageQueue) -> bool:
+        """Tell whether a master answers: a follower that stands in for one may lag behind it."""
+        writable = self._client.route(self._topic, refresh=True).writable_queues(self._topic)
+        return (queue.broker, queue.queue_id) in {(q.broker_name, q.queue_id) for q in writable}
 
-        Each record names one; those of a driver that is late name older ones.
+    def _feed(self, queue: MessageQueue, first: int, end: int) -> None:
+        found, known = self._unread(queue, first, end)
+        for offset, record in found:
+            if record is None:
+                self.log.skip(offset)
+            elif self.log.feed(offset, record, counts=offset == known) is Verdict.VOID:
+                logger.info("void record of %s: %s", self._topic, _named(record))
+
+    def _unread(self, queue: MessageQueue, first: int, end: int) -> tuple[list[_Message], int]:
+        """Read messages, all of them or from the newest record on that is known to count.
+
+        Where some are missing, only the latter is sure to lead to what counts: compaction takes
+        out old records, some sooner than others, and none from there on that matters.
         """
-        newest = self._records(queue, max(first, end - _NEWEST), end)
-        start = max((record.stands_on for _, record in newest), default=0) - 1
-        if start <= first:
-            return first
-        with suppress(OffsetExpiredError):
-            if any(offset == start for offset, _ in self._records(queue, start, start + 1)):
-                return start
-        return first
+        begin = max(first, end - _NEWEST)
+        while True:
+            found = list(self._messages(queue, begin, end))
+            known = newest_known(record for _, record in found)
+            if begin == first or known >= begin:
+                break
+            # All of them only delete older ones, or are of drivers that are late.
+            begin = max(first, end - 8 * (end - begin) if known < 0 else known)
+        if begin == first and len(found) == end - first:
+            return found, -1
+        place = next((at for at, (offset, _) in enumerate(found) if offset == known), None)
+        if place is not None:
+            return found[place:], known
+        return list(self._messages(queue, first, end)), -1
 
-    def _records(
-        self, queue: MessageQueue, start: int, end: int
-    ) -> Iterator[tuple[int, CommitRecord]]:
+    def _messages(self, queue: MessageQueue, start: int, end: int) -> Iterator[_Message]:
         for result in self._consumer.blocks(queue, start, end):
             for message in result.messages():
                 if message.queue_offset < end:
-                    record = msgspec.json.decode(message.body, type=CommitRecord)
-                    yield message.queue_offset, record
+                    yield message.queue_offset, commit_in(message)
 
-    def _feed(self, queue: MessageQueue, start: int, end: int) -> None:
-        for offset, record in self._records(queue, start, end):
-            if self.log.feed(offset, record) is Verdict.VOID:
-                logger.info("void record of %s: %s", self._topic, _named(record))
+    def _sweep_some(self) -> None:
+        """Delete some of the records that nobody needs any more, whoever appended them.
+
+        Those are the ones that lie before the first record of the epoch before the newest: who
+        begins to read finds a record that counts behind them, by the newest open.  A record that
+        comes late lies behind the message that deletes its key, and is met again from there.
+        """
+        epoch = self.log.epoch
+        if epoch == self._swept_for:
+            return
+        try:
+            self._sweep(epoch)
+        except HeadraceError as error:
+            logger.info("old records of %s stay for now: %s", self._topic, error)
+
+    def _sweep(self, epoch: int) -> None:
+        queue, record = self.queue, self.log.record
+        begin = max(self._swept, 0 if record is None else record.swept)
+        begin = begin or self._consumer.begin_offset(queue)
+        keys: dict[str, None] = {}
+        result = self._consumer.pull(queue, begin, max_messages=_SWEPT)
+        end = result.next_offset
+        for message in result.messages():
+            record = commit_in(message)
+            if record is None:
+                continue
+            if record.epoch + 1 >= epoch:
+                end, self._swept_for = message.queue_offset, epoch
+                break
+            keys[message.keys or ""] = None
+        if keys:
+            names = pa.array([key.encode() for key in keys], pa.binary())
+            empty = pa.array([b""] * len(keys), pa.binary())
+            self._producer.send_columns(queue, empty, names, once=True)
+        self._swept = max(begin, end)
 
     def append(self, record: CommitRecord) -> None:
         """Append a record, wait until readers see it, and read up to it.
 
         After a lost answer the topic is read, and the record appended again, under another key,
-        unless it is there or can no longer count.
+        unless it is there or can no longer count.  Before that, some old records are deleted.
         """
+        self._sweep_some()
         patience = self._client.settings.retry_timeout.total_seconds()
         deadline = time.monotonic() + patience
         while True:
@@ -140,7 +196,9 @@ class CommitTopic:
 
     def _append_once(self, record: CommitRecord) -> None:
         key = record_key(record, self._doubts)
-        record = msgspec.structs.replace(record, stands_on=self.log.stands_on)
+        record = msgspec.structs.replace(
+            record, stands_on=self.log.stands_on, swept=max(record.swept, self._swept)
+        )
         body = msgspec.json.encode(record)
         if record.kind == "commit":
             check_commit(record, len(body), self._client.settings.max_message_size)
@@ -185,6 +243,15 @@ def _forgotten(topic: str, end: int) -> OffsetExpiredError:
         hint="restore the topic from a replica, or start the job under a new name; commit topics"
         " must be compaction topics (headrace topic create NAME --compaction), from which"
         " retention takes nothing",
+    )
+
+
+def _lost(topic: str, end: int, read: int) -> CommitLostError:
+    return CommitLostError(
+        f"commit topic '{topic}' ends at offset {end}, and was read up to {read}: its broker has"
+        " lost commits, and nobody knows what was published by them",
+        hint="promote the replica that has them; a new start goes on from what the topic has now,"
+        " and what was published since is there again",
     )
 
 

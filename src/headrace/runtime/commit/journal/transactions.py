@@ -340,6 +340,7 @@ def _same_commit(stored: CommitRecord, end: BatchEnd) -> bool:
         parts=end.parts,
         published=stored.published,
         stands_on=stored.stands_on,
+        swept=stored.swept,
         timestamp=stored.timestamp,
     )
     return asked == stored
