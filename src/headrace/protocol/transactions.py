@@ -57,8 +57,9 @@ QueueName = str
 _FEW_POSITIONS = 1000
 #: What may be done where there are too many.
 _FEWER = (
-    "nothing of the batch was committed; read fewer partitions: a source of files remembers each"
-    " one that stays, so have them moved or deleted (when.done), or spread them over connectors"
+    "nothing of the batch was committed; read fewer partitions: see that a source of files can write"
+    " its ledger (ledger.directory, ledger.prefix), have files moved or deleted (when.done), or"
+    " spread them over connectors"
 )
 #: Bytes that a commit leaves for what an open or a close adds to it.
 _ROOM = 64 * 1024
