@@ -147,3 +147,15 @@ def test_many_positions_are_packed_and_a_commit_that_is_too_large_names_them() -
     assert isinstance(few.stored_positions, dict)
     with pytest.raises(ProtocolError, match="positions of job 'j' are damaged"):
         assert msgspec.structs.replace(few, stored_positions="bm9uc2Vuc2U=").positions
+
+
+def test_positions_that_nobody_would_unpack_are_refused_before_they_are_written() -> None:
+    def packed(length: int) -> dict[str, Position] | str:
+        text = "x" * length
+        return stored_positions({str(number): Position(offset=text) for number in range(1001)})
+
+    assert CommitRecord(
+        job="j", kind="commit", epoch=1, batch=1, stored_positions=packed(60_000)
+    ).positions
+    with pytest.raises(MessageTooLargeError, match=r"1,001 partitions .* before they are packed"):
+        packed(70_000)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError, MessageTooLargeError, ProtocolError
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.compression import decompress
+from headrace.protocol.compression import MAX_BODY, decompress
 from headrace.protocol.messages import StoredMessage, decode_messages
 
 __all__ = [
@@ -56,6 +56,12 @@ QueueName = str
 
 #: So many positions a commit record has as they are.
 _FEW_POSITIONS = 1000
+#: What may be done where there are too many.
+_FEWER = (
+    "nothing of the batch was committed; read fewer partitions: see that a source of files can write"
+    " its ledger (ledger.directory, ledger.prefix), have files moved or deleted (when.done), or"
+    " spread them over connectors"
+)
 #: Bytes that a commit leaves for what an open or a close adds to it.
 _ROOM = 64 * 1024
 #: Brokers number queues with 32 bits.
@@ -260,10 +266,22 @@ def stored_positions(positions: dict[str, Position]) -> dict[str, Position] | st
     >>> record = CommitRecord(job="j", kind="commit", epoch=1, batch=1, stored_positions=packed)
     >>> len(packed) < 40_000, record.positions == many
     (True, True)
+
+    Raises
+    ------
+    MessageTooLargeError
+        Nobody would unpack them again.
     """
     if len(positions) <= _FEW_POSITIONS:
         return positions
-    packed: bytes = pa.compress(msgspec.json.encode(positions), codec="zstd", asbytes=True)
+    text = msgspec.json.encode(positions)
+    if len(text) > MAX_BODY:
+        raise MessageTooLargeError(
+            f"{len(positions):,} partitions of an outside system have positions of {len(text):,}"
+            f" bytes, and a commit record has room for {MAX_BODY:,} before they are packed",
+            hint=_FEWER,
+        )
+    packed: bytes = pa.compress(text, codec="zstd", asbytes=True)
     return b64encode(packed).decode()
 
 
@@ -288,8 +306,7 @@ def check_commit(record: CommitRecord, size: int, limit: int) -> None:
             f"the commit of batch {record.batch} of job '{record.job}' has {size:,} bytes, and"
             f" {most:,} are possible: {len(record.positions):,} partitions of an outside system,"
             f" {len(record.states):,} of state",
-            hint="nothing of the batch was committed; a source of files remembers each one that"
-            " stays: have them moved or deleted (when.done), or spread them over connectors",
+            hint=_FEWER,
         )
 
 

@@ -52,14 +52,11 @@ async def test_lines_of_a_killed_source_come_once(tmp_path: Path) -> None:
     path.write_text("".join(f"{number}\n" for number in range(1000)))
     committed: list[Any] = []
     taken: list[str] = []
-
-    async def positions(_: str) -> list[Any]:
-        return committed
-
-    async with ProcessLauncher(tmp_path / "run", positions=positions) as launcher:
+    async with launcher_in(tmp_path) as launcher:
         config = {"connector_class": SOURCE, "file": str(path), "topic": "lines"}
+        config["batch_max_rows"] = "100"
         for life in range(4):
-            host, heard, channel = await task(launcher, batch_max_rows="100", **config)
+            host, heard, channel = await task(launcher, positions=committed[:], **config)
             with channel:
                 for batch in (1, 2, 3):
                     given = await asyncio.to_thread(

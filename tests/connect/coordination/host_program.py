@@ -12,15 +12,16 @@ import sys
 from pathlib import Path
 
 from headrace.client import AsyncClient
-from headrace.connect.hosts import HostSettings, ProcessLauncher
+from headrace.connect.hosts import HostSettings
 from headrace.connect.running import RunningWorker, joined_cluster, serve
 from tests.connect.chaos import marked
+from tests.connect.hosts.running import WithoutData
 from tests.connect.running import quick_settings
 
 __all__: list[str] = []
 
 
-class Deathless(ProcessLauncher):
+class Deathless(WithoutData):
     """Lets hosts live for ever."""
 
     def live_until(self, time: float) -> None:
@@ -31,7 +32,7 @@ def tell(running: RunningWorker) -> None:
     print(running.url, flush=True)
 
 
-async def main(address: str, name: str, folder: Path, kind: type[ProcessLauncher]) -> None:
+async def main(address: str, name: str, folder: Path, kind: type[WithoutData]) -> None:
     settings = quick_settings(
         worker_id=name,
         group="group",
@@ -53,5 +54,5 @@ async def main(address: str, name: str, folder: Path, kind: type[ProcessLauncher
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     words = sys.argv[1:]
-    launcher = Deathless if words[3:] == ["deathless"] else ProcessLauncher
+    launcher = Deathless if words[3:] == ["deathless"] else WithoutData
     asyncio.run(main(words[0], words[1], Path(words[2]), launcher))

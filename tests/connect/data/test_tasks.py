@@ -11,7 +11,7 @@ import pytest
 
 from headrace.connect.data.orders import Command, Start, Stop
 from headrace.connect.data.tasks import QueryTask
-from headrace.connect.worker.launching import HostEvent, Started
+from headrace.connect.worker.launching import HostEvent, Listens
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ def made() -> tuple[QueryTask, Plane, list[HostEvent]]:
 
 async def test_a_query_that_ends_while_it_begins_anew_begins_once() -> None:
     task, plane, _ = made()
-    task.hear(Started(address="there", terms={}))
+    task.hear(Listens(address="there"))
     plane.engine.opened.set()
     await asyncio.gather(*plane.work)
     await asyncio.gather(task.begin_again("the broker is away"), task.begin_again())
@@ -60,7 +60,7 @@ async def test_a_query_that_ends_while_it_begins_anew_begins_once() -> None:
 
 async def test_a_task_that_ends_while_its_engine_starts_does_not_begin() -> None:
     task, plane, told = made()
-    task.hear(Started(address="there", terms={}))
+    task.hear(Listens(address="there"))
     await asyncio.sleep(0)
     ending = asyncio.ensure_future(task.end_query())
     await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_a_query_that_begins_anew_is_paused_if_its_task_is() -> None:
     task.host = cast("Any", SimpleNamespace(pause=lambda *, paused: None))
     plane.engine.opened.set()
     task.pause(paused=True)
-    task.hear(Started(address="there", terms={}))
+    task.hear(Listens(address="there"))
     await asyncio.gather(*plane.work)
     task.pause(paused=False)
     await task.begin_again()

@@ -6,13 +6,21 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from headrace.connect.hosts import HostSettings, ProcessLauncher
+from headrace.connect.hosts import HostSettings, ProcessLauncher, TaskChannel
 from headrace.connect.hosts.process_host import ProcessHost
-from headrace.connect.worker import Exited, HostEvent, HostSpec, Role, TopicUsed
+from headrace.connect.worker import (
+    Exited,
+    HostEvent,
+    HostSpec,
+    Listener,
+    Listens,
+    Role,
+    TopicUsed,
+)
 
 P = ParamSpec("P")
 E = TypeVar("E")
@@ -62,7 +70,36 @@ class Heard:
 
     def kinds(self) -> list[str]:
         """What happened to the host itself, in order."""
-        return [type(one).__name__ for one in self.events if not isinstance(one, TopicUsed)]
+        return [
+            type(one).__name__ for one in self.events if not isinstance(one, TopicUsed | Listens)
+        ]
+
+
+Places = Sequence[tuple[dict[str, Any], dict[str, Any]]]
+"""Where a source is."""
+
+
+def begun(listener: Listener, positions: Places = ()) -> Listener:
+    """Have a source task start where the open record of an epoch would have it."""
+    loop = asyncio.get_running_loop()
+
+    def begin(address: str) -> None:
+        with TaskChannel(address) as channel:
+            channel.begin(0, positions)
+
+    def hear(event: HostEvent) -> None:
+        listener(event)
+        if isinstance(event, Listens):
+            loop.run_in_executor(None, begin, event.address)
+
+    return hear
+
+
+class WithoutData(ProcessLauncher):
+    """A launcher whose source tasks start though there is no engine."""
+
+    async def launch(self, spec: HostSpec, listener: Listener) -> ProcessHost:
+        return await super().launch(spec, begun(listener))
 
 
 def launcher_in(folder: Path, **settings: Any) -> ProcessLauncher:
@@ -78,6 +115,7 @@ async def launched(
     memory_mb: int | None = None,
     paused: bool = False,
     generation: int = 1,
+    positions: Places = (),
     **config: str,
 ) -> tuple[ProcessHost, Heard]:
     """Launch a chaos connector (task=None) or a task of it; ``_`` in keys stands for a dot."""
@@ -94,7 +132,7 @@ async def launched(
         role=role,
         paused=paused,
     )
-    return await launcher.launch(spec, heard), heard
+    return await launcher.launch(spec, begun(heard, positions)), heard
 
 
 def is_gone(pid: int) -> bool:

@@ -22,10 +22,18 @@ from headrace.connect.hosts.launcher import ProcessLauncher
 from headrace.connect.hosts.serving import Serving
 from headrace.connect.hosts.sockets import connect
 from headrace.connect.records import Queue
-from headrace.connect.worker import Failed, Started, Stopped
+from headrace.connect.worker import Failed, HostSpec, Listens, Started, Stopped
 from headrace.errors import HostGoneError, ProcessingError
 from headrace.watched import end_process
-from tests.connect.hosts.running import await_that, launched, launcher_in, on_loop
+from tests.connect.hosts.running import (
+    SOURCE,
+    Heard,
+    Places,
+    await_that,
+    launched,
+    launcher_in,
+    on_loop,
+)
 
 SECOND = timedelta(seconds=1)
 Q0, Q1 = Queue("t", "b", 0), Queue("t", "b", 1)
@@ -34,6 +42,13 @@ Q0, Q1 = Queue("t", "b", 0), Queue("t", "b", 1)
 async def source(launcher: ProcessLauncher, **config: Any) -> tuple[Any, Any, TaskChannel]:
     host, heard = await launched(launcher, **config)
     return host, heard, TaskChannel((await heard.first(Started)).address)
+
+
+def chaos_task(**config: str) -> HostSpec:
+    config = {"connector.class": SOURCE, **config}
+    return HostSpec(
+        kind="task", connector="chaos", task=0, generation=1, config=config, role="source"
+    )
 
 
 async def polled(channel: TaskChannel, batch: int, records: int = 15) -> PolledBatch:
@@ -126,43 +141,69 @@ async def test_commit_reaches_the_task_in_its_own_thread(tmp_path: Path) -> None
 @pytest.mark.requirement(21)
 @on_loop
 async def test_task_goes_on_after_the_positions_that_were_committed(tmp_path: Path) -> None:
-    async def committed(_: str) -> list[Any]:
-        return [({"task": 0}, {"count": 100}), ({"task": 1}, {"count": 7})]
-
-    async with ProcessLauncher(tmp_path / "run", positions=committed) as launcher:
-        _, _, channel = await source(launcher)
+    committed: Places = [({"task": 0}, {"count": 100}), ({"task": 1}, {"count": 7})]
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await source(launcher, positions=committed)
         with channel:
             assert await exactly(channel, 1, 2) == ["0-100", "0-101"]
 
 
 @on_loop
-async def test_task_that_was_told_other_positions_than_the_open_records_begins_anew(
+async def test_source_starts_when_it_is_told_where_it_is_and_not_before(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        heard = Heard()
+        await launcher.launch(chaos_task(trace=str(trace)), heard)
+        with TaskChannel((await heard.first(Listens)).address) as channel:
+            assert not await asyncio.to_thread(channel.await_ready, SECOND / 20)
+            assert heard.kinds() == []
+            assert not trace.exists()
+            elsewhere = [({"task": 0}, {"count": 100}), ({"task": 1}, None)]
+            await asyncio.to_thread(channel.begin, 7, [({"task": 1}, {"count": 7})], elsewhere)
+            assert await exactly(channel, 8, 2) == ["0-100", "0-101"]
+            await heard.first(Started)
+
+
+@on_loop
+async def test_source_that_is_stopped_before_it_may_start_never_starts(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        heard = Heard()
+        host = await launcher.launch(chaos_task(trace=str(trace)), heard)
+        await heard.first(Listens)
+        host.ask_stop()
+        assert (await heard.end()).status == 0
+        assert heard.kinds() == ["Stopped", "Exited"]
+    assert not trace.exists()
+
+
+@on_loop
+async def test_source_begins_anew_where_others_have_committed_and_only_there(
     tmp_path: Path,
 ) -> None:
     trace = tmp_path / "trace"
-
-    async def told(_: str) -> list[Any]:
-        return [({"task": 0}, {"count": 100}), ({"task": 1}, {"count": 7})]
-
-    async with ProcessLauncher(tmp_path / "run", positions=told) as launcher:
+    async with launcher_in(tmp_path) as launcher:
         _, _, channel = await source(launcher, trace=str(trace))
         with channel:
-            assert await exactly(channel, 4, 2) == ["0-100", "0-101"]
-            # The epoch stands on the batch that it was given for: nothing is new.
-            same = ({"task": 0}, {"count": 102})
-            assert await asyncio.to_thread(channel.stands, 4, [same]) == []
-            assert await exactly(channel, 5, 1) == ["0-102"]
-            # Somebody else has committed a batch of that number.
-            other = ({"task": 0}, {"count": 200})
-            found = await asyncio.to_thread(channel.stands, 5, [other])
-            assert found == [({"task": 0}, {"count": 103})]
-            await asyncio.to_thread(channel.begin_anew, [other])
-            assert await exactly(channel, 6, 2) == ["0-200", "0-201"]
-            assert await asyncio.to_thread(channel.stands, 6, [({"task": 1}, {"count": 7})]) == [
-                ({"task": 1}, None)
-            ]
+
+            def begin(batch: int, count: int | None, others: int) -> None:
+                own = [] if count is None else [({"task": 0}, {"count": count})]
+                channel.begin(batch, own, [({"task": 1}, {"count": others})])
+
+            assert await exactly(channel, 4, 2) == ["0-0", "0-1"]
+            # The epoch stands on the batch that it was given for; others' work is not its own.
+            await asyncio.to_thread(begin, 4, 2, 1)
+            assert await exactly(channel, 5, 1) == ["0-2"]
+            await asyncio.to_thread(begin, 5, 3, 2)
+            assert await exactly(channel, 6, 1) == ["0-3"]
+            # Somebody else has committed a batch of that number; then one that forgets.
+            await asyncio.to_thread(begin, 6, 200, 2)
+            assert await exactly(channel, 7, 2) == ["0-200", "0-201"]
+            await asyncio.to_thread(begin, 7, None, 2)
+            assert await exactly(channel, 8, 1) == ["0-0"]
     words = [line.split()[0] for line in trace.read_text().splitlines()]
-    assert [one for one in words if one in {"start", "stop"}][:3] == ["start", "stop", "start"]
+    begins = [one for one in words if one in {"start", "stop"}]
+    assert begins[:5] == ["start", "stop", "start", "stop", "start"]
 
 
 @pytest.mark.defect(14)

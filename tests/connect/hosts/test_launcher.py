@@ -81,7 +81,7 @@ async def test_start_that_never_returns_blocks_nobody_and_is_ended(
             wait = timedelta(seconds=5)
             polled = await asyncio.to_thread(channel.poll, 1, max_records=10, wait=wait)
         assert polled.rows.num_rows == 10
-        assert heard.events == []
+        assert heard.kinds() == []
         stuck.kill()
         assert (await heard.end()).signal == 9
         assert not stuck.alive()
@@ -186,7 +186,9 @@ async def test_poll_that_raises_fails_the_task_and_stop_is_still_called(tmp_path
 @on_loop
 async def test_stop_asked_during_start_is_honoured_when_start_is_over(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, chaos_start="slow: 0.3")
+        trace = tmp_path / "trace"
+        host, heard = await launched(launcher, chaos_start="slow: 0.3", trace=str(trace))
+        await await_that(lambda: trace.exists() and "start" in trace.read_text())
         host.ask_stop()
         await heard.first(Stopped)
         assert heard.kinds()[:2] == ["Started", "Stopped"]

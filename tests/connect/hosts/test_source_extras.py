@@ -23,7 +23,7 @@ class SilentTask(SourceTask):
     def start(self, config):
         pass
 
-    def in_engine(self):
+    def in_engine(self, config):
         return {"format": "csv"}
 
     def queues_of(self, topic):
@@ -45,7 +45,7 @@ class SilentConnector(SourceConnector):
 
 
 class TalkingTask(SilentTask):
-    def in_engine(self):
+    def in_engine(self, config):
         return None
 
     def poll(self):

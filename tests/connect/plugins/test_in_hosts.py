@@ -12,7 +12,7 @@ import pytest
 from headrace.connect.hosts import TaskChannel
 from headrace.connect.plugins.template import write_project
 from headrace.connect.worker import HostSpec, PluginCall, Started
-from tests.connect.hosts.running import Heard, launcher_in, on_loop
+from tests.connect.hosts.running import Heard, begun, launcher_in, on_loop
 
 CONFIG = {
     "name": "shop",
@@ -61,7 +61,7 @@ async def test_installed_package_is_listed_validated_and_run(tmp_path: Path, sho
         spec = HostSpec(
             kind="task", connector="shop", task=0, generation=1, config=CONFIG, role="source"
         )
-        await launcher.launch(spec, heard)
+        await launcher.launch(spec, begun(heard))
         with TaskChannel((await heard.first(Started)).address) as channel:
             given = await asyncio.to_thread(
                 channel.poll, 1, max_records=2, wait=timedelta(seconds=10)

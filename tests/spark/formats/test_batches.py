@@ -43,16 +43,12 @@ def source_order(folder: Path, topic: str) -> Mapping[str, Any]:
         "settle.ms": "0",
         "poll.interval.ms": "100",
     }
-    task = SparkSourceTask()
-    task.start(SparkSourceConnector.config.parse(texts))
-    return task.in_engine()
+    return SparkSourceTask().in_engine(SparkSourceConnector.config.parse(texts))
 
 
 def sink_order(folder: Path, **keys: str) -> Mapping[str, Any]:
     texts = {"format": "parquet", "path": str(folder), "schema": "n long", **keys}
-    task = SparkSinkTask()
-    task.start(SparkSinkConnector.config.parse(texts))
-    return task.in_engine()
+    return SparkSinkTask().in_engine(SparkSinkConnector.config.parse(texts))
 
 
 class FailsOnce:

@@ -22,9 +22,7 @@ def order(**keys: Any) -> Mapping[str, Any]:
     texts = {"topic": "rows", "settle.ms": "0"} | keys
     config = SparkSourceConnector.config.parse({name: str(text) for name, text in texts.items()})
     assert list(SparkSourceConnector().validate(config)) == []
-    task = SparkSourceTask()
-    task.start(config)
-    return task.in_engine()
+    return SparkSourceTask().in_engine(config)
 
 
 def rows(frame: DataFrame, column: str = "n") -> list[Any]:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.client import Admin
 from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
-from headrace.connect.data.positions import (
-    positions_elsewhere,
-    read_positions,
-    stamp_of,
-    task_job,
-)
+from headrace.connect.data.positions import positions_elsewhere, stamp_of, task_job
 from headrace.connect.data.queues import SinkQueues
 from headrace.connect.hosts.channel import TaskChannel
-from headrace.connect.records import position_key
 from headrace.connect.worker.launching import Figures
 from headrace.errors import JobFailedError, TopicNotFoundError
 from headrace.spark import StreamJob
@@ -36,13 +29,11 @@ if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.connect.data.orders import Start
     from headrace.connect.data.settings import EngineSettings
-    from headrace.protocol.transactions import CommitRecord
+    from headrace.protocol.transactions import CommitRecord, Position
     from headrace.spark.turns import Turns
     from headrace.topology import Operator
 
 __all__ = ["TaskJob"]
-
-logger = logging.getLogger(__name__)
 
 #: One that starts has so long until it can be stopped.
 _STARTING = timedelta(seconds=10)
@@ -89,6 +80,8 @@ class TaskJob:
         #: Tells what it waits for, once it runs.
         self._say: Callable[[], None]
         self._impulse: HostImpulse | None = None
+        #: Partitions that the records of the connector's other tasks have.
+        self._elsewhere: set[str] = set()
         if order.paused:
             self._hold.set()
         self.name = task_job(order.unit.connector, order.unit.task)
@@ -170,44 +163,34 @@ class TaskJob:
         if told is None:
             feed = Feed(name=_POLL, parents=(), intake=HostIntake(order.address), generation=stamp)
             self._impulse = HostImpulse(order.address, lambda: self.batch)
-            ticks = Ticks(
-                self._impulse, opened=self._tell_positions, elsewhere=lambda: self._elsewhere
-            )
+            ticks = Ticks(self._impulse, opened=self._begin_host, elsewhere=lambda: self._elsewhere)
             return ticks, (feed, sink)
         session = partial(get_session, settings.job_settings())
         reads = SparkReads(told, _POLL, stamp, session, self._positions)
         feed = Feed(name=_POLL, parents=(), intake=None, generation=stamp)
-        return Ticks(reads, work=reads), (feed, sink)
+        return Ticks(reads, opened=self._begin_host, work=reads), (feed, sink)
 
-    @cached_property
-    def _elsewhere(self) -> set[str]:
-        """Partitions in the records of the connector's other tasks: from before this generation."""
-        return positions_elsewhere(self._client, self._order.unit.connector, self._order.unit.task)
+    def _begin_host(self, record: CommitRecord) -> None:
+        """Have the host's task go on from the open record: nobody else commits any more.
 
-    def _tell_positions(self, record: CommitRecord) -> None:
-        """Have the host go on from the open record, where it was told other positions.
-
-        It was told before the epoch was open: a driver that was still there may have committed
-        another batch since.  Partitions that have moved to other tasks are those tasks' business.
+        Partitions that came from other tasks are in the records of those, from before this
+        generation, until this task has moved them.
         """
-        positions = [
+        own, unit = record.positions, self._order.unit
+        others = positions_elsewhere(self._client, unit.connector, unit.task)
+        self._elsewhere = set(others)
+        newer = [
             (json.loads(name), one.offset)
-            for name, one in record.positions.items()
-            if one.offset is not None
+            for name, one in others.items()
+            if name not in own or own[name].generation < one.generation
         ]
+        recorded = [(json.loads(name), at) for name, at in _offsets(own).items()]
         with TaskChannel(self._order.address, self._patience) as channel:
-            others = channel.stands(record.batch, positions)
-            if not others:
-                return
-            committed = read_positions(self._client, self._order.unit.connector)
-            if any(committed.get(position_key(one).decode()) != told for one, told in others):
-                logger.info("task %s is told anew where its source is", self.name)
-                channel.begin_anew((json.loads(name), at) for name, at in committed.items())
+            channel.begin(record.batch, recorded, newer)
 
     def _positions(self) -> dict[str, Any]:
         """Give the committed offsets; the job's own record has them: there is one task."""
-        positions = self._job.positions
-        return {name: one.offset for name, one in positions.items() if one.offset is not None}
+        return _offsets(self._job.positions)
 
     def _sink(
         self, told: Mapping[str, Any] | None, queues: SinkQueues
@@ -258,3 +241,7 @@ class TaskJob:
         if wanted is not None:
             queues = -(-wanted // max(1, len(self._client.brokers())))
         Admin(self._client).create_topic(topic, queues)
+
+
+def _offsets(positions: Mapping[str, Position]) -> dict[str, Any]:
+    return {name: one.offset for name, one in positions.items() if one.offset is not None}

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: Who asks where a connector is gets an answer within so long, s.
 _PATIENCE = 20.0
-#: A source that starts waits so long for brokers that are away, s.
+#: A source connector that starts waits so long for brokers that are away, s.
 _START_PATIENCE = 60.0
 
 
@@ -92,7 +92,7 @@ class DataPlane:
         await self.close()
 
     async def launch(self, spec: HostSpec, listener: Listener) -> ProcessHost | QueryTask:
-        """Start a host; a task's query follows when the task has started."""
+        """Start a host; its query opens an epoch, and a source's task starts behind that."""
         if spec.kind == "connector":
             return await self._launcher.launch(spec, listener)
         task = QueryTask(self, spec, listener)
@@ -159,7 +159,7 @@ class DataPlane:
     async def _source_positions(
         self, connector: str
     ) -> Sequence[tuple[dict[str, Any], dict[str, Any]]]:
-        """Give where a source goes on; a start may wait some time for brokers that are away."""
+        """Give where a source connector is; a start may wait some time for its brokers."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _START_PATIENCE
         for pause in pauses():

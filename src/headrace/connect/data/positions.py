@@ -91,11 +91,10 @@ def read_positions(client: Client, connector: str) -> dict[str, Any]:
     return {name: one.offset for name, one in positions.items() if one.offset is not None}
 
 
-def positions_elsewhere(client: Client, connector: str, task: int) -> set[str]:
-    """Give the partitions that the records of other tasks than this one have."""
+def positions_elsewhere(client: Client, connector: str, task: int) -> dict[str, Position]:
+    """Give what the records of other tasks than this one have."""
     own = task_job(connector, task)
-    others = [record for home, record in _records(client, connector) if home.job != own]
-    return {name for record in others for name in record.positions}
+    return joined(record for home, record in _records(client, connector) if home.job != own)
 
 
 def _records(client: Client, connector: str) -> Iterator[tuple[StateHome, CommitRecord]]:

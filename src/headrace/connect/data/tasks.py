@@ -10,7 +10,15 @@ import msgspec
 
 from headrace.connect.data.orders import Hold, Start, Stop, Unit
 from headrace.connect.hosts.terms import Terms
-from headrace.connect.worker.launching import Cause, Exited, Failed, HostEvent, Started, Waits
+from headrace.connect.worker.launching import (
+    Cause,
+    Exited,
+    Failed,
+    HostEvent,
+    Listens,
+    Started,
+    Waits,
+)
 from headrace.errors import EngineAwayError, JobFailedError
 
 if TYPE_CHECKING:
@@ -51,17 +59,25 @@ class QueryTask:
         self.unit = Unit(spec.connector, spec.task, spec.generation)
         self._plane = plane
         self._listener = listener
-        #: What the host said when it had started.
-        self._started: Started | None = None
+        #: What the host said when its query could begin.
+        self._said: Listens | Started | None = None
         self._ending = self._beginning = False
         self._paused = spec.paused
         self.host: ProcessHost
 
     def hear(self, event: HostEvent) -> None:
-        """Pass on what the host says; that it has started only when its query runs."""
+        """Pass on what the host says; that it has started only when its query runs.
+
+        A source's query comes first: its task starts where the open record of the query's epoch
+        has it.
+        """
         match event:
-            case Started():
-                self._started = event
+            case Listens():
+                self._said = event
+                self._plane.spawn(self._begin_query())
+                return
+            case Started() if self.spec.role == "sink":
+                self._said = event
                 self._plane.spawn(self._begin(event))
                 return
             case Exited():
@@ -84,7 +100,7 @@ class QueryTask:
 
     async def begin_again(self, problem: str = "") -> None:
         """Begin the query anew: it ended, or the engine with it, and the host did not."""
-        if self._started is None or self._ending or self._beginning:
+        if self._said is None or self._ending or self._beginning:
             return
         # From here on: what else ends meanwhile must not begin it a second time.
         self._beginning = True
@@ -118,13 +134,13 @@ class QueryTask:
         """Say what begins, once the engine can hear it: nobody would end it if it began now."""
         if self._ending:
             raise JobFailedError("it was stopped before it began")
-        assert self._started is not None
+        assert self._said is not None
         return Start(
             request=number,
             unit=self.unit,
             role=self.spec.role,
-            address=self._started.address,
-            terms=msgspec.convert(self._started.terms, Terms),
+            address=self._said.address,
+            terms=msgspec.convert(self._said.terms, Terms),
             tasks=self.spec.tasks,
             paused=self._paused,
         )
@@ -153,7 +169,7 @@ class QueryTask:
     async def end_query(self) -> None:
         """End the query, where there is one."""
         self._ending = True
-        if self._started is not None:
+        if self._said is not None:
             with suppress(JobFailedError, TimeoutError):
                 await self._plane.engine.ask(lambda number: Stop(number, self.unit))
 
@@ -180,7 +196,7 @@ class QueryTask:
         self._plane.spawn(self._hold(held=paused))
 
     async def _hold(self, *, held: bool) -> None:
-        if self._started is not None:
+        if self._said is not None:
             with suppress(JobFailedError, TimeoutError):
                 await self._plane.engine.ask(lambda number: Hold(number, self.unit, held))
 

@@ -59,7 +59,7 @@ class TaskChannel:
     Parameters
     ----------
     address
-        Where the host listens, as its event `Started` says.
+        Where the host listens, as its events `Listens` and `Started` say.
     timeout
         How long an answer may take.
     """
@@ -106,19 +106,28 @@ class TaskChannel:
         """Tell that everything up to a batch is committed."""
         self._ask({"op": "committed", "batch": batch})
 
-    def stands(
-        self, batch: int, positions: Iterable[tuple[Position, Position]]
-    ) -> list[tuple[Position, Position | None]]:
+    def begin(
+        self,
+        batch: int,
+        positions: Iterable[tuple[Position, Position]],
+        elsewhere: Iterable[tuple[Position, Position | None]] = (),
+    ) -> None:
         """Say on which batch an epoch begins, and where its record has the source.
 
-        Gives the partitions that the task knows at another offset, with that.
-        """
-        header, _ = self._ask({"op": "stands", "batch": batch, "positions": list(positions)})
-        return [(partition, offset) for partition, offset in header["others"]]
+        A task starts with that.  One that has started goes on with what it has polled, where all
+        of that record is its own doing, and else begins anew.
 
-    def begin_anew(self, positions: Iterable[tuple[Position, Position]]) -> None:
-        """Have the task forget what it has polled, and start again where all this is committed."""
-        self._ask({"op": "anew", "positions": list(positions)})
+        Parameters
+        ----------
+        batch
+            The last batch of the open record.
+        positions
+            All that the open record has of the source.
+        elsewhere
+            What newer positions the records of the connector's other tasks have.
+        """
+        places = {"positions": list(positions), "elsewhere": list(elsewhere)}
+        self._ask({"op": "begin", "batch": batch, **places})
 
     def rewind(self) -> None:
         """Take back what was given and not committed: it is given again."""

@@ -53,6 +53,11 @@ class Committed(OffsetReader):
         with self._lock:
             self._by_key = {position_key(one[0]): one for one in positions}
 
+    def is_all(self, positions: Iterable[tuple[Position, Position]]) -> bool:
+        """Tell whether these are all positions that it knows."""
+        given = {position_key(one): position_key(offset) for one, offset in positions}
+        return given == {position_key(one): position_key(offset) for one, offset in self.all()}
+
     def get(self, partition: Position) -> Position | None:
         """Give the committed offset of a partition; ``None`` when it was never read."""
         with self._lock:

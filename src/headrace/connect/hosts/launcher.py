@@ -85,7 +85,8 @@ class ProcessLauncher:
     settings
         What all hosts have in common.
     positions
-        Gives the committed positions of a source connector when a host of it is started.
+        Gives the committed positions of a source connector when its host is started; its tasks
+        hear of theirs from the data plane.
     canceller
         Ends the query of a task in the data plane.
     """
@@ -174,7 +175,7 @@ class ProcessLauncher:
         return folder / f"{name}.{told.generation}.log"
 
     async def _committed(self, spec: HostSpec) -> Positions:
-        if self._positions is None or spec.role != "source":
+        if self._positions is None or spec.role != "source" or spec.kind == "task":
             return ()
         return await self._positions(spec.connector)
 

@@ -43,6 +43,10 @@ class Unit(ABC):
     def make(self) -> None:
         """Import the plugin and make the instance with its context."""
 
+    def await_start(self) -> bool:
+        """Wait until the plugin may start; false: it is to stop, and has never started."""
+        return True
+
     @abstractmethod
     def start(self) -> str:
         """Call the plugin's ``start``; give the address of the data channel, if there is one."""
@@ -130,6 +134,8 @@ class Life:
 
     def _run(self, unit: Unit) -> None:
         try:
+            if not unit.await_start():
+                return
             with unit.in_call("start()"):
                 address = unit.start()
             if not self.failed:

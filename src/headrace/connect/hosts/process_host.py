@@ -22,6 +22,7 @@ from headrace.connect.worker.launching import (
     Failed,
     Healthy,
     HostEvent,
+    Listens,
     OutsideChanged,
     ReconfigureAsked,
     Started,
@@ -192,6 +193,8 @@ class ProcessHost(asyncio.Protocol):
         match message["say"]:
             case "born":
                 self.born.set_result(message["pid"])
+            case "listens":
+                self._emit(Listens(message["address"], message["terms"]))
             case "started":
                 self._emit(Started(message["address"], message["terms"]))
             case "failed":

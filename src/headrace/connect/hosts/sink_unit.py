@@ -67,6 +67,8 @@ class SinkUnit(Unit):
         self._context.task = told.task
         self._context.generation = told.generation
         self._task.context = self._context
+        with self.in_call("in_engine()"):
+            self._in_engine = self._task.in_engine(config)
         with self.in_call("making its converters and transforms"):
             self._chain = sink_chain(
                 told.connector,
@@ -82,7 +84,6 @@ class SinkUnit(Unit):
     def start(self) -> str:
         """Call ``start``."""
         self._task.start(self._context.config)
-        self._in_engine = self._task.in_engine()
         return self._serving.address
 
     def work(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow.compute as pc
 
 from headrace.connect.handling import SourceChain, source_chain
@@ -20,7 +21,7 @@ from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import Position, SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -45,9 +46,10 @@ class SourceUnit(Unit):
         self._control = control
         self._life = life
         self._ahead = Ahead(told.ahead_records, told.ahead_bytes)
-        self._committed = Committed(told.positions)
+        #: Where the connector is, as the task sees it, and what of that its own record has.
+        self._committed, self._recorded = Committed(()), Committed(())
         self._commit_due = threading.Event()
-        #: The beginning of what is ahead by which the task has started.
+        #: The beginning of what is ahead by which the task has started; 0: it never has.
         self._beginning = 0
         #: The topics that it has written to, with the number of queues that each shall have.
         self._topics: dict[str, int | None] = {}
@@ -66,6 +68,8 @@ class SourceUnit(Unit):
         config = self._config
         self.terms = Terms.of_source(config)
         self._make_task()
+        with self.in_call("in_engine()"):
+            self._in_engine = self._task.in_engine(config)
         with self.in_call("making its converters and transforms"):
             self._chain = source_chain(
                 told.connector,
@@ -87,10 +91,21 @@ class SourceUnit(Unit):
         self._task = self._connector.task()
         self._task.context = context
 
+    def await_start(self) -> bool:
+        """Wait until the engine says where the source is: that is known once its epoch is open."""
+        self._control.tell(
+            "listens", address=self._serving.address, terms=msgspec.to_builtins(self.terms)
+        )
+        stopping = self._life.stopping.is_set
+        with self.in_call("the opening of its epoch"):
+            while not (stopping() or self._ahead.beginning):
+                self._ahead.await_change(_LOOK, lambda: not (stopping() or self._ahead.beginning))
+        return not stopping()
+
     def start(self) -> str:
         """Call ``start``."""
-        self._task.start(self._task.context.config)
-        self._in_engine = self._task.in_engine()
+        self._beginning = self._ahead.beginning
+        self._task.start(self._config)
         return self._serving.address
 
     def work(self) -> None:
@@ -119,13 +134,12 @@ class SourceUnit(Unit):
 
     def _begin_anew(self) -> None:
         """Start another task in place of the one that was told other positions."""
-        self._beginning = self._ahead.beginning
         self._commit_due.clear()
         with self.in_call("stop()"):
             self._task.stop()
         self._make_task()
         with self.in_call("start()"):
-            self._task.start(self._config)
+            self.start()
 
     def _poll(self) -> bool:
         """Poll once; tell whether the next poll may come at once."""
@@ -161,8 +175,9 @@ class SourceUnit(Unit):
             if not self._life.failed:
                 self._pass_commit_on()
         finally:
-            with self.in_call("stop()"):
-                self._task.stop()
+            if self._beginning:
+                with self.in_call("stop()"):
+                    self._task.stop()
             self._chain.close()
             self._serving.close()
 
@@ -179,16 +194,12 @@ class SourceUnit(Unit):
         match header["op"]:
             case "poll":
                 return self._give(header)
+            case "begin":
+                self._begin(header)
             case "committed":
-                self._committed.update(self._ahead.commit(header["batch"]))
+                self._learn_of_commit(header["batch"])
                 self._commit_due.set()
                 self._ahead.wake()
-            case "stands":
-                self._committed.update(self._ahead.commit(header["batch"]))
-                return {"others": self._others(header["positions"])}, None
-            case "anew":
-                self._committed.replace([(one, offset) for one, offset in header["positions"]])
-                self._ahead.begin_anew()
             case "rewind":
                 self._ahead.rewind()
             case "ready":
@@ -204,13 +215,21 @@ class SourceUnit(Unit):
                 raise Refused(f"a source task does not know the request {other!r}")
         return {}, None
 
-    def _others(self, positions: Sequence[tuple[Position, Position]]) -> list[Any]:
-        """Give the partitions among these that it knows at another offset, with what it knows."""
-        return [
-            (partition, known)
-            for partition, offset in positions
-            if (known := self._committed.get(partition)) != offset
-        ]
+    def _begin(self, header: dict[str, Any]) -> None:
+        """Have the task start where the open record has it, unless it goes on from there."""
+        self._learn_of_commit(header["batch"])
+        recorded: list[tuple[Position, Position]] = header["positions"]
+        if self._ahead.beginning and self._recorded.is_all(recorded):
+            return
+        self._recorded.replace(recorded)
+        self._committed.replace(recorded)
+        self._committed.update(header["elsewhere"])
+        self._ahead.begin_anew()
+
+    def _learn_of_commit(self, batch: int) -> None:
+        positions = self._ahead.commit(batch)
+        self._recorded.update(positions)
+        self._committed.update(positions)
 
     def _give(self, header: dict[str, Any]) -> Answer:
         self._ahead.await_any(header.get("wait_ms", 0) / 1000)

@@ -22,7 +22,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     #: Where the data channel of a task listens.
     address: str = ""
-    #: Committed positions of a source: partition and offset.
+    #: Committed positions of a source connector: partition and offset.
     positions: list[tuple[dict[str, Any], dict[str, Any]]] = []
     #: Seconds between two health probes; 0: none.
     probe: float = 0.0

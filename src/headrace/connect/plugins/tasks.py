@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.connect.plugins.units import Unit
 
 if TYPE_CHECKING:
+    from headrace.connect.config import Config
     from headrace.connect.plugins.contexts import SinkTaskContext, SourceTaskContext
     from headrace.connect.records import Queue, SinkBatch, SinkRecord, SourceBatch, SourceRecord
 
@@ -21,12 +22,13 @@ class Task(Unit):
     ``start`` gets the connector's config with the task's own on top.
     """
 
-    def in_engine(self) -> Mapping[str, Any] | None:
+    def in_engine(self, config: Config) -> Mapping[str, Any] | None:
         """Say what the engine's Spark does itself, in place of polling or putting.
 
-        Caller: the runtime, after :meth:`start`.  ``None`` (the default): the task moves the
-        records.  What is said must be what JSON holds.
+        Caller: the runtime, before :meth:`start`, with the same config.  ``None`` (the default):
+        the task moves the records.  What is said must be what JSON holds.
         """
+        del config
         return None
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "HostSpec",
     "Launcher",
     "Listener",
+    "Listens",
     "Moved",
     "OutsideChanged",
     "PluginAnswer",
@@ -69,6 +70,19 @@ class HostSpec:
     role: Role
     #: Whether the task starts paused.
     paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listens:
+    """A source task is made; its ``start()`` waits until the data plane says where its source is.
+
+    That is known once the task's epoch is open: nobody else commits any more.
+    """
+
+    #: Where the data plane reaches the task: path of a socket.
+    address: str
+    #: What the task's config asks of the data plane, as its host has read it.
+    terms: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +187,8 @@ class Waits:
 
 
 HostEvent = (
-    Started
+    Listens
+    | Started
     | Failed
     | Stopped
     | StopFailed

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -86,6 +87,41 @@ def test_rotated_files_that_match_are_no_files_of_their_own(tmp_path: Path) -> N
         append(live, "three\n")
         run.kill()
         assert run.values() == ["three"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_positions_of_files_that_are_gone_are_forgotten(tmp_path: Path, killed: bool) -> None:
+    names = [tmp_path / name for name in ("a.log", "b.log", "c.log")]
+    config = texts(f"{tmp_path}/*.log,{tmp_path / 'a.log'}", forget_after_ms="0")
+    with source(FileSourceConnector, config) as run:
+        for name in names:
+            append(name, f"{name.name}\n")
+        assert sorted(run.values()) == ["a.log", "b.log", "c.log"]
+        for name in names:
+            os.utime(name, (1, 1))
+        names[0].unlink()  # a name that the config has
+        names[1].rename(tmp_path / "b.log.1")  # rotated: it may be read on
+        names[2].unlink()
+        if killed:
+            run.kill()
+        assert run.values() == []
+        assert run.values() == []
+        left = {Path(partition["filename"]).name for partition, _ in run.committed.all()}
+        assert left == {"a.log", "b.log"}
+        append(names[2], "c.log\nmore\n")
+        assert run.values() == ["c.log", "more"]
+
+
+def test_a_file_that_is_missing_for_a_moment_goes_on(tmp_path: Path) -> None:
+    with source(FileSourceConnector, texts(tmp_path / "*.log")) as run:
+        append(tmp_path / "a.log", "1\n")
+        assert run.values() == ["1"]
+        (tmp_path / "a.log").rename(tmp_path / "elsewhere")
+        run.kill()
+        assert run.values() == []
+        (tmp_path / "elsewhere").rename(tmp_path / "a.log")
+        append(tmp_path / "a.log", "2\n")
+        assert run.values() == ["2"]
 
 
 def test_latest_skips_what_is_there_but_not_what_comes(tmp_path: Path) -> None:

@@ -37,11 +37,8 @@ def test_rows_of_a_killed_source_come_once(tmp_path: Path, dsn: str, db: Connect
         "batch.max.rows": "50",
     }
 
-    async def positions(_: str) -> list[Any]:
-        return committed
-
     async def lives() -> None:
-        async with ProcessLauncher(tmp_path / "run", positions=positions) as launcher:
+        async with ProcessLauncher(tmp_path / "run") as launcher:
             call = PluginCall(
                 what="task_configs",
                 connector_class=SOURCE,
@@ -53,7 +50,9 @@ def test_rows_of_a_killed_source_come_once(tmp_path: Path, dsn: str, db: Connect
             (share,) = answer.value
             texts = {name.replace(".", "_"): text for name, text in {**config, **share}.items()}
             for life in range(3):
-                host, heard = await launched(launcher, connector_class=SOURCE, **texts)
+                host, heard = await launched(
+                    launcher, connector_class=SOURCE, positions=committed[:], **texts
+                )
                 with TaskChannel((await heard.first(Started)).address) as channel:
                     if life == 0:
                         change = "UPDATE orders SET id = id + 1000"

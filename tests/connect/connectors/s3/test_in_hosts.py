@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from headrace.connect.hosts import ProcessLauncher, TaskChannel
+from headrace.connect.hosts import TaskChannel
 from headrace.connect.worker import Exited
 from tests.connect.connectors.test_in_hosts import QUEUE, SECOND, rows, task
 from tests.connect.hosts.running import launcher_in, on_loop
@@ -96,14 +96,12 @@ def test_rows_of_a_source_that_is_killed_come_once(tmp_path: Path, bucket: S3Buc
     committed: dict[str, Any] = {}
     taken: list[int] = []
 
-    async def positions(_: str) -> list[Any]:
-        return list(committed.values())
-
     @on_loop
     async def lives() -> None:
-        async with ProcessLauncher(tmp_path / "run", positions=positions) as launcher:
+        async with launcher_in(tmp_path) as launcher:
             while len(taken) < 200:
-                host, heard, channel = await task(launcher, **config)
+                places = list(committed.values())
+                host, heard, channel = await task(launcher, positions=places, **config)
                 with channel:
                     for batch in (1, 2, 3):
                         given = await asyncio.to_thread(

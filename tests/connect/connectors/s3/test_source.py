@@ -201,3 +201,18 @@ def test_storage_that_goes_away_is_no_bad_object(
 def test_config_that_cannot_be_is_named(keys: dict[str, str], problem: str) -> None:
     given = {"bucket": "b", "topic": "t", **keys}
     assert any(problem in one for one in problems(S3SourceConnector, given))
+
+
+def test_objects_that_stay_are_read_once_however_many_they_are(bucket: S3Bucket) -> None:
+    config = texts(bucket, prefixes="in", ledger_after_files="3")
+    with source(S3SourceConnector, config) as run:
+        for first in (0, 7):
+            for number in range(first, first + 7):
+                bucket.put(f"in/{number:02}.jsonl", f"{number}\n".encode())
+            assert run.values(rounds=20) == list(range(first, first + 7))
+            assert run.values(rounds=20) == []
+            named = {partition["ledger"] for partition, _ in run.committed.all()}
+            found = run.tasks[0].ledger_files().names()  # type: ignore[attr-defined]
+            assert named == set(found)
+            run.kill()
+            assert run.values(rounds=20) == []

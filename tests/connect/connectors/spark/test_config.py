@@ -26,8 +26,7 @@ SINK = {"format": "parquet", "path": "/out", "schema": "n long"}
 def order(task: SparkSourceTask | SparkSinkTask, kind: type[Connector], **keys: str) -> Any:
     given: Mapping[str, str] = (SOURCE if task.__class__ is SparkSourceTask else SINK) | keys
     assert problems(kind, given) == []
-    task.start(kind.config.parse(given))
-    return task.in_engine()
+    return task.in_engine(kind.config.parse(given))
 
 
 def test_options_go_to_the_format_and_all_is_what_json_holds() -> None:

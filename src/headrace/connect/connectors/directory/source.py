@@ -19,6 +19,7 @@ from headrace.connect import (
     key,
 )
 from headrace.connect.connectors.directory._listing import ready_files
+from headrace.connect.connectors.durable import sync_folder, write_whole
 from headrace.connect.connectors.formats.keys import READING_KEYS, delimiter_problems
 from headrace.connect.connectors.formats.reading import Readable, is_appendable
 from headrace.connect.connectors.formats.task import FilesTask, shares
@@ -29,6 +30,39 @@ if TYPE_CHECKING:
     from headrace.connect.records import Position
 
 __all__ = ["DirectorySourceConnector", "DirectorySourceTask"]
+
+
+class LedgerFolder:
+    """A folder with segments of a ledger; it is made when the first one is written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        """Name the folder."""
+        return str(self._folder)
+
+    def read(self, name: str) -> bytes | None:
+        """Give a file; ``None`` where there is none."""
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, which is on disk before this returns."""
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self._folder.parent)
+        write_whole(self._folder / name, content)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        (self._folder / name).unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        """Give the names of all files."""
+        return [one.name for one in self._folder.iterdir()] if self._folder.is_dir() else []
 
 
 class DirectorySourceTask(FilesTask):
@@ -64,6 +98,10 @@ class DirectorySourceTask(FilesTask):
         """Whether a file that has grown may have been appended to."""
         return is_appendable(name, kind)
 
+    def ledger_files(self) -> LedgerFolder:
+        """Tell where it is written down which files were read, where they are many."""
+        return LedgerFolder(self._config["ledger.directory"] or self._folder / ".headrace")
+
     def remove(self, name: str) -> None:
         """Move a file away, or delete it."""
         path = self._folder / name
@@ -95,6 +133,13 @@ class DirectorySourceConnector(SourceConnector):
         | READING_KEYS
         | declare(
             key("done.directory", Path, "Where when.done=move moves files to."),
+            key(
+                "ledger.directory",
+                Path,
+                "Where the ledger is written; by default in .headrace in the folder that is read.  "
+                "Whatever worker runs a task must find it there.",
+                importance="low",
+            ),
             key(
                 "settle.ms",
                 timedelta,

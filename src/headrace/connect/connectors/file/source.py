@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +27,7 @@ from headrace.connect import (
     one_of,
 )
 from headrace.connect.connectors.file._following import Follower
-from headrace.connect.connectors.file._identity import Place, is_past_of
+from headrace.connect.connectors.file._identity import Place, history, is_past_of
 from headrace.connect.connectors.file._lines import LineFormat
 from headrace.connect.connectors.file._reader import Chunk, Limits
 from headrace.connect.schema import BYTES, STRING
@@ -39,6 +40,8 @@ __all__ = ["FileSourceConnector", "FileSourceTask"]
 
 _SHARE = "task.share"
 _PATTERN = frozenset("*?[")
+#: Files that are gone are looked for so often, s.
+_GONE_LOOK = 60.0
 
 
 class FileSourceTask(SourceTask):
@@ -55,6 +58,10 @@ class FileSourceTask(SourceTask):
         self._number, self._tasks = int(number), int(tasks)
         self._followers: dict[str, Follower] = {}
         self._turn: list[str] = []
+        self._looked_for_gone = float("-inf")
+        #: Since when files are missing that were read; and those whose positions are to leave.
+        self._missing: dict[str, float] = {}
+        self._gone: deque[str] = deque()
         self._discovery = config["discovery.interval.ms"].total_seconds()
         self._latest = config["start"] == "latest"
         self._discover()
@@ -62,6 +69,8 @@ class FileSourceTask(SourceTask):
 
     def poll(self) -> SourceBatch | None:
         """Give the next lines of the file whose turn it is."""
+        if self._gone:
+            return self._forgotten(self._gone.popleft())
         if time.monotonic() - self._looked >= self._discovery:
             self._discover()
         for _ in range(len(self._turn)):
@@ -97,6 +106,36 @@ class FileSourceTask(SourceTask):
             if name not in self._followers and self._is_mine(name):
                 self._followers[name] = self._follower(name, past=past)
                 self._turn.append(name)
+        self._look_for_gone()
+
+    def _look_for_gone(self) -> None:
+        """Find files that patterns had found, and that have been missing for long enough."""
+        now, patience = time.monotonic(), self._config["forget.after.ms"].total_seconds()
+        if now - self._looked_for_gone < min(_GONE_LOOK, patience):
+            return
+        self._looked_for_gone = now
+        missing = [name for name in self._known() if self._is_missing(name)]
+        self._missing = {name: self._missing.get(name, now) for name in missing}
+        for name in [name for name in missing if now - self._missing[name] >= patience]:
+            del self._missing[name]
+            if self._followers.pop(name, None) is not None:
+                self._turn.remove(name)
+            if self.context.offsets.get({"filename": name}) is not None:
+                self._gone.append(name)
+
+    def _is_missing(self, name: str) -> bool:
+        if name in self._config["file"] or not self._is_mine(name):
+            return False
+        follower = self._followers.get(name)
+        return not (follower is not None and follower.is_open) and not history(Path(name))
+
+    def _forgotten(self, name: str) -> SourceBatch:
+        return SourceBatch(
+            partition={"filename": name},
+            offset=None,
+            topic=self._config["topic"],
+            value=pa.array([], pa.string()),
+        )
 
     def _known(self) -> set[str]:
         committed = (partition.get("filename") for partition, _ in self.context.offsets.all())
@@ -240,6 +279,14 @@ class FileSourceConnector(SourceConnector):
             timedelta,
             "How long nobody may have written to a rotated file before the next one is begun.",
             default=timedelta(seconds=1),
+            importance="low",
+        ),
+        key(
+            "forget.after.ms",
+            timedelta,
+            "How long a file that a pattern has found must be gone, with all its rotated pasts, "
+            "until it is forgotten: one that comes back later is read from its start.",
+            default=timedelta(days=1),
             importance="low",
         ),
         key(

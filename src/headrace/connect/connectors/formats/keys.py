@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from headrace.connect import Config, ConfigProblem, between, declare, key, one_of
+from headrace.connect import Config, ConfigProblem, at_least, between, declare, key, one_of
 from headrace.connect.connectors.formats.reading import FORMATS, Reading
 
 __all__ = ["READING_KEYS", "delimiter_problems", "reading_of"]
@@ -31,6 +31,15 @@ READING_KEYS = declare(
         "How long a file must be gone until it is forgotten that it was read: one that comes back "
         "later is read anew.  What the task itself moves or deletes is forgotten at once.",
         default=timedelta(days=1),
+        importance="low",
+    ),
+    key(
+        "ledger.after.files",
+        int,
+        "How many files that were read and stay are remembered in the commit record; what is more "
+        "is written into a ledger beside the files.",
+        default=10_000,
+        valid=at_least(1),
         importance="low",
     ),
     key(

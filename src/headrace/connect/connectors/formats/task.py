@@ -20,12 +20,14 @@ from headrace.connect import (
     SourceTask,
 )
 from headrace.connect.connectors.formats.keys import reading_of
+from headrace.connect.connectors.formats.ledger import FileLedger
 from headrace.connect.connectors.formats.reading import Readable, Rows, format_of, read_rows
 from headrace.connect.connectors.formats.standing import Found, Standing
 from headrace.connect.values import schema_of_arrow
-from headrace.errors import DeserializationError
+from headrace.errors import ConnectionFailedError, ConnectorConfigError, DeserializationError
 
 if TYPE_CHECKING:
+    from headrace.connect.connectors.formats.ledger import LedgerFiles
     from headrace.connect.records import Position
 
 __all__ = ["FilesTask", "shares"]
@@ -33,6 +35,12 @@ __all__ = ["FilesTask", "shares"]
 _SHARE = "task.share"
 #: Files that are gone are looked for so often, s: where thousands were read, that takes a moment.
 _GONE_LOOK = 60.0
+_NOTHING = pa.array([], pa.string())
+_NO_LEDGER = (
+    "which files were read cannot be written down in %s, so each keeps a position in the commit"
+    " record, which has room for some 100,000: let the task write there, or name another place by"
+    " ledger.directory or ledger.prefix: %s"
+)
 
 
 def shares(tasks: int) -> list[Mapping[str, str]]:
@@ -67,6 +75,10 @@ class FilesTask(SourceTask):
         """Give the file that a partition of the source names; None: none of this source's."""
 
     @abstractmethod
+    def ledger_files(self) -> LedgerFiles:
+        """Tell where it is written down which files were read, where they are many."""
+
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Move a file away, or delete it, as ``when.done`` says."""
 
@@ -78,21 +90,32 @@ class FilesTask(SourceTask):
     def start(self, config: Config) -> None:
         """Begin to look for files."""
         self._config = config
-        number, _, tasks = config.texts.get(_SHARE, "0/1").partition("/")
+        share = config.texts.get(_SHARE, "0/1")
+        number, _, tasks = share.partition("/")
         self._number, self._tasks = int(number), int(tasks)
         self._reading = reading_of(config)
         self._standings: dict[str, Standing] = {}
         self._waiting: dict[str, Found] = {}
-        self._looked = self._looked_for_gone = float("-inf")
-        #: Since when files are missing that were read; and those that need not be remembered.
+        self._looked = self._looked_for_gone = self._complained = float("-inf")
+        #: Since when files are missing that were read.
         self._missing: dict[str, float] = {}
-        self._gone: deque[str] = deque()
+        #: Positions that are to be committed without any rows.
+        self._notes: deque[tuple[Position, Position | None]] = deque()
+        self._ledger = FileLedger(
+            self.ledger_files(),
+            share,
+            self.context.generation,
+            self.context.offsets,
+            self._is_mine,
+        )
+        #: How many files are done, at most, whose positions are in the commit record.
+        self._kept = len(self._recorded())
         self._pieces: Iterator[tuple[Found, Rows, Standing]] = iter(())
 
     def poll(self) -> SourceBatch | Sequence[SourceRecord] | None:
         """Give the next rows of the file that is being read, or of the next one."""
-        if self._gone:
-            return self._forgotten(self._gone.popleft())
+        if self._notes:
+            return self._note(*self._notes.popleft())
         piece = next(self._pieces, None)
         if piece is None:
             self._pieces = self._read_all()
@@ -118,12 +141,50 @@ class FilesTask(SourceTask):
         ]
 
     def commit(self) -> None:
-        """Move or delete files of which every row is committed."""
+        """Move, delete or write down files of which every row is committed."""
         for name, found in list(self._waiting.items()):
             standing = Standing.of(self.context.offsets.get(self.partition(name)))
             if standing.done and standing.is_of(found):
                 del self._waiting[name]
                 self._finish(found)
+        self._ledger.commit()
+        if self._kept + self._ledger.forgotten >= self._config["ledger.after.files"]:
+            self._fold()
+
+    def _recorded(self) -> dict[str, Standing]:
+        """Give the standings of the task's files that the commit record has."""
+        found = {}
+        for partition, offset in self.context.offsets.all():
+            name = self.name_of(partition)
+            if name is not None and self._is_mine(name):
+                found[name] = Standing.of(offset)
+        return found
+
+    def _fold(self) -> None:
+        """Write down in the ledger which files are done and stay, and forget their positions."""
+        if self._notes or time.monotonic() - self._complained < _GONE_LOOK:
+            return
+        done = {
+            name: standing
+            for name, standing in self._recorded().items()
+            if standing.done and standing.size is not None and self._is_at_rest(name, standing)
+        }
+        if len(done) + self._ledger.forgotten < self._config["ledger.after.files"]:
+            return
+        try:
+            self._notes += self._ledger.fold(done)
+        except (OSError, ConnectionFailedError, ConnectorConfigError) as error:
+            self._complained = time.monotonic()
+            self.context.logger.warning(_NO_LEDGER, self.ledger_files(), error)
+            return
+        self._kept -= len(done)
+        for name in done:
+            self._standings.pop(name, None)
+            self._notes.append((self.partition(name), None))
+
+    def _is_at_rest(self, name: str, committed: Standing) -> bool:
+        keeps = self._config["when.done"] == "keep"
+        return keeps and self._standings.get(name, committed) == committed
 
     def _read_all(self) -> Iterator[tuple[Found, Rows, Standing]]:
         if time.monotonic() - self._looked < self._config["scan.interval.ms"].total_seconds():
@@ -133,9 +194,15 @@ class FilesTask(SourceTask):
         self.commit()
         there = list(self.look())
         self._look_for_gone({found.name for found in there})
-        for found in there:
-            if self._is_mine(found.name):
+        mine = [found for found in there if self._is_mine(found.name)]
+        recorded = self._recorded()
+        for found, done in zip(mine, self._ledger.are_done(mine), strict=True):
+            # What was read since, or set by hand, holds before what is written down.
+            if not done or found.name in recorded or found.name in self._standings:
                 yield from self._read(found)
+            elif self._config["when.done"] != "keep":
+                self.remove(found.name)
+                self._ledger.forget(found.name)
 
     def _read(self, found: Found) -> Iterator[tuple[Found, Rows, Standing]]:
         try:
@@ -171,6 +238,7 @@ class FilesTask(SourceTask):
             standing = Standing(row, found.size, found.modified, done)
             self._standings[found.name] = standing
             if done:
+                self._kept += 1
                 self._wait(found)
             yield found, piece, standing
             piece = following
@@ -178,17 +246,25 @@ class FilesTask(SourceTask):
     def _standing(self, found: Found) -> Standing:
         if found.name not in self._standings:
             offset = self.context.offsets.get(self.partition(found.name))
-            self._standings[found.name] = Standing.of(offset)
+            written = self._ledger.standing(found.name) if offset is None else None
+            self._standings[found.name] = written or Standing.of(offset)
         return self._standings[found.name]
 
-    def _forgotten(self, name: str) -> SourceBatch:
-        self._standings.pop(name, None)
+    def _note(self, partition: Position, offset: Position | None) -> SourceBatch:
         return SourceBatch(
-            partition=self.partition(name),
-            offset=None,
+            partition=partition,
+            offset=offset,
             topic=self._config["topic"],
-            value=pa.array([], pa.string()),
+            value=_NOTHING,
         )
+
+    def _forget(self, name: str) -> None:
+        """Have the position of a file leave the commit record."""
+        self._standings.pop(name, None)
+        partition = self.partition(name)
+        if self.context.offsets.get(partition) is not None:
+            self._kept -= 1
+            self._notes.append((partition, None))
 
     def _look_for_gone(self, there: set[str]) -> None:
         """Find files that were read and have been missing for long enough."""
@@ -196,15 +272,16 @@ class FilesTask(SourceTask):
         if now - self._looked_for_gone < min(_GONE_LOOK, patience):
             return
         self._looked_for_gone = now
-        known = (self.name_of(partition) for partition, _ in self.context.offsets.all())
-        missing = [
-            name for name in known if name is not None and name not in there and self._is_mine(name)
-        ]
+        recorded = [name for name in self._recorded() if name not in there]
+        written = set(self._ledger.missing(there))
+        missing = written.union(recorded)
         self._missing = {name: self._missing.get(name, now) for name in missing}
         for name in [name for name in missing if now - self._missing[name] >= patience]:
             del self._missing[name]
+            if name in written:
+                self._ledger.forget(name)
             if name not in self._waiting:
-                self._gone.append(name)
+                self._forget(name)
 
     def _is_mine(self, name: str) -> bool:
         return zlib.crc32(name.encode()) % self._tasks == self._number
@@ -216,8 +293,7 @@ class FilesTask(SourceTask):
     def _finish(self, found: Found) -> None:
         if self._config["when.done"] != "keep":
             self.remove(found.name)
-            if self.context.offsets.get(self.partition(found.name)) is not None:
-                self._gone.append(found.name)
+            self._forget(found.name)
 
 
 def _schema(kind: pa.DataType) -> Schema | None:

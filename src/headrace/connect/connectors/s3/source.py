@@ -22,6 +22,7 @@ from headrace.connect.connectors.formats.keys import READING_KEYS, delimiter_pro
 from headrace.connect.connectors.formats.reading import Readable
 from headrace.connect.connectors.formats.standing import Found, is_unfinished
 from headrace.connect.connectors.formats.task import FilesTask, shares
+from headrace.connect.connectors.s3._marks import write_object
 from headrace.connect.connectors.s3.connection import (
     S3_KEYS,
     Bucket,
@@ -34,6 +35,60 @@ if TYPE_CHECKING:
     from headrace.connect.records import Position
 
 __all__ = ["S3SourceConnector", "S3SourceTask"]
+
+
+class LedgerObjects:
+    """Objects with segments of a ledger."""
+
+    def __init__(self, bucket: Bucket, prefix: str) -> None:
+        self._bucket = bucket
+        self._path = bucket.path(prefix)
+
+    def __str__(self) -> str:
+        """Name the place."""
+        return self._path
+
+    def read(self, name: str) -> bytes | None:
+        """Give an object; ``None`` where there is none."""
+        try:
+            with self._bucket.files.open_input_file(self._named(name)) as stream:
+                content: bytes = stream.read()
+                return content
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise failure_of(error, self._named(name)) from error
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write an object, which is there whole or not at all."""
+        try:
+            write_object(
+                self._bucket, self._named(name), content, "application/vnd.apache.arrow.file"
+            )
+        except OSError as error:
+            raise failure_of(error, self._named(name)) from error
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if it is there."""
+        try:
+            self._bucket.files.delete_file(self._named(name))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise failure_of(error, self._named(name)) from error
+
+    def names(self) -> list[str]:
+        """Give the names of all objects."""
+        try:
+            found = self._bucket.files.get_file_info(
+                fs.FileSelector(self._path, allow_not_found=True)
+            )
+        except OSError as error:
+            raise failure_of(error, self._path) from error
+        return [info.base_name for info in found]
+
+    def _named(self, name: str) -> str:
+        return f"{self._path}/{name}"
 
 
 class S3SourceTask(FilesTask):
@@ -81,6 +136,12 @@ class S3SourceTask(FilesTask):
         """Give the object's key."""
         return partition.get("object") if partition.get("bucket") == self._bucket.name else None
 
+    def ledger_files(self) -> LedgerObjects:
+        """Tell where it is written down which objects were read, where they are many."""
+        first = self._prefixes()[0]
+        prefix = self._config["ledger.prefix"] or f"{first}/.headrace"
+        return LedgerObjects(self._bucket, prefix.strip("/"))
+
     def remove(self, name: str) -> None:
         """Move an object to another place of the bucket, or delete it."""
         path, files = self._bucket.path(name), self._bucket.files
@@ -123,6 +184,13 @@ class S3SourceConnector(SourceConnector):
         )
         | READING_KEYS
         | declare(
+            key(
+                "ledger.prefix",
+                str,
+                "Where in the bucket the ledger is written; by default in .headrace below the "
+                "first prefix.",
+                importance="low",
+            ),
             key("done.prefix", str, "Where in the bucket when.done=move moves objects to."),
             key(
                 "scan.interval.ms",

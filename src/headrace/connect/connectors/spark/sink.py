@@ -87,13 +87,12 @@ class SparkSinkTask(SinkTask):
     """Has nothing to put: the engine writes."""
 
     def start(self, config: Config) -> None:
-        """Keep how to write."""
-        files = config["format"] in FILE_FORMATS
-        self._order = order_of(config) | {"folders": files and config["batch.folders"]}
+        """Do nothing: the engine writes."""
 
-    def in_engine(self) -> Mapping[str, Any]:
+    def in_engine(self, config: Config) -> Mapping[str, Any]:
         """Say how Spark writes."""
-        return self._order
+        files = config["format"] in FILE_FORMATS
+        return order_of(config) | {"folders": files and config["batch.folders"]}
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         """Refuse: no record comes here."""

@@ -127,12 +127,11 @@ class SparkSourceTask(SourceTask):
     """Has nothing to poll: the engine reads."""
 
     def start(self, config: Config) -> None:
-        """Keep what to read."""
-        self._order = {"read": _way(config)} | _without(order_of(config), "read")
+        """Do nothing: the engine reads."""
 
-    def in_engine(self) -> Mapping[str, Any]:
+    def in_engine(self, config: Config) -> Mapping[str, Any]:
         """Say what Spark reads."""
-        return self._order
+        return {"read": _way(config)} | _without(order_of(config), "read")
 
     def poll(self) -> None:
         """Give nothing."""
