@@ -1,7 +1,7 @@
 """From the SIGKILL of a process of a running job to the first commit that follows from it.
 
 The job has a million keys of state and a steady stream of lines; ``headrace run`` supervises it, as
-it does for people.
+it does for people, but where the next driver is to be on another machine.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,15 +23,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.clusters import embedded
+from benchmarks.clusters import embedded, real
 from benchmarks.lines import spread
 from benchmarks.measures import Plan, Runs, benchmark
 from benchmarks.sizes import QUEUES, WORDS_PER_LINE
 from benchmarks.workers import workers_of
 from headrace.client import Admin, Client, JobStanding
+from headrace.errors import TopicNotFoundError
 from headrace.protocol.transactions import CommitRecord
+from headrace.runtime.state.home import StateHome
 
-__all__ = ["recovery_cold", "recovery_standby", "recovery_worker"]
+__all__ = [
+    "recovery_apart",
+    "recovery_cold",
+    "recovery_on_rocketmq",
+    "recovery_standby",
+    "recovery_worker",
+]
 
 _PROGRAM = """
 from headrace import StreamBuilder, serdes
@@ -45,6 +54,18 @@ builder = StreamBuilder("recovery")
     .sink("counts", serdes.json)
 )
 topology = builder.build()
+"""
+#: Runs a command as on a machine of its own: nobody there can see that a process here has ended.
+_ELSEWHERE = """
+import sys
+import uuid
+
+from headrace.cli.app import main
+from headrace.runtime.commit import drivers
+
+machine = str(uuid.uuid4())
+drivers._boot = lambda: machine
+sys.exit(main())
 """
 _LOOK = 0.02
 #: Lines of the steady stream: so many at a time, so often.
@@ -70,6 +91,22 @@ def recovery_standby(plan: Plan) -> Runs:
             yield {"recovery_driver_standby": job.recovery_of_driver()}
 
 
+@benchmark({"rocketmq_recovery_driver": "s"}, peers=True)
+def recovery_on_rocketmq(plan: Plan) -> Runs:
+    """The same as the first on a real RocketMQ."""
+    with _running_job(plan, cluster=_rocketmq) as job:
+        for _ in range(plan.runs):
+            yield {"rocketmq_recovery_driver": job.recovery_of_driver()}
+
+
+@benchmark({"rocketmq_recovery_driver_apart": "s"}, peers=True)
+def recovery_apart(plan: Plan) -> Runs:
+    """The same where each driver is on another machine than the one before it."""
+    with _running_job(plan, cluster=_rocketmq, elsewhere=True) as job:
+        for _ in range(plan.runs):
+            yield {"rocketmq_recovery_driver_apart": job.recovery_of_driver()}
+
+
 @benchmark({"recovery_worker": "s", "recovery_planner": "s"})
 def recovery_worker(plan: Plan) -> Runs:
     """SIGKILL of all Python workers that run tasks; then of the one that plans batches."""
@@ -84,20 +121,24 @@ def recovery_worker(plan: Plan) -> Runs:
 class _Job:
     """A job under ``headrace run``."""
 
-    def __init__(self, client: Client, log: Path, patience: timedelta) -> None:
+    def __init__(self, client: Client, command: _Command, patience: timedelta) -> None:
+        self._home = StateHome.of("recovery", client)
         self._admin = Admin(client)
-        self._log = log
+        self._command = command
         self._patience = patience.total_seconds()
 
-    def standing(self) -> JobStanding | None:
-        """Where the job stands."""
-        return next(iter(self._admin.jobs()), None)
+    def keys(self) -> int:
+        """How many keys its state has."""
+        assert self._command.process.poll() is None, "headrace run has ended"
+        try:
+            record = self._home.transactions.plan([], {}, 0, 0).record
+        except TopicNotFoundError:
+            record = None
+        return 0 if record is None else sum(state.count for state in record.states)
 
     def record(self) -> CommitRecord:
         """Its newest record."""
-        standing = self.standing()
-        assert standing is not None, "the job has begun"
-        return standing.record
+        return self._home.record()
 
     def await_true(self, what: str, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds."""
@@ -109,7 +150,7 @@ class _Job:
 
     def await_said(self, text: str, times: int) -> None:
         """Wait until the command has printed something so many times."""
-        self.await_true(text, lambda: self._log.read_text().count(text) >= times)
+        self.await_true(text, lambda: self._command.log.read_text().count(text) >= times)
 
     def await_batches(self, count: int) -> None:
         """Wait until so many more batches are committed."""
@@ -122,6 +163,7 @@ class _Job:
         epoch = self.record().epoch
         begin = time.monotonic()
         os.kill(self._driver(), signal.SIGKILL)
+        self._command.replace()
         self.await_true(
             "a commit of the next driver",
             lambda: self.record().epoch > epoch and self.record().kind == "commit",
@@ -140,54 +182,78 @@ class _Job:
         return time.monotonic() - begin
 
     def _driver(self) -> int:
-        standing = self.standing()
-        found = re.search(r":(\d+)", "" if standing is None else standing.driver)
+        names = [self.record().driver, *(job.driver for job in self._jobs())]
+        found = re.search(r":(\d+)", next(filter(None, names), ""))
         assert found is not None, "a job that runs has a driver"
         return int(found[1])
 
+    def _jobs(self) -> list[JobStanding]:
+        return self._admin.jobs() if self._admin.is_headrace() else []
+
+
+class _Command:
+    """``headrace run``, supervised, or started anew elsewhere by those who look after machines."""
+
+    def __init__(
+        self, address: str, folder: Path, switches: Sequence[str], *, elsewhere: bool
+    ) -> None:
+        self.log = folder / "run.log"
+        self._folder = folder
+        self._program = folder / "program.py"
+        self._program.write_text(_PROGRAM)
+        self._switches = ["--namesrv", address, *switches]
+        self._elsewhere = elsewhere
+        self._number = 0
+        self.process = self._start()
+
+    def replace(self) -> None:
+        """See to it that there will be another driver: a supervisor does so by itself."""
+        if self._elsewhere:
+            self.process.wait()
+            self._number += 1
+            self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        program = ["-c", _ELSEWHERE] if self._elsewhere else ["-m", "headrace"]
+        plain = ["--no-supervise"] if self._elsewhere else []
+        folder = self._folder / f"job-{self._number}"
+        options = [*self._switches, *plain, "--data-dir", str(folder)]
+        with self.log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, *program, "run", str(self._program), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
 
 @contextmanager
-def _running_job(plan: Plan, *switches: str) -> Iterator[_Job]:
+def _running_job(
+    plan: Plan,
+    *switches: str,
+    cluster: Callable[[], AbstractContextManager[tuple[str, Path]]] = embedded,
+    elsewhere: bool = False,
+) -> Iterator[_Job]:
     sizes = plan.sizes
-    with embedded() as (address, folder), Client(address) as client:
+    with cluster() as (address, folder), Client(address) as client:
         for topic in ("lines", "counts"):
             Admin(client).create_topic(topic, queues=QUEUES)
         spread(client, "lines", _all_words(sizes.restored_keys))
-        log = folder / "run.log"
-        with (
-            _command(address, folder, log, *switches) as process,
-            _steady_lines(address, sizes.restored_keys),
-        ):
-            job = _Job(client, log, sizes.patience)
-            job.await_true("the state", lambda: _keys(job, process) >= sizes.restored_keys)
-            yield job
-
-
-def _keys(job: _Job, process: subprocess.Popen[bytes]) -> int:
-    assert process.poll() is None, "headrace run has ended"
-    standing = job.standing()
-    return 0 if standing is None else sum(state.count for state in standing.record.states)
+        command = _Command(address, folder, switches, elsewhere=elsewhere)
+        try:
+            with _steady_lines(address, sizes.restored_keys):
+                job = _Job(client, command, sizes.patience)
+                job.await_true("the state", lambda: job.keys() >= sizes.restored_keys)
+                yield job
+        finally:
+            command.process.terminate()
+            command.process.wait(60)
 
 
 @contextmanager
-def _command(
-    address: str, folder: Path, log: Path, *switches: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    program = folder / "program.py"
-    program.write_text(_PROGRAM)
-    options = ["--namesrv", address, "--data-dir", str(folder / "job"), *switches]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace", "run", str(program), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
+def _rocketmq() -> Iterator[tuple[str, Path]]:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, real() as address:
+        yield address, Path(folder)
 
 
 def _all_words(keys: int) -> Iterator[pa.BinaryArray]:

@@ -154,6 +154,8 @@ TARGETS: dict[str, Target | None] = {
     "restore": Target("at least", 200_000),
     "recovery_driver": Target("below", 25),
     "recovery_driver_standby": Target("below", 8),
+    "rocketmq_recovery_driver": Target("below", 25),
+    "rocketmq_recovery_driver_apart": Target("below", 75),
     "recovery_worker": Target("below", 5),
     "recovery_planner": Target("below", 5),
     "growth_windows": Target("below", 1),

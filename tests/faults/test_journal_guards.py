@@ -35,7 +35,7 @@ def test_driver_that_sleeps_while_it_publishes_sends_nothing_more(scene: Scene) 
     sleeper = scene.start("journal.publish.begin=stop:2")
     successor = scene.run()
     assert successor.returncode == 0, successor.stderr
-    assert "may still run somewhere" in successor.stderr
+    assert "waiting for its lease" in successor.stderr
     assert "LeaseLostError" in scene.wake(sleeper)
     assert (scene.problems(), scene.repeated()) == ([], 0)
 

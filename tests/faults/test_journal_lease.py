@@ -25,24 +25,48 @@ from headrace.topology.names import commit_topic, journal_topic
 JOB = "leased"
 EXPIRY = 2.0
 
+
+class Cluster:
+    """A broker that knows no jobs, and makers of connections to it."""
+
+    def __init__(self, folder: Path, opened: ExitStack) -> None:
+        self._folder = folder
+        self._opened = opened
+        self._broker = self._start(0)
+        self.address = self._broker.address
+
+    def _start(self, port: int) -> EmbeddedBroker:
+        settings = BrokerSettings(lock_expiry=timedelta(seconds=EXPIRY))
+        return self._opened.enter_context(EmbeddedBroker(self._folder, port, settings))
+
+    def restart(self) -> None:
+        """Have the broker forget its locks, as they are in memory."""
+        self._broker.stop()
+        self._broker = self._start(int(self.address.rpartition(":")[2]))
+
+    def transactions(self) -> JournalTransactions:
+        """Make a driver's transactions, with a connection of their own."""
+        client = self._opened.enter_context(Client(self.address))
+        consumer = PullConsumer(client, JOB)
+        return JournalTransactions(client, consumer, JOB, times=LeaseTimes(EXPIRY))
+
+
 Make = Callable[[], JournalTransactions]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes drivers' transactions, each with a connection of its own."""
-    settings = BrokerSettings(lock_expiry=timedelta(seconds=EXPIRY))
-    with EmbeddedBroker(tmp_path / "broker", settings=settings) as broker, ExitStack() as opened:
-        admin = Admin(opened.enter_context(Client(broker.address)))
+def leased(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as opened:
+        cluster = Cluster(tmp_path / "broker", opened)
+        admin = Admin(opened.enter_context(Client(cluster.address)))
         admin.create_topic(commit_topic(JOB), 1, attributes={"cleanup.policy": "COMPACTION"})
         admin.create_topic(journal_topic(JOB), 1)
+        yield cluster
 
-        def made() -> JournalTransactions:
-            client = opened.enter_context(Client(broker.address))
-            consumer = PullConsumer(client, JOB)
-            return JournalTransactions(client, consumer, JOB, times=LeaseTimes(EXPIRY))
 
-        yield made
+@pytest.fixture
+def make(leased: Cluster) -> Make:
+    return leased.transactions
 
 
 def name() -> str:
@@ -72,33 +96,91 @@ def test_first_driver_and_one_after_an_end_in_order_do_not_wait(make: Make) -> N
     second.close()
 
 
-def test_driver_that_may_live_is_waited_for_twice_as_long_as_its_lock_lasts(make: Make) -> None:
+def silent(transactions: JournalTransactions) -> None:
+    """Have a driver renew its lease no more, as if it stood still, or its machine were gone."""
+    assert transactions._lease is not None
+    transactions._lease._over.set()
+
+
+def waits_of(successor: JournalTransactions) -> tuple[float, list[LeaseWait | None]]:
+    """Open an epoch; give how long that took, and what was seen of it."""
+    seen: list[LeaseWait | None] = []
+    opening = threading.Thread(target=opened_in, args=(successor,))
+    begin = time.monotonic()
+    opening.start()
+    while opening.is_alive():
+        seen.append(successor.waiting)
+        time.sleep(0.05)
+    return time.monotonic() - begin, seen
+
+
+def test_driver_that_may_live_is_waited_for_as_long_as_its_lock_lasts(make: Make) -> None:
     first, second = make(), make()
     driver = name()
     first.open(driver)
-    assert first._lease is not None
-    # It renews no more, as if it stood still.
-    first._lease._over.set()
-    seen: list[LeaseWait | None] = []
-    opening = threading.Thread(target=opened_in, args=(second,))
-    begin = time.time()
-    opening.start()
-    while opening.is_alive():
-        seen.append(second.waiting)
-        time.sleep(0.05)
-    waited = time.time() - begin
-    assert 2 * EXPIRY - 1 < waited < 2 * EXPIRY + 2
-    waits = [wait for wait in seen if wait is not None]
-    assert {wait.driver for wait in waits} == {driver}
-    assert waits[0].until is None, "the lock is not granted yet"
-    assert waits[-1].until is not None
-    assert abs(waits[-1].until.timestamp() - (begin + waited)) < 1.0
+    silent(first)
+    waited, seen = waits_of(second)
+    assert EXPIRY - 1 < waited < EXPIRY + 1
+    waits = {(wait.driver, wait.until) for wait in seen if wait is not None}
+    assert waits == {(driver, None)}, "it goes on when it gets the lock"
     assert second.waiting is None
     with pytest.raises(FencedError, match="was taken over"):
         first.commit(empty_batch(1, 1))
     with pytest.raises(FencedError, match="was taken over"):
         first.open(name())
     second.close()
+
+
+def test_lock_that_a_broker_may_have_forgotten_is_waited_for_once_more(leased: Cluster) -> None:
+    first, second, third = leased.transactions(), leased.transactions(), leased.transactions()
+    driver = name()
+    first.open(driver)
+    silent(first)
+    leased.restart()
+    began = time.time()
+    waited, seen = waits_of(second)
+    assert waited > EXPIRY, "the lock is there to be had, and the driver may still rely on it"
+    waits = [wait for wait in seen if wait is not None]
+    assert {wait.driver for wait in waits} == {driver}
+    assert waits[-1].until is not None
+    assert abs(waits[-1].until.timestamp() - (began + waited)) < 1.0
+    silent(second)
+    assert waits_of(third)[0] < EXPIRY + 1, "the broker that runs now keeps the second one's lock"
+    third.close()
+
+
+def test_driver_learns_that_another_process_of_the_broker_keeps_its_lock(leased: Cluster) -> None:
+    first, second = leased.transactions(), leased.transactions()
+    record = first.open(name()).record
+    assert first._lease is not None
+    leased.restart()
+    first._lease.renew()
+    first.commit(empty_batch(1, 1))
+    first.publish(empty_batch(1, 1).record)
+    newest = first.plan([], {}, 0, 0).record
+    assert newest is not None
+    assert record.lock_keeper
+    assert newest.lock_keeper not in ("", record.lock_keeper)
+    silent(first)
+    assert waits_of(second)[0] < EXPIRY + 1
+    second.close()
+
+
+def test_lease_of_a_broker_that_took_the_place_of_another_needs_a_new_epoch(make: Make) -> None:
+    driver, own = make(), name()
+    driver.open(own)
+    lease = driver._lease
+    assert lease is not None
+    silent(driver)
+    lease.keeper = "127.0.0.1:1 since 1"
+    renewed = lease._renewed
+    assert lease.acquire()
+    assert lease._renewed == renewed
+    time.sleep(EXPIRY * 3 / 4)
+    with pytest.raises(LeaseLostError):
+        driver.commit(empty_batch(1, 1))
+    assert driver.open(own).epoch == 2
+    driver.close()
 
 
 @pytest.mark.slow

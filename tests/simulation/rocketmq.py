@@ -23,6 +23,7 @@ from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.records import Records, encode_records
 from headrace.protocol.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRoute
 from headrace.protocol.stamps import stamp_records
+from headrace.protocol.stats import RuntimeInfo
 from tests.simulation.network import DirectLoop, Network
 from tests.simulation.world import BEGIN, World
 
@@ -96,7 +97,7 @@ class SimulatedBroker:
         self._stored = 0
         #: Called after each send, with its topic.
         self.on_send: Callable[[str], None] = lambda _: None
-        self._locks = QueueLocks(LOCK_EXPIRY)
+        self._begin()
         self._handlers: dict[int, Handler] = {
             int(code): getattr(self, name) for code, name in _HANDLERS.items()
         }
@@ -105,6 +106,9 @@ class SimulatedBroker:
 
     def _listen(self) -> None:
         self._network.listen(self.port, self._loop, lambda: Frames(self.handle))
+
+    def _begin(self) -> None:
+        self._locks, self._began = QueueLocks(LOCK_EXPIRY), self.now
 
     @property
     def now(self) -> int:
@@ -164,7 +168,7 @@ class SimulatedBroker:
     def restart(self, seconds: float) -> None:
         """End, and come back later with what is on disk; locks are in memory."""
         self._world.tell(f"{self.name} is killed")
-        self._locks = QueueLocks(LOCK_EXPIRY)
+        self._begin()
         self._show(self._stored)
         self._loop.restart()
         self._world.after(seconds, self._listen)
@@ -203,6 +207,10 @@ class SimulatedBroker:
     def _cluster(self, command: Command, answer: Answer) -> None:
         places = {broker.name: broker.place for broker in self.peers}
         info = ClusterInfo(broker_addr_table=places, cluster_addr_table={"c": list(places)})
+        answer(command.reply(body=dumps(info)))
+
+    def _runtime(self, command: Command, answer: Answer) -> None:
+        info = RuntimeInfo(table={"bootTimestamp": str(self._began)})
         answer(command.reply(body=dumps(info)))
 
     def _topics(self, command: Command, answer: Answer) -> None:
@@ -284,6 +292,7 @@ _HANDLERS = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: "_route",
     RequestCode.GET_BROKER_CLUSTER_INFO: "_cluster",
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "_topics",
+    RequestCode.GET_BROKER_RUNTIME_INFO: "_runtime",
     RequestCode.UPDATE_AND_CREATE_TOPIC: "_create_topic",
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "_fine",
     RequestCode.UPDATE_CONSUMER_OFFSET: "_fine",

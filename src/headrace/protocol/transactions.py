@@ -227,6 +227,9 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     parts: list[StagedPart] = []
     published: dict[QueueName, int] = {}
+    #: On RocketMQ: the process of a broker that has kept the driver's lock since it opened the
+    #: epoch, by its address and its beginning; empty: not known.
+    lock_keeper: str = ""
     #: On RocketMQ: one past the offset of the newest record that counted when its sender wrote it,
     #: so that readers may begin there; 0: not known.
     stands_on: int = 0

@@ -1,4 +1,4 @@
-"""Starts Spark's Java process, and keeps two kinds of noise off the terminal.
+"""Starts Spark's Java process, sees to its end, and keeps two kinds of noise off the terminal.
 
 Everything that Java and Spark's Python workers print comes through: a user's own ``print`` too.
 Left out are Java's remark on incubator modules, and the traceback that a worker prints when Spark
@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from pyspark.java_gateway import launch_gateway
 
+from headrace.spark.family import MARK, family_mark, start_reaper
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ _BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
 
 
 def launch_quietly(conf: SparkConf) -> JavaGateway:
-    """Start the Java process of a session."""
+    """Start the Java process of a session; it and its Python workers end with this process."""
+    conf.set(f"spark.executorEnv.{MARK}", family_mark())
+    start_reaper()
     gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
     errors: IO[bytes] = gateway.proc.stderr
     watched_thread(

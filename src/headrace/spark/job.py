@@ -163,12 +163,13 @@ class StreamJob:
         )
         self._opened.callback(connection.transactions.close)
         driver.open()
-        lease = Lease(connection.client, plan.job, plan.topology.commit_topic, driver.name)
         if plan.embedded:
+            # On RocketMQ the transactions have a lease of their own.
+            lease = Lease(connection.client, plan.job, plan.topology.commit_topic, driver.name)
             free_from_the_dead(connection.client, lease, plan.topology.commit_topic)
-        lease.on_failure = driver.fail
-        lease.keep()
-        self._opened.callback(lease.release)
+            lease.on_failure = driver.fail
+            lease.keep()
+            self._opened.callback(lease.release)
         self._opened.enter_context(claimed(plan.state_root))
         sinks = BatchSinks(connection, prepared.handle, driver.batch)
         self._batches = self._opened.enter_context(sinks)

@@ -22,7 +22,7 @@ from headrace.watched import watched_thread
 __all__ = ["Channel", "Word"]
 
 #: A driver that does not stop in order after its supervisor died ends all the same, s.
-_STOP_PATIENCE = 30.0
+_STOP_PATIENCE = 6.0
 #: A driver says that it lives so often, s, unless its work has stood still for longer than this.
 _BEAT, _STANDSTILL = 1.0, 5.0
 

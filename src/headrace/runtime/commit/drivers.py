@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -16,8 +17,8 @@ _FORM = re.compile(
     r"(?P<host>[^:/@]*):(?P<pid>\d+)@(?P<boot>[^/]*)/(?P<space>[^/]*)/(?P<start>\d*)/(?P<mark>\w+)"
 )
 _PROC = Path("/proc")
-#: Place of a process's start time in its line of numbers, behind the name.
-_START = 19
+#: Places of a process's threads and of its start in its line of numbers, behind the name.
+_THREADS, _START = 17, 19
 
 
 #: Drivers of this process that have ended.
@@ -41,7 +42,7 @@ class DriverName:
     pid: int
     #: Changes when the machine starts anew; empty where the system does not tell.
     boot: str
-    #: The space that the process id is of: containers have their own.
+    #: The spaces that process id and start time are of: containers have their own.
     space: str
     #: When the process started, as the system counts: process ids are used again.
     start: str
@@ -55,14 +56,12 @@ class DriverName:
     def here(cls) -> Self:
         """Make a name for a driver in this process."""
         pid = os.getpid()
-        return cls(
-            host=re.sub("[^A-Za-z0-9._-]", "-", socket.gethostname()),
-            pid=pid,
-            boot=_boot(),
-            space=_space(),
-            start=_start_of(pid) or "",
-            mark=uuid.uuid4().hex[:8],
-        )
+        try:
+            start = _start_of(pid) or ""
+        except OSError:
+            start = ""
+        mark = uuid.uuid4().hex[:8]
+        return cls(_host(), pid, boot=_boot(), space=_space(), start=start, mark=mark)
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -86,15 +85,23 @@ class DriverName:
     def is_dead(self) -> bool:
         """Tell whether it is gone, by itself or with its process; True only where that is proven.
 
-        Only the machine on which it ran can prove it.
+        Only the machine on which it ran can prove it, in the same container.
         """
         if self in _ended:
             return True
         if not self.boot or not self.space or not self.start:
             return False
-        if (self.boot, self.space) != (_boot(), _space()):
+        # Copies of a virtual machine have one boot in common, so its name is looked at too.
+        if (self.host, self.boot, self.space) != (_host(), _boot(), _space()):
             return False
-        return _start_of(self.pid) != self.start
+        try:
+            return _start_of(self.pid) != self.start
+        except OSError:
+            return False
+
+
+def _host() -> str:
+    return re.sub("[^A-Za-z0-9._-]", "-", socket.gethostname())
 
 
 def _boot() -> str:
@@ -105,17 +112,46 @@ def _boot() -> str:
 
 
 def _space() -> str:
+    """Name the spaces of process ids and of clocks; empty where ``/proc`` shows another space."""
     try:
-        return str((_PROC / "self/ns/pid").stat().st_ino)
+        if (_PROC / "self").readlink().name != str(os.getpid()):
+            return ""
+        spaces = [str((_PROC / "self/ns/pid").stat().st_ino)]
+        with contextlib.suppress(FileNotFoundError):
+            # A start is told by the clock of the one who asks.
+            spaces.append(str((_PROC / "self/ns/time").stat().st_ino))
     except OSError:
         return ""
+    return "-".join(spaces)
 
 
 def _start_of(pid: int) -> str | None:
-    """Give when a process started; None where there is none, or only what is left of it."""
+    """Give when a process started; None where there is none, or only what is left of it.
+
+    Raises
+    ------
+    OSError
+        Nobody can tell: what another user runs may be hidden, descriptors may be used up.
+    """
+    if not _exists(pid):
+        return None
     try:
         line = (_PROC / str(pid) / "stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
+        if _exists(pid):
+            raise
         return None
     state, *numbers = line.rpartition(")")[2].split()
-    return None if state in "ZX" else numbers[_START - 1]
+    # Of a process whose first thread has ended the others may go on.
+    is_left = state in "ZX" and int(numbers[_THREADS - 1]) <= 1
+    return None if is_left else numbers[_START - 1]
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -84,6 +84,10 @@ class Lease:
         )
         return bool(loads(answer.payload, LockResult).granted)
 
+    def renew(self) -> None:
+        """Renew the lock; called in the background."""
+        self.acquire()
+
     def require(self) -> None:
         """Lock the commit topic.
 
@@ -129,7 +133,7 @@ class Lease:
     def _renew(self) -> None:
         while True:
             try:
-                self.acquire()
+                self.renew()
             except HeadraceError as error:
                 logger.debug("the lease of job %s was not renewed: %s", self._job, error)
             if self._over.wait(self._renewal):

@@ -158,7 +158,13 @@ def _fence(topic: CommitTopic, owner: str) -> CommitRecord:
         last = log.record
         assert last is not None, "a job that has a standing has a record"
         opened = msgspec.structs.replace(
-            last, kind="open", epoch=last.epoch + 1, driver=owner, timestamp=_now()
+            last,
+            kind="open",
+            epoch=last.epoch + 1,
+            driver=owner,
+            # It opens without the lease: the driver before it may still hold that.
+            lock_keeper="",
+            timestamp=_now(),
         )
         topic.append(opened)
         if log.record is not None and log.driver == owner:

@@ -18,6 +18,7 @@ import msgspec
 
 from headrace.errors import UserCodeError
 from headrace.runtime.user_code.failures import raise_failure
+from headrace.spark.family import MARK, family_mark
 
 if TYPE_CHECKING:
     from headrace.runtime.batches.cutting import Cut
@@ -95,7 +96,11 @@ class FunctionProcess:
                 [sys.executable, "-m", "headrace.spark.batches.function_worker", str(number)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[number],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    MARK: family_mark(),
+                },
                 # Ctrl-C in a terminal is for the job; this process ends with the channel.
                 start_new_session=True,
             )

@@ -3,6 +3,10 @@
 Epochs keep two drivers from committing, but nobody can take back what an old one still publishes.
 So a driver publishes only while it holds the lease, and its successor waits until it has surely
 stopped.
+
+Brokers keep locks in memory.  So a driver says with each record which process of the broker keeps
+its lock: where that same process gives the lock to another one, it was not renewed for as long as
+it lasts.  Another process, of a broker that was restarted or replaced, knows nothing of it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import JobFailedError, LeaseLostError
+from headrace.errors import HeadraceError, JobFailedError, LeaseLostError
+from headrace.protocol.bodies import loads
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
+from headrace.protocol.stats import RuntimeInfo
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease, LeaseWait
 
@@ -31,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 0.5
 _SAME = timedelta(seconds=1)
+#: Between the address of a broker and the time when its process began, ms since 1970.
+_SINCE = " since "
 #: How long a request of a process that has died may still be on its way.
 _UNDER_WAY = 1.0
 
@@ -67,7 +77,12 @@ class LeaseTimes:
 
 
 def remaining_wait(
-    times: LeaseTimes, *, granted_for: float | None, ended: bool, dead_for: float | None
+    times: LeaseTimes,
+    *,
+    granted_for: float | None,
+    ended: bool,
+    dead_for: float | None,
+    expired: bool = False,
 ) -> float | None:
     """Say how much longer a successor waits, in seconds; None: until something happens.
 
@@ -79,6 +94,8 @@ def remaining_wait(
         Its predecessor ended in order, or there was none.
     dead_for
         How long its predecessor is known to be dead; None: it may live.
+    expired
+        The lock of its predecessor is known to have expired, not to have been forgotten.
 
     Examples
     --------
@@ -90,7 +107,7 @@ def remaining_wait(
     """
     if granted_for is None:
         return None
-    if ended:
+    if ended or expired:
         return 0.0
     if dead_for is not None:
         return max(0.0, _UNDER_WAY - dead_for)
@@ -124,6 +141,8 @@ class DriverLease(Lease):
         self.on_failure = self._fail
         #: What :meth:`take` waits for, while it does.
         self.waiting: LeaseWait | None = None
+        #: The broker process that keeps the lock since :meth:`take`; empty: not known.
+        self.keeper = ""
 
     def acquire(self) -> bool:
         """Lock the commit topic, or renew the lock; tell whether it is ours.
@@ -133,9 +152,25 @@ class DriverLease(Lease):
         """
         asked = _now()
         granted = super().acquire()
-        if granted and (self._renewed is None or asked - self._renewed < self._times.trusted):
+        in_time = self._renewed is None or asked - self._renewed < self._times.trusted
+        if granted and in_time and self._is_kept_where_it_was():
             self._renewed = asked
         return granted
+
+    def _is_kept_where_it_was(self) -> bool:
+        """Tell whether the lock is not that of a broker which has taken the place of the first.
+
+        A successor would not hear of that where the first one comes back.
+        """
+        return not self.keeper or self._address() == _address_of(self.keeper)
+
+    def renew(self) -> None:
+        """Renew the lock; where its broker was restarted, learn which process keeps it now."""
+        if self.acquire() and self.keeper:
+            keeper = self._ask_keeper()
+            moved = _address_of(keeper) != _address_of(self.keeper)
+            if keeper != self.keeper and not moved and self.acquire():
+                self.keeper = keeper
 
     def held(self) -> bool:
         """Tell whether nobody else can have the lease now."""
@@ -187,7 +222,7 @@ class DriverLease(Lease):
         self, topic: CommitTopic, look: Callable[[CommitLog], None], given_up: threading.Event
     ) -> None:
         granted: float | None = None
-        self._renewed = None
+        self._renewed, self.keeper = None, ""
         dead: float | None = None
         said, epoch = "", -1
         while True:
@@ -201,12 +236,16 @@ class DriverLease(Lease):
             if dead is None and predecessor is not None and predecessor.is_dead():
                 dead = _now()
                 self.release_for(log.driver)
-            granted = (_now() if granted is None else granted) if self.acquire() else None
+            if not (self.acquire() if granted is not None else self._is_granted()):
+                granted = None
+            elif granted is None:
+                granted = _now()
             wait = remaining_wait(
                 self._times,
                 granted_for=None if granted is None else _now() - granted,
                 ended=ended,
                 dead_for=None if dead is None else _now() - dead,
+                expired=log.record is not None and self.keeper == log.record.lock_keeper != "",
             )
             if wait == 0.0:
                 return
@@ -220,6 +259,34 @@ class DriverLease(Lease):
                     f"job '{self._job}' was stopped while it waited for the lease of another"
                     f" driver ({log.driver or 'of an older release'})"
                 )
+
+    def _is_granted(self) -> bool:
+        """Lock the commit topic for the first time, and learn which process keeps the lock.
+
+        It is asked between two grants, so it has given the first one, or its successor gives the
+        second one and nobody takes that for the same.
+        """
+        self.keeper = ""
+        if not self.acquire():
+            return False
+        keeper = self._ask_keeper()
+        granted = self.acquire()
+        self.keeper = keeper if granted else ""
+        return granted
+
+    def _ask_keeper(self) -> str:
+        """Name the process of the broker; empty where it does not say when it began."""
+        try:
+            address = self._address()
+            answer = self._client.invoke(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+            began = loads(answer.payload, RuntimeInfo).table.get("bootTimestamp", "")
+        except HeadraceError as error:
+            logger.debug("job %s: the broker does not tell when it began: %s", self._job, error)
+            return ""
+        return f"{address}{_SINCE}{began}" if began else ""
+
+    def _address(self) -> str:
+        return self._client.broker_address(self._queue().broker)
 
     def _wait_for(self, driver: str, wait: float | None) -> None:
         now, before = datetime.now(UTC), self.waiting
@@ -247,6 +314,10 @@ class DriverLease(Lease):
                 driver,
                 wait,
             )
+
+
+def _address_of(keeper: str) -> str:
+    return keeper.rpartition(_SINCE)[0]
 
 
 def _now() -> float:

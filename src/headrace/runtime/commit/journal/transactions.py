@@ -192,7 +192,9 @@ class JournalTransactions:
             )
         self._check_input(end.record, log)
         self._check_lease()
-        record = msgspec.structs.replace(end.record, driver=self._driver, parts=end.parts)
+        record = msgspec.structs.replace(
+            end.record, driver=self._driver, lock_keeper=self._lock_keeper, parts=end.parts
+        )
         record = msgspec.structs.replace(record, published=self._publisher.published(record))
         failpoint("journal.commit.before")
         self._topic.append(record)
@@ -271,7 +273,12 @@ class JournalTransactions:
             last = log.record or CommitRecord(job=self._job, kind="commit", epoch=0, batch=0)
             epoch = last.epoch + 1
             record = msgspec.structs.replace(
-                last, kind="open", epoch=epoch, driver=self._driver, timestamp=_now()
+                last,
+                kind="open",
+                epoch=epoch,
+                driver=self._driver,
+                lock_keeper=self._lock_keeper,
+                timestamp=_now(),
             )
             logger.info("driver %s opens epoch %d of job %s", self._driver, epoch, self._job)
             self._topic.append(record)
@@ -319,6 +326,10 @@ class JournalTransactions:
                 batch = f"batch {record.batch} of job '{self._job}'"
                 raise InputMissingError.beyond(batch, queue.name, offset, end)
 
+    @property
+    def _lock_keeper(self) -> str:
+        return "" if self._lease is None else self._lease.keeper
+
     def _check_lease(self) -> None:
         self._owner.check()
         if self._guards.lease and self._lease is not None:
@@ -337,6 +348,7 @@ def _same_commit(stored: CommitRecord, end: BatchEnd) -> bool:
     asked = msgspec.structs.replace(
         end.record,
         driver=stored.driver,
+        lock_keeper=stored.lock_keeper,
         parts=end.parts,
         published=stored.published,
         stands_on=stored.stands_on,
