@@ -18,6 +18,7 @@ from headrace.cli.app import app
 from headrace.client import Admin, Client
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.commit.journal.lease import LeaseTimes
+from headrace.runtime.commit.journal.publishing import totals
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.jobs.abort import abort
 from headrace.runtime.jobs.standings import standing_of_job
@@ -358,6 +359,17 @@ def committed(rocketmq: Cluster, tmp_path: Path) -> Iterator[tuple[Job, LocalDri
             yield job, driver
 
 
+def publish_state(job: Job, driver: LocalDriver) -> None:
+    """Publish what is committed but for the results, as a driver that dies in between."""
+    transactions: Any = driver._job.transactions
+    record = transactions._last
+    wanted = totals(record.parts)
+    results = {queue: count for queue, count in wanted.items() if queue.startswith(job.counts)}
+    assert 0 < len(results) < len(wanted)
+    transactions._publisher._copy(record, wanted, dict.fromkeys(wanted, 0) | results)
+    assert transactions.shows_state(record)
+
+
 def close_when_fenced(job: Job, driver: LocalDriver) -> None:
     """Be a driver that finds out that another one has opened an epoch."""
     with Client(job.rig.namesrv) as client:
@@ -371,6 +383,8 @@ def test_abort_publishes_what_is_committed(committed: tuple[Job, LocalDriver]) -
     job, driver = committed
     assert job.ask("status", job.name)["published"] is False
     assert "It is not wholly published" in job.call("status", job.name)
+    publish_state(job, driver)
+    assert job.ask("status", job.name)["published"] is False
     # It notices that it is fenced off, and ends, while the command waits for it.
     ending = threading.Thread(target=close_when_fenced, args=(job, driver))
     ending.start()

@@ -14,6 +14,7 @@ from headrace.runtime import StateMigration
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.rescaling import rescale
+from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic
 from tests.faults.local_driver import LocalDriver
@@ -58,10 +59,15 @@ def test_results_are_exact_over_a_rescale_up_and_down(rig: Rig, tmp_path: Path) 
     job = counting(f"scale-{lines}", lines, counts)
     sent: list[str] = []
     done: list[tuple[int, int]] = []
+    view: StateView | None = None
     for partitions in (2, 5, 3, 1, 4):
         if sent:
             home = StateHome.of(job.name, rig.client)
+            # It was opened before the job had the queues that it gets.
+            view = view or StateView(StateHome.of(job.name, rig.client), "words")
+            assert view.all() == expected(sent)
             record = rescale(home, partitions, lambda *at: done.append(at))
+            assert view.all() == expected(sent)
             assert record.partitions == partitions
             held = entries(rig, job.name, "words", tmp_path / f"scaled-{partitions}")
             assert len(held) == partitions
@@ -72,6 +78,8 @@ def test_results_are_exact_over_a_rescale_up_and_down(rig: Rig, tmp_path: Path) 
         run(rig, job, partitions=partitions)
         assert rig.latest(counts) == expected(sent)
     assert done[-1] == (len(expected(LINES)),) * 2
+    assert view is not None
+    view.close()
 
 
 def test_start_with_another_number_names_the_command(rig: Rig) -> None:

@@ -49,6 +49,8 @@ class Operator:
         connect: Callable[[], Client],
         stores: Sequence[str],
     ) -> None:
+        self.is_here = False
+        #: Whether no driver may be started.
         self.is_busy = False
         self._process = process
         self._world = process.world
@@ -74,12 +76,13 @@ class Operator:
                 self._try(visit, client)
             self._leave()
 
-        if not self.is_busy and not self._process.dead and self._drivers.processes:
+        if not self.is_here and not self._process.dead and self._drivers.processes:
             self._world.tell(f"the operator comes to {visit.__name__.strip('_')}")
+            self.is_here = True
             self._world.start(self._process, run)
 
     def _leave(self) -> None:
-        self.is_busy = False
+        self.is_here = self.is_busy = False
 
     def _try(self, visit: Callable[[StateHome], None], client: Client) -> None:
         deadline = self._world.now + _PATIENCE

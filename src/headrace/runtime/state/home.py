@@ -99,10 +99,14 @@ class StateHome:
             time.sleep(_POLL)
         return record
 
-    def queues(self, store: str) -> list[QueueName]:
-        """Give the queues of a store's state topic, in the order of the partitions."""
+    def queues(self, store: str, *, refresh: bool = False) -> list[QueueName]:
+        """Give the queues of a store's state topic, in the order of the partitions.
+
+        ``refresh`` asks the cluster even where the answer is known.
+        """
         topic = state_topic(self.job, store)
-        return [queue.name for queue in sorted(self.client.queues(topic, for_="write"))]
+        found = self.client.queues(topic, for_="write", refresh=refresh)
+        return [queue.name for queue in sorted(found)]
 
     def end_offset(self, queue: QueueName) -> int:
         """Give one past the last offset of a queue."""
@@ -111,6 +115,6 @@ class StateHome:
     def copies(self, stores: list[str], root: Path) -> LocalCopies:
         """Open the state stores below a folder, brought up to a commit from their topics."""
         topics = {store: state_topic(self.job, store) for store in stores}
-        queues = {topics[store]: self.queues(store) for store in stores}
+        queues = {topics[store]: self.queues(store, refresh=True) for store in stores}
         job = self.job if self._tagged else None
         return LocalCopies(root, StateTopicReader(self.consumer, topics, queues, job))

@@ -64,7 +64,8 @@ class StateView(StateLook):
         layout = ((None if kind is None else kind.layout) or PlainLayout()).of(shape)
         super().__init__(layout, reader(known, shape))
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-view-")
-        self._copies: LocalCopies = home.copies([operator], Path(self._folder.name))
+        self._partitions = 0
+        self._copies: LocalCopies | None = None
 
     def __len__(self) -> int:
         record = self._home.record()
@@ -107,6 +108,10 @@ class StateView(StateLook):
         summary = next(
             (s for s in record.states if (s.store, s.partition) == (self.name, partition)), None
         )
+        if self._copies is None or self._partitions != record.partitions:
+            # A job that was rescaled since may have queues that were not there.
+            self._copies = self._home.copies([self.name], Path(self._folder.name))
+            self._partitions = record.partitions
         copy = self._copies.open(self.name, partition, summary, record.lineage)
         opened.callback(copy.close)
         return copy.base
