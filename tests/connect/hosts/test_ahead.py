@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.connect.columns import SOURCE_SCHEMA
-from headrace.connect.hosts.ahead import Ahead, Polled
+from headrace.connect.hosts.ahead import Ahead, LateRequestError, Polled
 
 LARGE = 1 << 40
 
@@ -59,6 +60,16 @@ def test_batch_of_dropped_records_alone_is_worth_a_commit() -> None:
     ahead.add(Polled(polled(0, 0).rows, [0], [({"of": "p"}, {"at": 9})]), 0)
     assert ahead.await_any(0)
     assert ahead.give(1, 10, LARGE).positions() == [({"of": "p"}, {"at": 9})]
+
+
+def test_who_asks_late_for_a_committed_batch_takes_no_records_of_the_next() -> None:
+    ahead = Ahead(100, LARGE)
+    ahead.add(polled(0, 6), 0)
+    assert values(ahead, 1, 3) == [0, 1, 2]
+    ahead.commit(1)
+    with pytest.raises(LateRequestError, match="batch 1"):
+        ahead.give(1, 3, LARGE)
+    assert values(ahead, 2, 3) == [3, 4, 5]
 
 
 def test_each_partition_has_its_last_position() -> None:

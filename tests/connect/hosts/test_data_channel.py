@@ -363,6 +363,20 @@ async def test_flush_that_was_done_is_not_done_again(tmp_path: Path) -> None:
             assert (tmp_path / "trace").read_text().count("flush") == 2
 
 
+@on_loop
+async def test_sink_hears_nobody_who_is_behind_a_later_batch(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await sink(launcher, tmp_path)
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0], {})
+            await asyncio.to_thread(channel.flush, 2, {Q0: 4}, epoch=3)
+            for epoch, batch in ((3, 1), (2, 2), (2, 9)):
+                with pytest.raises(ProcessingError, match=f"batch {batch} of epoch {epoch}"):
+                    await asyncio.to_thread(channel.flush, batch, {Q0: 2}, epoch=epoch)
+            assert (tmp_path / "trace").read_text().count("flush") == 1
+            await asyncio.to_thread(channel.flush, 1, {Q0: 4}, epoch=4)
+
+
 @pytest.mark.requirement(35)
 @on_loop
 async def test_put_that_raises_fails_the_task_and_the_request(tmp_path: Path) -> None:

@@ -77,18 +77,17 @@ class HostOutlet:
 
     def put(self, epoch: int, batch: int, messages: pa.RecordBatch) -> None:
         """Hand messages over."""
-        del epoch
         rows = messages_out(messages)
         ends = _ends(messages)
         channel = _channel(self.address, self.timeout)
-        channel.put(batch, [(place, 0, end) for place, end in ends.items()], rows)
-        _unflushed.setdefault((self.address, batch), {}).update(ends)
+        ranges = [(place, 0, end) for place, end in ends.items()]
+        channel.put(batch, ranges, rows, epoch=epoch)
+        _unflushed.setdefault((self.address, epoch, batch), {}).update(ends)
 
     def flush(self, epoch: int, batch: int) -> None:
         """Have the task make sure of the batch."""
-        del epoch
-        ends = _unflushed.pop((self.address, batch), {})
-        _channel(self.address, self.timeout).flush(batch, ends)
+        ends = _unflushed.pop((self.address, epoch, batch), {})
+        _channel(self.address, self.timeout).flush(batch, ends, epoch=epoch)
 
     def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
         """Give the dead letters of the batch."""
@@ -98,7 +97,7 @@ class HostOutlet:
 
 
 #: What a task of Spark has put and not flushed: it does both, in one process.
-_unflushed: dict[tuple[str, int], dict[Queue, int]] = {}
+_unflushed: dict[tuple[str, int, int], dict[Queue, int]] = {}
 
 
 class HostImpulse:

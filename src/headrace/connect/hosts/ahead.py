@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.records import Position, position_key
 
-__all__ = ["Ahead", "Given", "Polled"]
+__all__ = ["Ahead", "Given", "LateRequestError", "Polled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,10 @@ class Given:
 _NOTHING: pa.RecordBatch = pa.RecordBatch.from_pylist([], schema=SOURCE_SCHEMA)
 
 
+class LateRequestError(Exception):
+    """Somebody asks for a batch that others have committed since."""
+
+
 class Ahead:
     """Stands between the thread that polls a task and those that serve the engine.
 
@@ -111,6 +115,8 @@ class Ahead:
         self._most = most_records, most_bytes
         self._waiting: deque[Polled] = deque()
         self._given: dict[int, Given] = {}
+        #: The last batch that is known to be committed.
+        self._committed = 0
         self._changed = threading.Condition()
         self._closed = False
         #: Rises when the task begins anew: what it polled before is not taken any more.
@@ -184,8 +190,15 @@ class Ahead:
         """Give records for a batch: the same ones when it is asked for again.
 
         At least one poll's worth that cannot be cut comes, also where it is too large.
+
+        Raises
+        ------
+        LateRequestError
+            The batch is committed: what it had is not there any more, and nothing new is its own.
         """
         with self._changed:
+            if batch <= self._committed:
+                raise LateRequestError(f"batch {batch} is committed already")
             if batch not in self._given:
                 self._given[batch] = self._take(most_records, most_bytes)
                 self._changed.notify_all()
@@ -219,6 +232,7 @@ class Ahead:
         """Forget what was given up to a batch; give the positions that are committed with it."""
         with self._changed:
             done = Given()
+            self._committed = max(self._committed, batch)
             for number in sorted(one for one in self._given if one <= batch):
                 done.parts += self._given.pop(number).parts
             return done.positions()

@@ -161,7 +161,12 @@ class TaskChannel:
         return None if header["offsets"] is None else _offsets(header["offsets"])
 
     def put(
-        self, batch: int, ranges: Sequence[tuple[Queue, int, int]], rows: pa.RecordBatch
+        self,
+        batch: int,
+        ranges: Sequence[tuple[Queue, int, int]],
+        rows: pa.RecordBatch,
+        *,
+        epoch: int = 0,
     ) -> Asked:
         """Put records; those that were put before are left out.
 
@@ -173,14 +178,20 @@ class TaskChannel:
             First offset and the one after the last of each queue.
         rows
             Columns as in :data:`~headrace.connect.columns.SINK_SCHEMA`.
+        epoch
+            The epoch that the batch is of: one behind a newer request is refused.
         """
         listed = [[*queue, first, end] for queue, first, end in ranges]
-        header, _ = self._ask({"op": "put", "batch": batch, "ranges": listed}, rows)
+        header, _ = self._ask({"op": "put", "epoch": epoch, "batch": batch, "ranges": listed}, rows)
         return _asked(header)
 
-    def flush(self, batch: int, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
+    def flush(
+        self, batch: int, offsets: Mapping[Queue, int], *, epoch: int = 0
+    ) -> dict[Queue, int]:
         """Make everything durable that was put; give the offsets that may be committed."""
-        header, _ = self._ask({"op": "flush", "batch": batch, "offsets": _listed(offsets)})
+        header, _ = self._ask(
+            {"op": "flush", "epoch": epoch, "batch": batch, "offsets": _listed(offsets)}
+        )
         return _offsets(header["offsets"])
 
     def letters(self, batch: int) -> pa.RecordBatch | None:

@@ -51,6 +51,8 @@ class SinkUnit(Unit):
         self._task: SinkTask
         self._context: HostedSinkTask
         self._serving: Serving
+        #: Epoch and batch of the newest request: who speaks of an older one is late.
+        self._newest = (0, 0)
         #: The last flush that was done, and its answer: it is not done twice.
         self._flushed: tuple[object, Answer] | None = None
         #: What the engine does in the task's place.
@@ -129,7 +131,16 @@ class SinkUnit(Unit):
         op = header["op"]
         if op not in doing:
             raise Refused(f"a sink task does not know the request {op!r}")
+        if op in {"put", "flush"}:
+            self._refuse_late(header)
         return doing[op](header, records)
+
+    def _refuse_late(self, header: dict[str, Any]) -> None:
+        """Refuse what somebody brings or makes sure of behind a batch that came after his own."""
+        asked = (header.get("epoch", 0), header["batch"])
+        if asked < self._newest:
+            raise Refused("batch {1} of epoch {0} is late".format(*asked))
+        self._newest = asked
 
     def _open(self, header: dict[str, Any], _records: object) -> Answer:
         wanted = frozenset(Queue(*one) for one in header["queues"])

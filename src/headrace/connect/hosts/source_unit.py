@@ -12,7 +12,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from headrace.connect.handling import SourceChain, source_chain
-from headrace.connect.hosts.ahead import Ahead, Polled
+from headrace.connect.hosts.ahead import Ahead, LateRequestError, Polled
 from headrace.connect.hosts.contexts import Committed, HostedSourceTask
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import catalog, connector_of
@@ -233,7 +233,10 @@ class SourceUnit(Unit):
 
     def _give(self, header: dict[str, Any]) -> Answer:
         self._ahead.await_any(header.get("wait_ms", 0) / 1000)
-        given = self._ahead.give(header["batch"], header["max_records"], header["max_bytes"])
+        try:
+            given = self._ahead.give(header["batch"], header["max_records"], header["max_bytes"])
+        except LateRequestError as error:
+            raise Refused(str(error)) from None
         rows = given.rows()
         answer = {"count": rows.num_rows, "positions": given.positions(), **self._standing()}
         return answer, rows
