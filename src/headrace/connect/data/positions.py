@@ -99,17 +99,26 @@ def positions_elsewhere(client: Client, connector: str, task: int) -> dict[str, 
 
 def _records(client: Client, connector: str) -> Iterator[tuple[StateHome, CommitRecord]]:
     """Give the newest record of each task that the connector has ever had."""
-    known = set(Admin(client).topics())
-    task = 0
-    while commit_topic(job := task_job(connector, task)) in known:
+    for job in _jobs(connector, Admin(client).topics()):
         home = StateHome.of(job, client)
         try:
             record = home.transactions.plan([], {}, 0, 0).record
         except TopicNotFoundError:
-            return
+            continue
         if record is not None:
             yield home, record
-        task += 1
+
+
+def _jobs(connector: str, topics: Iterable[str]) -> list[str]:
+    """Name the jobs of all tasks that have a commit topic; tasks make theirs in any order.
+
+    >>> _jobs("a", ["connect-a-10-commitTopic", "connect-a-2-commitTopic", "connect-a-b-0-commitTopic"])
+    ['connect-a-2', 'connect-a-10']
+    """
+    before, after = commit_topic(task_job(connector, 0)).rsplit("0", 1)
+    form = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}")
+    numbers = sorted(int(found[1]) for found in map(form.fullmatch, topics) if found)
+    return [task_job(connector, number) for number in numbers]
 
 
 class PositionChanges:
