@@ -15,7 +15,7 @@ from tests.simulation.world import ViolationError
 if TYPE_CHECKING:
     from headrace.broker.core import Core
 
-__all__ = ["Checks", "require"]
+__all__ = ["Checks", "NewMessages", "require"]
 
 
 class Checks:
@@ -25,7 +25,7 @@ class Checks:
         self._job = job
         self._outputs = (RESULTS, COUNTS, *job.topology.state_topics.values())
         self.expects = job.expects()
-        self._seen: dict[tuple[str, int], int] = defaultdict(int)
+        self._messages = NewMessages()
         self._lines: dict[str, list[list[Line]]] = {
             topic: [[] for _ in range(QUEUES)] for topic in job.inputs
         }
@@ -34,13 +34,13 @@ class Checks:
 
     def look(self, core: Core) -> None:
         """Check what has become visible since the last look."""
-        for message in self._new(core, self._job.topology.commit_topic):
+        for message in self._messages.take(core, self._job.topology.commit_topic):
             self._check_record(msgspec.json.decode(message.body, type=CommitRecord))
         for topic in self._outputs:
-            for message in self._new(core, topic):
+            for message in self._messages.take(core, topic):
                 self.expects.take(topic, message)
         for topic, queues in self._lines.items():
-            for message in self._new(core, topic):
+            for message in self._messages.take(core, topic):
                 line = Line(message.body.decode(), message.position, "broker-a")
                 queues[message.queue_id].append(line)
         if not self.expects.only_at_end:
@@ -95,7 +95,15 @@ class Checks:
             require(offset >= before.get(queue, 0), f"the offset of {queue} goes back")
         self.commits.append(record)
 
-    def _new(self, core: Core, topic: str) -> list[StoredMessage]:
+
+class NewMessages:
+    """Gives what has become visible in topics since it was asked last."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], int] = defaultdict(int)
+
+    def take(self, core: Core, topic: str) -> list[StoredMessage]:
+        """Give the messages of a topic that are new, queue by queue."""
         found: list[StoredMessage] = []
         for number in sorted(n for name, n in core.store.queues() if name == topic):
             end = core.store.bounds(topic, number).max_offset

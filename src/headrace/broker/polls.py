@@ -38,8 +38,9 @@ class LongPolls:
     """
 
     def __init__(self) -> None:
-        self._by_queue: dict[Queue, set[Poll]] = {}
-        self._by_owner: dict[int, set[Poll]] = {}
+        #: In the order in which they came: who has waited longest is answered first.
+        self._by_queue: dict[Queue, dict[Poll, None]] = {}
+        self._by_owner: dict[int, dict[Poll, None]] = {}
         self._count = 0
 
     @property
@@ -58,8 +59,8 @@ class LongPolls:
         """Let a request wait."""
         poll = Poll(tuple(queues), owner, wake)
         for queue in poll.queues:
-            self._by_queue.setdefault(queue, set()).add(poll)
-        self._by_owner.setdefault(owner, set()).add(poll)
+            self._by_queue.setdefault(queue, {})[poll] = None
+        self._by_owner.setdefault(owner, {})[poll] = None
         self._count += 1
         return poll
 
@@ -67,9 +68,9 @@ class LongPolls:
         """Take out the requests that waited for a message of these queues."""
         if not self._by_queue:
             return []
-        waiting: set[Poll] = set()
+        waiting: dict[Poll, None] = {}
         for queue in queues:
-            waiting |= self._by_queue.get(queue, set())
+            waiting |= self._by_queue.get(queue, {})
         return [poll for poll in waiting if self.remove(poll)]
 
     def remove(self, poll: Poll) -> bool:
@@ -89,9 +90,9 @@ class LongPolls:
             self.remove(poll)
 
 
-def _discard(table: dict[K, set[Poll]], key: K, poll: Poll) -> None:
+def _discard(table: dict[K, dict[Poll, None]], key: K, poll: Poll) -> None:
     polls = table.get(key)
     if polls is not None:
-        polls.discard(poll)
+        polls.pop(poll, None)
         if not polls:
             del table[key]

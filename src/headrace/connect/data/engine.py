@@ -18,7 +18,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from headrace.connect.data.settings import EngineSettings
 
-__all__ = ["Engine", "main"]
+__all__ = ["Engine", "main", "serve"]
 
 #: It runs as ``__main__``, and is known by the name of its module all the same.
 logger = logging.getLogger("headrace.connect.data.engine")
@@ -252,7 +252,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket")
     options = parser.parse_args(arguments)
     settings: EngineSettings = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own worker
-    channel = socket.socket(fileno=options.channel)
+    serve(settings, socket.socket(fileno=options.channel))
+
+
+def serve(settings: EngineSettings, channel: socket.socket) -> NoReturn:
+    """Do what the supervisor says at the other end of a channel, until it is gone."""
     telling = threading.Lock()
     encoder = msgspec.json.Encoder()
 

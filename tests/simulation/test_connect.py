@@ -1,0 +1,68 @@
+"""Seeds of Connect: hosts, engines and workers that are killed and stopped, connectors changed.
+
+``python -m tests.simulation --connect --seed N`` runs one again and tells its story.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.connect import simulate_connect
+from tests.simulation.connect_mutants import CONNECT_MUTANTS
+from tests.simulation.mutants import Mutant
+
+#: A busy machine needs minutes for what takes seconds.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
+
+#: Seeds of `make test`, of all, and of a soak.
+SEEDS, ALL_SEEDS, SOAK_SEEDS = 40, 120, 4000
+SHARE = 20
+FOUND_WITHIN = 40
+
+
+def run_seeds(first: int, last: int, folder: Path) -> None:
+    struck = commits = 0
+    for seed in range(first, last):
+        story = simulate_connect(seed, folder)
+        assert story.wrong is None, str(story)
+        struck += story.strikes
+        commits += story.batches
+    # A simulation in which nothing happens proves nothing.
+    assert struck > (last - first) / 2
+    assert commits > 2 * (last - first)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
+def test_every_line_counts_once(first: int, tmp_path: Path) -> None:
+    run_seeds(first, first + SHARE, tmp_path / "job")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(SEEDS, ALL_SEEDS, SHARE))
+def test_every_line_counts_once_again(first: int, tmp_path: Path) -> None:
+    run_seeds(first, first + SHARE, tmp_path / "job")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", CONNECT_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_build_of_connect_is_found(mutant: Mutant, tmp_path: Path) -> None:
+    for seed in range(mutant.since, mutant.since + FOUND_WITHIN):
+        story = simulate_connect(seed, tmp_path / "job", mutant)
+        if story.wrong is not None and mutant.breaks in story.wrong:
+            print(f"seed {seed}:\n{story}")
+            return
+    pytest.fail(f"{mutant.name}: nothing was found")
+
+
+def test_a_seed_of_connect_has_one_story(tmp_path: Path) -> None:
+    stories = [simulate_connect(seed, tmp_path / "job").log for seed in (1, 13, 1, 13)]
+    assert stories[:2] == stories[2:]
+    again = "python -m tests.simulation --seed 3 --connect"
+    assert str(simulate_connect(3, tmp_path / "job")).endswith(again)
+
+
+@pytest.mark.soak
+def test_every_line_counts_once_over_more_seeds(tmp_path: Path) -> None:
+    run_seeds(ALL_SEEDS, SOAK_SEEDS, tmp_path / "job")
