@@ -192,6 +192,8 @@ class Drivers:
         self.processes: list[Process] = []
         #: Where they and their workers run.
         self.machines: tuple[str, ...] = ("machine-0", "machine-1")
+        #: How often their Sparks lose what tasks have made.
+        self.losses = 0.03
         #: What ended one of them that should not have.
         self.failure: ViolationError | None = None
 
@@ -254,6 +256,7 @@ class Drivers:
                 sleep(self._world, 0.3)
                 machines = [mine.machine, self._world.chance.choice(self.machines)]
                 found = SimulatedSession(self._world, mine, machines, self._numbers)
+                found.losses = self.losses
                 self._sessions[mine] = found
             return found
 

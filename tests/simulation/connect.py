@@ -36,7 +36,7 @@ from tests.simulation.outside import LINES_SOURCE, STORE_SINK, Outside
 from tests.simulation.processes import processes_of, variables
 from tests.simulation.simulation import Story
 from tests.simulation.threads import sleep
-from tests.simulation.world import Process, StuckError, ViolationError, World, this_thread
+from tests.simulation.world import Process, StuckError, ViolationError, World
 
 __all__ = ["ConnectSimulation", "ConnectStory", "simulate_connect"]
 
@@ -62,11 +62,9 @@ class _Network(Network):
     States of copies in the log do not bear that yet: one that comes behind its successor counts.
     """
 
-    def choose(self) -> Trouble:
-        trouble, me = super().choose(), this_thread()
-        is_worker = (
-            me is not None and me.process.kind == "worker" and ".engine" not in me.process.name
-        )
+    def choose(self, process: Process) -> Trouble:
+        trouble = super().choose(process)
+        is_worker = process.kind == "worker" and ".engine" not in process.name
         return "answer late" if is_worker and trouble in {"late", "held up"} else trouble
 
 

@@ -39,6 +39,8 @@ class Network:
         #: Writes of a thousand, by clients, that meet with trouble, and with which.
         self.trouble = 0
         self.troubles: Sequence[Trouble] = TROUBLES
+        #: Only those of one kind of process; None: of all.
+        self.whose: str | None = None
         #: Whether what arrives now was held up on its way.
         self.is_late = False
         self._ports: dict[int, tuple[SimulatedLoop | DirectLoop, Callable[[], Any]]] = {}
@@ -84,9 +86,11 @@ class Network:
             end.loop.process.on_death.append(end.break_off)
         return near
 
-    def choose(self) -> Trouble:
+    def choose(self, process: Process) -> Trouble:
         """Choose what happens to what a client writes."""
         chance = self.world.chance
+        if self.whose is not None and process.kind != self.whose:
+            return "none"
         if chance.randrange(1000) >= self.trouble:
             return "none"
         return chance.choice(self.troubles)
@@ -141,7 +145,7 @@ class Transport(asyncio.Transport):
             self.break_off()
             return
         late, self._late = self._late, 0.0
-        if self._is_client and (trouble := network.choose()) != "none":
+        if self._is_client and (trouble := network.choose(self.loop.process)) != "none":
             self._world.tell(f"{self.loop.process.name}: {trouble}")
             if trouble == "lost":
                 self.break_off()

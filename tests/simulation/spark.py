@@ -160,6 +160,8 @@ class SimulatedSession:
         driver.on_death.append(self.end)
         self.java.on_death.append(self._java_died)
         self._sources: dict[str, Any] = {}
+        #: How often what a task made for the next stage is made again.
+        self.losses = 0.03
 
     def _make(self, kind: str, machine: str) -> Process:
         return self.world.process(f"{self.driver.name}.{kind}.{next(self._generation)}", machine)
@@ -376,7 +378,7 @@ class SimulatedBatch:
     def _lost_outputs(self, made: list[Callable[[], Rows]], rows: list[Rows]) -> list[Rows] | None:
         """Make again what a dead worker had kept for the next stage, now and then."""
         chance = self._world.chance
-        if not rows or chance.random() >= 0.03:
+        if not rows or chance.random() >= self._session.losses:
             return None
         lost = chance.randrange(len(rows))
         self._world.tell(f"{self._session.driver.name}: output of task {lost} is made again")

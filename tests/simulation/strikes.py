@@ -7,6 +7,7 @@ what only happens where several of one kind meet is not drowned by the rest.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,10 +97,27 @@ class Strikes:
         self._turns: dict[int, Callable[[], None]] = {}
 
     def plan(self, points: Points) -> None:
-        """Choose what is going to happen."""
-        chance, world = self._chance, self._world
-        self._network.trouble = chance.choice(_RATES)
-        self._network.troubles = chance.sample(TROUBLES, chance.randint(1, len(TROUBLES)))
+        """Choose what is going to happen: in half of all seeds much of one kind."""
+        chance = self._chance
+        theme = chance.choice(
+            (
+                self._plan_doubts,
+                self._plan_late_calls,
+                self._plan_machines,
+                self._plan_power_cuts,
+                self._plan_lost_outputs,
+                *[self._plan_everything] * 5,
+            )
+        )
+        theme(points)
+        self._world.on_turn = self._on_turn
+        self._world.at(_CALM, self.calm)
+
+    def _plan_everything(self, points: Points) -> None:
+        """Strike by some kinds, chosen anew."""
+        chance, network = self._chance, self._network
+        network.trouble = chance.choice(_RATES)
+        network.troubles = chance.sample(TROUBLES, chance.randint(1, len(TROUBLES)))
         kinds = (
             self._kill_driver,
             self._kill_java,
@@ -115,27 +133,66 @@ class Strikes:
         )
         weights = [chance.choice(_WEIGHTS) for _ in kinds]
         for _ in range(chance.choice((1, 2, 3, 4, 4, 7)) if any(weights) else 0):
-            (kind,) = chance.choices(kinds, weights)
-            if chance.random() < 0.7:
-                self._turns[int(10 ** chance.uniform(2.3, 3.6))] = kind
-            else:
-                world.at(chance.uniform(0.3, 6.0), kind)
+            self._plan_one(*chance.choices(kinds, weights))
         if chance.random() < 0.5:
             for _ in range(chance.randint(1, 3)):
                 where = chance.choice(
                     ("driver", "driver", "worker", "broker", "planner", "operator")
                 )
                 points.strikes[where, chance.randint(1, 60)] = self._strike_point
-        if isinstance(self._cluster, EmbeddedCluster) and chance.random() < 0.25:
-            self._cluster.files.trouble = chance.choice((5, 20, 60))
-        world.on_turn = self._on_turn
-        world.at(_CALM, self.calm)
+        if chance.random() < 0.25:
+            self._fail_disk(chance.choice((5, 20, 60)))
+
+    def _plan_doubts(self, points: Points) -> None:
+        """Leave drivers in doubt whether what they ask for is done, mostly, and stop some."""
+        del points
+        chance, network = self._chance, self._network
+        network.trouble = chance.choice((100, 200, 300))
+        network.troubles = chance.choice((("answer lost",), ("answer late", "held up"), TROUBLES))
+        network.whose = "driver"
+        for _ in range(chance.randint(1, 3)):
+            self._plan_one(chance.choice((self._stop_driver, self._kill_driver, self._kill_java)))
+
+    def _plan_late_calls(self, points: Points) -> None:
+        """Let Java die under what its batch function has begun, and that take a while."""
+        for _ in range(self._chance.randint(2, 5)):
+            points.strikes["driver", self._chance.randint(3, 60)] = self._outlive_java
+        self._network.trouble = self._chance.choice((0, 40))
+
+    def _plan_machines(self, points: Points) -> None:
+        """Take from machines what they have, at any step of a commit."""
+        for _ in range(self._chance.randint(2, 6)):
+            kind = self._chance.choice((self._cut_power_of_machine, self._lose_machine))
+            points.strikes["driver", self._chance.randint(3, 80)] = partial(_without_process, kind)
+
+    def _plan_power_cuts(self, points: Points) -> None:
+        """Let brokers end by a power cut again and again, on disks that fail."""
+        self._fail_disk(self._chance.choice((0, 20, 60)))
+        for _ in range(self._chance.randint(1, 3)):
+            points.strikes["broker", self._chance.randint(1, 60)] = self._strike_point
+            self._plan_one(self._cut_power)
+
+    def _plan_lost_outputs(self, points: Points) -> None:
+        """Have Spark make again, often, what a stage had made for the next."""
+        del points
+        self._drivers.losses = 0.4
+        for _ in range(self._chance.randint(1, 4)):
+            self._plan_one(self._kill_worker)
+
+    def _plan_one(self, kind: Callable[[], None]) -> None:
+        if self._chance.random() < 0.7:
+            self._turns[int(10 ** self._chance.uniform(2.3, 3.6))] = kind
+        else:
+            self._world.at(self._chance.uniform(0.3, 6.0), kind)
+
+    def _fail_disk(self, trouble: int) -> None:
+        if isinstance(self._cluster, EmbeddedCluster):
+            self._cluster.files.trouble = trouble
 
     def calm(self) -> None:
         """Strike no more."""
         self._network.trouble = 0
-        if isinstance(self._cluster, EmbeddedCluster):
-            self._cluster.files.trouble = 0
+        self._fail_disk(0)
         self._turns.clear()
 
     def _on_turn(self) -> None:
@@ -147,13 +204,8 @@ class Strikes:
         self.count += 1
         if process.name.startswith("broker"):
             self._crash(self._chance.uniform(0.05, 1.0), power=self._chance.random() < 0.5)
-        elif (
-            session := self._drivers.session(process)
-        ) is not None and self._chance.random() < 0.4:
-            session.java.kill()
-            if self._chance.random() < 0.5:
-                # What the batch function has begun takes a while now.
-                self._crash(self._chance.choice((0.5, 1.5, 3.0)))
+        elif self._drivers.session(process) is not None and self._chance.random() < 0.4:
+            self._outlive_java(process)
         elif self._chance.random() < 0.2:
             # Of what was done for it elsewhere, a part may be gone.
             self._cut_power_of_machine()
@@ -163,6 +215,15 @@ class Strikes:
             process.kill()
             if self._chance.random() < 0.3:
                 self._operator.end_job()
+
+    def _outlive_java(self, process: Process) -> None:
+        """Let a batch function go on when nobody waits for it any more."""
+        if (session := self._drivers.session(process)) is not None:
+            self.count += 1
+            session.java.kill()
+            if self._chance.random() < 0.5:
+                # What it has begun takes a while now.
+                self._crash(self._chance.choice((0.5, 1.5, 3.0)))
 
     def _driver(self) -> Process | None:
         alive = self._drivers.alive
@@ -247,3 +308,7 @@ class Strikes:
             self._cluster.crash(seconds, power=power)
         else:
             self._cluster.crash(seconds)
+
+
+def _without_process(strike: Callable[[], None], _: Process) -> None:
+    strike()
