@@ -7,12 +7,14 @@ import logging
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from headrace.broker import BrokerSettings
 from headrace.client import Admin, Client, ClientSettings, Message, Producer
@@ -87,6 +89,9 @@ class Simulation:
         with ExitStack() as stack:
             points, databases, numbers = stack.enter_context(processes_of(world))
             stack.enter_context(self._mutant.applied())
+            # What a process that is killed leaves there goes with the seed.
+            (folder / "tmp").mkdir(parents=True)
+            stack.enter_context(patch.object(tempfile, "tempdir", str(folder / "tmp")))
             network = Network(world)
             self.cluster: EmbeddedCluster | RocketMQCluster
             if self._embedded:
