@@ -105,6 +105,8 @@ class SimulatedBroker:
         self.peers.append(self)
         self.topics: dict[str, list[Queue]] = {}
         self._deleted: list[list[Queue]] = []
+        #: From when on the name server knows it.
+        self.known_from = 0.0
         self._perms: dict[str, Perm] = {}
         #: Messages whose request was held up on its way: the only ones that may be there twice.
         self.held_up: set[tuple[str, int, str]] = set()
@@ -138,6 +140,10 @@ class SimulatedBroker:
         """Say where it is."""
         address = f"{HOST}:{self.port}"
         return BrokerData(cluster="c", broker_name=self.name, broker_addrs={"0": address})
+
+    @property
+    def _known(self) -> list[SimulatedBroker]:
+        return [broker for broker in self.peers if broker.known_from <= self._world.now]
 
     def create(self, topic: str, queues: int, perm: Perm = Perm.READ | Perm.WRITE) -> None:
         """Make a topic, or give one more queues."""
@@ -211,7 +217,7 @@ class SimulatedBroker:
 
     def _route(self, command: Command, answer: Answer) -> None:
         topic = command.ext["topic"]
-        there = [broker for broker in self.peers if topic in broker.topics]
+        there = [broker for broker in self._known if topic in broker.topics]
         if not there:
             raise TopicNotFoundError(f"no topic {topic}")
         queues = [
@@ -228,7 +234,7 @@ class SimulatedBroker:
         answer(command.reply(body=dumps(route)))
 
     def _cluster(self, command: Command, answer: Answer) -> None:
-        places = {broker.name: broker.place for broker in self.peers}
+        places = {broker.name: broker.place for broker in self._known}
         info = ClusterInfo(broker_addr_table=places, cluster_addr_table={"c": list(places)})
         answer(command.reply(body=dumps(info)))
 

@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.store.compaction import CompactionSettings
 from tests.simulation.checks import Checks
 from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
+from tests.simulation.cuts import Cuts
 from tests.simulation.job import COUNTS, JOB, JOBS, KEYS, LAST, LINES, QUEUES, RESULTS
 from tests.simulation.journal_checks import JournalChecks
 from tests.simulation.mutants import Mutant
@@ -150,6 +151,8 @@ class Simulation:
                 world, self.cluster, network, self._drivers, machines, self._operator
             )
             self.strikes.plan(points)
+            if has(world.seed, "cuts"):
+                Cuts(world, network, self.cluster, self._drivers)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
             self._finish()
             if isinstance(self.checks, JournalChecks) and world.seed % _ANEW == 1:

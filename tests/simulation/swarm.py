@@ -6,13 +6,14 @@ from typing import Literal
 
 __all__ = ["EXTRAS", "Extra", "has"]
 
-Extra = Literal["retention", "topics made anew"]
+Extra = Literal["retention", "topics made anew", "cuts"]
 
 #: Of so many seeds one has it, the one with this rest.  Odd seeds run the job of which every commit
 #: is checked.
 _SEEDS: dict[Extra, tuple[int, int]] = {
     "retention": (12, 5),
     "topics made anew": (12, 9),
+    "cuts": (11, 4),
 }
 EXTRAS = tuple(_SEEDS)
 
