@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -77,6 +78,8 @@ class EmbeddedCluster:
         self.core: Core | None = None
         #: Called when messages have become visible.
         self.on_arrival: Callable[[], None] = lambda: None
+        #: Called before a topic is deleted.
+        self.on_delete: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start a process of it."""
@@ -114,13 +117,18 @@ class EmbeddedCluster:
         await server.start()
         self.core = core = server._core
         assert core is not None
-        arrived = core.arrived
+        arrived, delete = core.arrived, core.delete_topic
 
         def tell(queues: Collection[Queue]) -> None:
             arrived(queues)
             self.on_arrival()
 
+        def delete_topic(name: str) -> Future[int] | None:
+            self.on_delete()
+            return delete(name)
+
         core.arrived = tell  # type: ignore[method-assign]
+        core.delete_topic = delete_topic  # type: ignore[method-assign]
         self._world.tell("the broker is open")
         self.on_arrival()
         await asyncio.Event().wait()
@@ -160,11 +168,12 @@ class EmbeddedCluster:
 
 def _quick_store(**given: Any) -> StoreSettings:
     """Have a store do in a second what it does now and then."""
+    expires = given["retention"] < timedelta(minutes=1)
     return StoreSettings(
         **given,
         checkpoint_interval=timedelta(seconds=0.5),
         checkpoint_bytes=4 << 10,
-        maintenance_interval=timedelta(seconds=3),
+        maintenance_interval=timedelta(seconds=0.5 if expires else 3),
         index_file_units=16,
     )
 
@@ -186,7 +195,8 @@ class Drivers:
         self._world = world
         self._numbers = numbers
         self._topology = topology
-        self._settings = settings
+        #: Of those that are started from now on.
+        self.settings = settings
         self._sessions: dict[Process, SimulatedSession] = {}
         self._names = itertools.count(1)
         self.processes: list[Process] = []
@@ -194,6 +204,12 @@ class Drivers:
         self.machines: tuple[str, ...] = ("machine-0", "machine-1")
         #: How often their Sparks lose what tasks have made.
         self.losses = 0.03
+        #: None is started again before this time.
+        self.away_until = 0.0
+        #: Tells whether one may end by an error that no further try would mend.
+        self.forgives: Callable[[HeadraceError], bool] = lambda error: isinstance(
+            error, BrokerStorageError
+        )
         #: What ended one of them that should not have.
         self.failure: ViolationError | None = None
 
@@ -216,7 +232,7 @@ class Drivers:
 
     def _drive(self, process: Process) -> None:
         world = self._world
-        job = StreamJob(self._topology, self._settings)
+        job = StreamJob(self._topology, self.settings)
         try:
             job.start()
             world.tell(f"{process.name} has started the job")
@@ -227,10 +243,10 @@ class Drivers:
             world.tell(f"{process.name} ends: {error.message[:90]}")
             # As its hint says.
             partitions = int(error.message.split(" partitions")[0].split()[-1])
-            self._settings = replace(self._settings, partitions=partitions)
+            self.settings = replace(self.settings, partitions=partitions)
         except HeadraceError as error:
             world.tell(f"{process.name} ends: {error!r}")
-            if not error.retriable and not isinstance(error, BrokerStorageError):
+            if not error.retriable and not self.forgives(error):
                 self.failure = ViolationError(
                     f"{process.name} ends: {type(error).__name__}: {error.message}"
                 )

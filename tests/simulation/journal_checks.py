@@ -7,7 +7,8 @@ from collections import defaultdict
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.transactions import CommitRecord, commit_in
 from tests.simulation.checks import require
-from tests.simulation.job import COUNTS, JOB, RESULTS, Line, SimulatedJob
+from tests.simulation.job import COUNTS, JOB, QUEUES, RESULTS, Line, SimulatedJob
+from tests.simulation.retention import Sources
 from tests.simulation.rocketmq import SimulatedBroker
 
 Place = tuple[str, int]
@@ -22,6 +23,14 @@ class JournalChecks:
         self._states = set(job.topology.state_topics.values())
         self.expects = job.expects()
         self._brokers = {broker.name: broker for broker in brokers}
+        self.sources = Sources(
+            {
+                topic: [
+                    f"{topic}@{name}@{number}" for name in self._brokers for number in range(QUEUES)
+                ]
+                for topic in job.inputs
+            }
+        )
         self._seen: dict[tuple[str, Place], int] = {}
         #: The highest tag of each key of state, and that of its last message.
         self._newest: dict[tuple[str, Place, str | None], tuple[int, int]] = {}
@@ -33,6 +42,7 @@ class JournalChecks:
 
     def look(self) -> None:
         """Check what has come since the last look."""
+        self.look_at_sources()
         for _, message in self._new(self._job.topology.commit_topic):
             if (record := commit_in(message)) is not None:
                 self._judge(record)
@@ -53,31 +63,22 @@ class JournalChecks:
 
     def disagreement(self) -> str | None:
         """Say what results are not those of the input that is committed."""
-        offsets = self.commits[-1].offsets if self.commits else {}
-        committed: dict[str, list[list[Line]]] = {topic: [] for topic in self._job.inputs}
-        for queue, offset in offsets.items():
-            topic, broker, number = queue.split("@")
-            if topic in committed:
-                messages = self._brokers[broker].messages(topic, int(number), offset)
-                committed[topic].append(
-                    [Line(m.body.decode(), m.position, broker) for m in messages]
-                )
-        return self.expects.disagreement(committed)
-
-    def stored(self) -> int:
-        """Count the lines that are there."""
-        return sum(
-            len(queue.records)
-            for broker in self._brokers.values()
-            for topic in self._job.inputs
-            for queue in broker.topics.get(topic, ())
-        )
+        return self.expects.disagreement(self.sources.committed())
 
     def is_done(self) -> bool:
         """Tell whether all lines are committed, and what they became is in its topics."""
-        offsets = self.commits[-1].offsets if self.commits else {}
-        read = sum(end for q, end in offsets.items() if q.split("@")[0] in self._job.inputs)
-        return 0 < self.stored() == read and self.disagreement() is None
+        return self.sources.are_read() and self.disagreement() is None
+
+    def look_at_sources(self) -> None:
+        """Look what lies in the source queues."""
+        for (topic, broker, number), source in self.sources.places():
+            queues = self._brokers[broker].topics.get(topic)
+            queue = None if queues is None else queues[number]
+            now = source.stands_for(None if queue is None else id(queue))
+            if queue is not None:
+                new = decode_messages(b"".join(queue.records[len(now.lines) :]))
+                now.lines += [Line(each.body.decode(), each.position, broker) for each in new]
+                now.first = queue.first
 
     def _judge(self, record: CommitRecord) -> None:
         """Follow the rule of the log, written once more."""
@@ -92,7 +93,9 @@ class JournalChecks:
         ):
             before = self.commits[-1].offsets if self.commits else {}
             for queue, offset in record.offsets.items():
-                require(offset >= before.get(queue, 0), f"the offset of {queue} goes back")
+                is_back = queue not in self.sources.queues and offset < before.get(queue, 0)
+                require(not is_back, f"the offset of {queue} goes back")
+            self.sources.commit(record.offsets)
             self.commits.append(record)
 
     def _is_first(self, topic: str, number: Place, message: StoredMessage) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,9 +13,11 @@ from headrace.broker.settings import UNSAFE_VARIABLE, Guards
 from headrace.client import _connection
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime.commit.journal.publishing import Publisher
+from headrace.runtime.sources import starts
 from headrace.runtime.state import databases
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
+from headrace.spark import source
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.requests import UnitResult
 from headrace.store.writer import Writer
@@ -80,6 +82,11 @@ def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
+def _as_they_are(_: object, offsets: Mapping[str, int], __: object) -> dict[str, int]:
+    """Go on where the last commit says, whatever the queues hold."""
+    return dict(offsets)
+
+
 #: Broken builds over the embedded broker.
 MUTANTS = (
     Mutant("an older epoch is not refused", "epoch", 30, guards=Guards(epoch=False)),
@@ -100,6 +107,19 @@ MUTANTS = (
         "an answer goes to whichever request waits",
         since=3,
         changes=((_connection, "_LARGEST_OPAQUE", 1),),
+    ),
+    # Seed 37 finds nothing where nobody is cut off.
+    Mutant("a driver that was cut off is not refused", "epoch", 37, guards=Guards(epoch=False)),
+    Mutant(
+        "offsets are not held against their queues",
+        since=5,
+        changes=((starts, "held_offsets", _as_they_are), (source, "held_offsets", _as_they_are)),
+    ),
+    Mutant(
+        "where a start goes on elsewhere is not committed",
+        "not all is committed",
+        since=9,
+        changes=((source, "are_held", lambda *_: True),),
     ),
 )
 

@@ -1,13 +1,16 @@
 """Connections in memory: bytes that are late, lost with their connection, or there too late.
 
 In TCP nothing is lost or doubled by itself: a connection breaks, or what was sent arrives later
-than its sender waits, who connects anew and asks again while the first is still under way.
+than its sender waits, who connects anew and asks again while the first is still under way.  Where
+machines are cut off from each other, everything between them waits, in its order.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tests.simulation.world import Process, World
@@ -21,8 +24,27 @@ TROUBLES: tuple[Trouble, ...] = ("lost", "answer lost", "answer late", "late", "
 #: Longer than clients wait for an answer, shorter than they go on trying, s.
 _LATE = (0.6, 3.0)
 _WAY = (0.0001, 0.002)
+#: When bytes are sent again that did not arrive, after there is a way, s.
+_RESENT = (0.0, 0.5)
 #: For how long a process that stood still may send what it had begun before, s.
 _STALE = 1.0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What keeps bytes from the processes of one side to those of the other for a while."""
+
+    one: Callable[[Process], bool]
+    other: Callable[[Process], bool]
+    until: float
+    #: Whether bytes from the other side arrive all the same.
+    one_way: bool
+
+    def bars(self, sender: Process, receiver: Process) -> bool:
+        """Tell whether bytes wait."""
+        if self.one(sender) and self.other(receiver):
+            return True
+        return not self.one_way and self.other(sender) and self.one(receiver)
 
 
 class Network:
@@ -43,6 +65,7 @@ class Network:
         self.whose: str | None = None
         #: Whether what arrives now was held up on its way.
         self.is_late = False
+        self.cuts: list[Cut] = []
         self._ports: dict[int, tuple[SimulatedLoop | DirectLoop, Callable[[], Any]]] = {}
         world.connect = self.connect
 
@@ -56,7 +79,12 @@ class Network:
         if port in self._ports and self._ports[port][0] is loop:
             del self._ports[port]
 
-    def connect(
+    def heals(self, sender: Process, receiver: Process) -> float:
+        """Tell until when bytes on their way from one process to another wait; 0: they arrive."""
+        self.cuts = [cut for cut in self.cuts if cut.until > self.world.now]
+        return max((cut.until for cut in self.cuts if cut.bars(sender, receiver)), default=0.0)
+
+    async def connect(
         self, loop: SimulatedLoop | DirectLoop, host: str, port: int, protocol: Any
     ) -> Transport:
         """Connect a process to a port.
@@ -67,9 +95,15 @@ class Network:
             Nobody listens there.
         """
         del host
-        there = self._ports.get(port)
-        if there is None:
-            raise ConnectionRefusedError(111, "refused")
+        while True:
+            there = self._ports.get(port)
+            if there is None:
+                raise ConnectionRefusedError(111, "refused")
+            ways = (loop.process, there[0].process), (there[0].process, loop.process)
+            heals = max(self.heals(*way) for way in ways)
+            if not heals:
+                break
+            await asyncio.sleep(heals - self.world.now + self.world.chance.uniform(*_RESENT))
         other_loop, make = there
         near = Transport(self, loop, protocol, is_client=True)
         far = Transport(self, other_loop, None, is_client=False)
@@ -115,6 +149,8 @@ class Transport(asyncio.Transport):
         self._said = False
         #: When what was written last arrives: nothing overtakes it.
         self._arrives = 0.0
+        #: What is on its way, in order: since when, and what it does when it arrives.
+        self._under_way: deque[tuple[float, Callable[[bool], None]]] = deque()
         #: Whether the next answer breaks the connection instead of arriving.
         self._swallows = False
         self._late = 0.0
@@ -164,7 +200,20 @@ class Transport(asyncio.Transport):
         self._arrives = at
         # A process that stood still has decided before, and sends only now.
         is_late = at - self._world.now > 0.1 or self._world.now - self.loop.process.woke < _STALE
-        self._world.at(at, lambda: self._deliver(data, is_late))
+        self._send(at, lambda held: self._deliver(data, is_late or held))
+
+    def _send(self, at: float, arrive: Callable[[bool], None]) -> None:
+        self._under_way.append((self._world.now, arrive))
+        self._world.at(at, self._arrive)
+
+    def _arrive(self) -> None:
+        """Have the next of what is on its way arrive, or wait until there is a way again."""
+        world = self._world
+        if heals := self._network.heals(self.loop.process, self.other.loop.process):
+            world.at(heals + world.chance.uniform(*_RESENT), self._arrive)
+            return
+        since, arrive = self._under_way.popleft()
+        arrive(world.now - since > 0.1)
 
     def _deliver(self, data: bytes, is_late: bool) -> None:
         """Hand bytes to the other end's process; what has left a dead one arrives, too."""
@@ -220,10 +269,7 @@ class Transport(asyncio.Transport):
             return
         self._said = True
         at = max(self._world.now + self._world.chance.uniform(*_WAY), self._arrives + 1e-7)
-        self._world.at(at, self._tell_other)
-
-    def _tell_other(self) -> None:
-        self.other._hear()
+        self._send(at, lambda _: self.other._hear())
 
     def _hear(self) -> None:
         self._said = True

@@ -10,6 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 from headrace.broker.locks import QueueLocks
 from headrace.errors import BrokerError, TopicNotFoundError
@@ -21,7 +22,14 @@ from headrace.protocol.frames import Command, FrameBuffer, encode
 from headrace.protocol.groups import LockRequest, LockResult
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.records import Records, encode_records
-from headrace.protocol.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRoute
+from headrace.protocol.routes import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicConfig,
+    TopicList,
+    TopicRoute,
+)
 from headrace.protocol.stamps import stamp_records
 from headrace.protocol.stats import RuntimeInfo
 from tests.simulation.network import DirectLoop, Network
@@ -38,6 +46,10 @@ Answer = Callable[[Command], None]
 Handler = Callable[[Command, Answer], None]
 
 
+def _confirm(queue: Queue, first: int) -> None:
+    queue.first = max(queue.first, first)
+
+
 @dataclass
 class Queue:
     """The messages of one queue, each as it is stored."""
@@ -47,6 +59,10 @@ class Queue:
     holes: set[int] = field(default_factory=set)
     #: How many of them readers see.
     shown: int = 0
+    #: The first offset that is left, as the broker says.
+    first: int = 0
+    #: Up to where messages are gone: it may be some time until the first offset says so.
+    gone: int = 0
 
     def compact(self) -> None:
         """Keep the last message of each key, as compaction does to all but its newest files.
@@ -59,7 +75,8 @@ class Queue:
 
     def pull(self, offset: int, most: int) -> tuple[bytes, int]:
         """Give messages from an offset on, and where the next ones begin."""
-        there = (at for at in range(offset, self.shown) if at not in self.holes)
+        begin = max(offset, self.gone)
+        there = (at for at in range(begin, self.shown) if at not in self.holes)
         found = list(itertools.islice(there, most))
         return b"".join(self.records[at] for at in found), found[-1] + 1 if found else offset
 
@@ -87,6 +104,9 @@ class SimulatedBroker:
         self.port = NAME_SERVER + len(self.peers)
         self.peers.append(self)
         self.topics: dict[str, list[Queue]] = {}
+        self._deleted: list[list[Queue]] = []
+        #: From when on the name server knows it.
+        self.known_from = 0.0
         self._perms: dict[str, Perm] = {}
         #: Messages whose request was held up on its way: the only ones that may be there twice.
         self.held_up: set[tuple[str, int, str]] = set()
@@ -120,6 +140,10 @@ class SimulatedBroker:
         """Say where it is."""
         address = f"{HOST}:{self.port}"
         return BrokerData(cluster="c", broker_name=self.name, broker_addrs={"0": address})
+
+    @property
+    def _known(self) -> list[SimulatedBroker]:
+        return [broker for broker in self.peers if broker.known_from <= self._world.now]
 
     def create(self, topic: str, queues: int, perm: Perm = Perm.READ | Perm.WRITE) -> None:
         """Make a topic, or give one more queues."""
@@ -161,9 +185,14 @@ class SimulatedBroker:
             for queue in queues if topic.endswith(_COMPACTED) else ():
                 queue.compact()
 
-    def messages(self, topic: str, queue_id: int, end: int) -> list[StoredMessage]:
-        """Give what lies in a queue up to an offset."""
-        return decode_messages(b"".join(self.topics[topic][queue_id].records[:end]))
+    def expire(self, topic: str, age: float) -> None:
+        """Delete what is older of a topic, and say some time later where its queues begin."""
+        oldest = self.now - int(age * 1000)
+        for queue in self.topics.get(topic, ()):
+            old = [m.queue_offset for m in queue.messages() if m.stored < oldest]
+            queue.gone = max(queue.gone, min(len(old), queue.shown))
+            delay = self._world.chance.choice((0.0, 0.05, 0.5))
+            self._world.after(delay, partial(_confirm, queue, queue.gone))
 
     def restart(self, seconds: float) -> None:
         """End, and come back later with what is on disk; locks are in memory."""
@@ -188,7 +217,7 @@ class SimulatedBroker:
 
     def _route(self, command: Command, answer: Answer) -> None:
         topic = command.ext["topic"]
-        there = [broker for broker in self.peers if topic in broker.topics]
+        there = [broker for broker in self._known if topic in broker.topics]
         if not there:
             raise TopicNotFoundError(f"no topic {topic}")
         queues = [
@@ -205,7 +234,7 @@ class SimulatedBroker:
         answer(command.reply(body=dumps(route)))
 
     def _cluster(self, command: Command, answer: Answer) -> None:
-        places = {broker.name: broker.place for broker in self.peers}
+        places = {broker.name: broker.place for broker in self._known}
         info = ClusterInfo(broker_addr_table=places, cluster_addr_table={"c": list(places)})
         answer(command.reply(body=dumps(info)))
 
@@ -220,6 +249,20 @@ class SimulatedBroker:
         ext = command.ext
         self.create(ext["topic"], int(ext["writeQueueNums"]), Perm(int(ext["perm"])))
         answer(command.reply())
+
+    def _delete_topic(self, command: Command, answer: Answer) -> None:
+        if (queues := self.topics.pop(command.ext["topic"], None)) is not None:
+            self._deleted.append(queues)
+            self.on_send(command.ext["topic"])
+        answer(command.reply())
+
+    def _topic_config(self, command: Command, answer: Answer) -> None:
+        topic = command.ext["topic"]
+        if topic.endswith(_COMPACTED) or topic not in self.topics:
+            raise BrokerError("unknown", number=3)
+        count = len(self.topics[topic])
+        config = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+        answer(command.reply(body=dumps(config)))
 
     def _fine(self, command: Command, answer: Answer) -> None:
         answer(command.reply())
@@ -239,9 +282,12 @@ class SimulatedBroker:
         queue, offset = self._queue(command), int(command.ext["queueOffset"])
         found, following = queue.pull(offset, int(command.ext["maxMsgNums"]))
         code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
+        if not queue.first <= offset <= queue.shown:
+            code, found = ResponseCode.PULL_OFFSET_MOVED, b""
+            following = queue.first if offset < queue.first else queue.shown
         ext = {
             "nextBeginOffset": str(following),
-            "minOffset": "0",
+            "minOffset": str(queue.first),
             "maxOffset": str(queue.shown),
         }
         answer(command.reply(code, None, ext, found))
@@ -249,11 +295,15 @@ class SimulatedBroker:
     def _min_offset(self, command: Command, answer: Answer) -> None:
         """Answer as a stock broker whose log has expired: of compacted topics pulls give more."""
         forgets = command.ext["topic"].endswith(_COMPACTED)
-        first = self._queue(command).shown if forgets else 0
-        answer(command.reply(0, None, {"offset": str(first)}))
+        queue = self._queue_or_empty(command)
+        answer(command.reply(0, None, {"offset": str(queue.shown if forgets else queue.first)}))
+
+    def _queue_or_empty(self, command: Command) -> Queue:
+        """Give a queue as stock brokers do who are asked for offsets: any name has one."""
+        return self._queue(command) if command.ext["topic"] in self.topics else Queue()
 
     def _max_offset(self, command: Command, answer: Answer) -> None:
-        answer(command.reply(0, None, {"offset": str(self._queue(command).shown)}))
+        answer(command.reply(0, None, {"offset": str(self._queue_or_empty(command).shown)}))
 
     # Writing, and locks
 
@@ -294,6 +344,9 @@ _HANDLERS = {
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "_topics",
     RequestCode.GET_BROKER_RUNTIME_INFO: "_runtime",
     RequestCode.UPDATE_AND_CREATE_TOPIC: "_create_topic",
+    RequestCode.DELETE_TOPIC_IN_BROKER: "_delete_topic",
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: "_fine",
+    RequestCode.GET_TOPIC_CONFIG: "_topic_config",
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "_fine",
     RequestCode.UPDATE_CONSUMER_OFFSET: "_fine",
     RequestCode.HEADRACE_CAPABILITIES: "_capabilities",
@@ -359,6 +412,11 @@ class RocketMQCluster:
                     (message,) = decode_messages(bytes(data))
                     broker.held_up.add((topic, number, message.properties["TX"]))
                     broker.append(topic, number, Records(data, record_starts(data)))
+
+    def expire(self, topic: str, age: float) -> None:
+        """Delete what is older of a topic."""
+        for broker in self.brokers:
+            broker.expire(topic, age)
 
     def crash(self, seconds: float) -> None:
         """Kill one of them; it is back some time later."""

@@ -22,14 +22,17 @@ from headrace.errors import HeadraceError
 from headrace.store.compaction import CompactionSettings
 from tests.simulation.checks import Checks
 from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
+from tests.simulation.cuts import Cuts
 from tests.simulation.job import COUNTS, JOB, JOBS, KEYS, LAST, LINES, QUEUES, RESULTS
 from tests.simulation.journal_checks import JournalChecks
 from tests.simulation.mutants import Mutant
 from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.processes import processes_of, variables
+from tests.simulation.retention import Losses
 from tests.simulation.rocketmq import RocketMQCluster
 from tests.simulation.strikes import Machines, Strikes
+from tests.simulation.swarm import has
 from tests.simulation.threads import sleep
 from tests.simulation.world import StuckError, ViolationError, World
 
@@ -76,6 +79,8 @@ class Simulation:
         self._job = JOBS[0 if world.seed % 2 else world.seed // 2 % len(JOBS)]
         self._stacks = ""
         self._sent = False
+        #: What is lost of the source topics, in some seeds.
+        self._losses: Losses | None = None
 
     def run(self, folder: Path) -> None:
         """Run until everything is committed.
@@ -93,12 +98,16 @@ class Simulation:
             (folder / "tmp").mkdir(parents=True)
             stack.enter_context(patch.object(tempfile, "tempdir", str(folder / "tmp")))
             network = Network(world)
+            age = chance.uniform(0.5, 2.5) if has(world.seed, "retention") else None
             self.cluster: EmbeddedCluster | RocketMQCluster
             if self._embedded:
                 settings = BrokerSettings(
                     guards=self._mutant.guards,
                     save_interval=timedelta(seconds=2),
-                    segment_size=chance.choice((2 << 10, 16 << 10, 256 << 20)),
+                    segment_size=chance.choice(
+                        (256, 1 << 10, 2 << 10) if age else (2 << 10, 16 << 10, 256 << 20)
+                    ),
+                    retention=timedelta(seconds=age) if age else timedelta(hours=72),
                     compaction=CompactionSettings(
                         file_size=chance.choice((2 << 10, 128 << 20)), dirty_ratio=0.1
                     ),
@@ -106,6 +115,7 @@ class Simulation:
                 self.cluster = EmbeddedCluster(world, network, folder / "broker", settings)
                 stack.enter_context(self.cluster.applied())
                 self.checks = Checks(self._job)
+                self.cluster.on_delete = self._look
                 self.cluster.start()
             else:
                 self.cluster = RocketMQCluster(world, network, chance.choice((1, 1, 2, 3)))
@@ -122,6 +132,13 @@ class Simulation:
                 ),
             )
             stack.enter_context(self._drivers.applied())
+            if age or has(world.seed, "topics made anew"):
+                self._losses = Losses(world, self.checks.sources, self._drivers)
+                self._losses.look = self._look_at_bounds
+                stack.enter_context(self._losses.applied())
+            if age and self._losses is not None:
+                stock = self.cluster if isinstance(self.cluster, RocketMQCluster) else None
+                self._losses.begin(age, stock)
             world.haste = chance.choice((20, 100, 300))
             self._failure: ViolationError | None = None
             self.cluster.on_arrival = self._look_soon
@@ -139,6 +156,8 @@ class Simulation:
                 world, self.cluster, network, self._drivers, machines, self._operator
             )
             self.strikes.plan(points)
+            if has(world.seed, "cuts"):
+                Cuts(world, network, self.cluster, self._drivers)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
             self._finish()
             if isinstance(self.checks, JournalChecks) and world.seed % _ANEW == 1:
@@ -189,7 +208,8 @@ class Simulation:
         self._sent = True
 
     def _has_failed(self) -> bool:
-        self._failure = self._failure or self._drivers.failure
+        said = None if self._losses is None else self._losses.failure
+        self._failure = self._failure or self._drivers.failure or said
         return self._failure is not None
 
     def _is_done(self) -> bool:
@@ -206,6 +226,12 @@ class Simulation:
                 self.checks.look()
             except ViolationError as error:
                 self._failure = error
+
+    def _look_at_bounds(self) -> None:
+        if isinstance(self.checks, JournalChecks):
+            self.checks.look_at_sources()
+        elif isinstance(self.cluster, EmbeddedCluster) and self.cluster.core is not None:
+            self.checks.look_at_bounds(self.cluster.core)
 
     def _look(self) -> None:
         assert isinstance(self.cluster, EmbeddedCluster)
@@ -235,7 +261,13 @@ class Simulation:
             self._drivers.start()
             self.world.after(0.5, self._keep)
             producer = Producer(client)
-            for number in range(chance.randint(5, 20)):
+            count = chance.randint(5, 20)
+            anew: list[int] = []
+            if has(self.world.seed, "topics made anew"):
+                anew = chance.sample(range(1, count), chance.choice((1, 1, 2)))
+            for number in range(count):
+                if number in anew and self._losses is not None:
+                    self._losses.make_anew(self._persist, admin)
                 topic = chance.choice(self._job.inputs)
                 line = f"{chance.choice(KEYS)}-{number}"
                 self._persist(partial(producer.send, Message(topic=topic, body=line.encode())))
@@ -262,7 +294,8 @@ class Simulation:
 
     def _keep(self) -> None:
         """Start a driver where there is none, as a supervisor does."""
-        if not self._drivers.alive and not self._operator.is_busy:
+        away = self._operator.is_busy or self.world.now < self._drivers.away_until
+        if not self._drivers.alive and not away:
             self._drivers.start()
         if isinstance(self.cluster, EmbeddedCluster):
             core = self.cluster.core

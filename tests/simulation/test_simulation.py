@@ -16,6 +16,7 @@ import pytest
 
 from tests.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant
 from tests.simulation.simulation import simulate
+from tests.simulation.swarm import EXTRAS, has
 
 #: A busy machine needs minutes for what takes seconds.
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
@@ -109,6 +110,14 @@ def test_other_threads_of_the_process_live_in_their_own_time(tmp_path: Path) -> 
     assert beside == alone
     assert turns == sorted(turns)
     assert began < turns[0]
+
+
+def test_make_test_has_enough_seeds_of_each_extra() -> None:
+    counts = {
+        extra: sum(has(seed, extra) for last in SEEDS.values() for seed in range(last))
+        for extra in EXTRAS
+    }
+    assert min(counts.values()) >= 10, counts
 
 
 def test_a_story_names_its_seed(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         assert self.connect is not None, "this world has no network"
         await asyncio.sleep(0.0002)
         protocol = protocol_factory()
-        transport = self.connect(self, host, port, protocol)
+        transport = await self.connect(self, host, port, protocol)
         protocol.connection_made(transport)
         return transport, protocol
 

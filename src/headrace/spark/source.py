@@ -35,7 +35,7 @@ from headrace.runtime.planning import (
     make_splits,
     plan_batch,
 )
-from headrace.runtime.sources.starts import held_offsets
+from headrace.runtime.sources.starts import are_held, held_offsets
 from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code.failures import describe_failure
@@ -162,7 +162,8 @@ class JobReader(DataSourceStreamReader):
                 break
             offsets = held
         # Where it goes on elsewhere is committed at once, before anything grows up to the old place.
-        asked = asked or offsets != begin.queues
+        committed = {} if answer.record is None else answer.record.offsets
+        asked = asked or offsets != begin.queues or not are_held(committed, answer)
         return self._batch(job, begin, offsets, answer, asked=asked) or start
 
     def _ask(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.runtime.job_plan import JobConnection, JobPlan
     from headrace.topology import Source, Start
 
-__all__ = ["chosen_offsets", "held_offsets", "sources_that_begin", "starting_offsets"]
+__all__ = ["are_held", "chosen_offsets", "held_offsets", "sources_that_begin", "starting_offsets"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,15 +72,23 @@ def held_offsets(
     """
     held = dict(offsets)
     for queue, offset in offsets.items():
-        first, end = answer.begins.get(queue, offset), answer.latest.get(queue, offset)
-        if first <= offset <= end:
+        if are_held({queue: offset}, answer):
             continue
+        first, end = answer.begins[queue], answer.latest[queue]
         error = _not_held(plan.job, queue, offset, first, end)
         if plan.settings.on_expired_offset == "fail":
             raise error
         logger.warning("%s; it goes on at %d", error.message, first)
         held[queue] = first
     return held
+
+
+def are_held(offsets: Mapping[QueueName, int], answer: PlanAnswer) -> bool:
+    """Tell whether queues hold the offsets at which a job goes on; so do those that are not named."""
+    return all(
+        answer.begins.get(queue, offset) <= offset <= answer.latest.get(queue, offset)
+        for queue, offset in offsets.items()
+    )
 
 
 def sources_that_begin(
