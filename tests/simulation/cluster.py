@@ -47,6 +47,8 @@ HOST = "10.0.0.1"
 #: What brokers of RocketMQ have instead of a minute.
 _LEASE = timedelta(seconds=6)
 
+StandBy = Callable[[StreamJob, Process], None]
+
 
 class EmbeddedCluster:
     """Headrace's own broker: one process after the other, over one disk.
@@ -218,22 +220,26 @@ class Drivers:
         """Processes of drivers that have not ended."""
         return [each for each in self.processes if not each.dead]
 
-    def start(self) -> Process:
-        """Start one, with as many partitions as the one before has found."""
+    def start(self, stand_by: StandBy = lambda *_: None) -> Process:
+        """Start one, with as many partitions as the one before has found.
+
+        It may have to stand by before it starts the job.
+        """
         machine = self._world.chance.choice(self.machines)
         process = self._world.process(f"driver{next(self._names)}", machine)
         self.processes.append(process)
-        self._world.start(process, lambda: self._drive(process))
+        self._world.start(process, lambda: self._drive(process, stand_by))
         return process
 
     def session(self, process: Process) -> SimulatedSession | None:
         """Give the Spark of a driver."""
         return self._sessions.get(process)
 
-    def _drive(self, process: Process) -> None:
+    def _drive(self, process: Process, stand_by: StandBy) -> None:
         world = self._world
         job = StreamJob(self._topology, self.settings)
         try:
+            stand_by(job, process)
             job.start()
             world.tell(f"{process.name} has started the job")
             job.await_termination()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.errors import HeadraceError, TopicNotFoundError
 from tests.simulation.cluster import Drivers, EmbeddedCluster
 from tests.simulation.network import Cut, Network
 from tests.simulation.rocketmq import RocketMQCluster
@@ -12,6 +13,8 @@ from tests.simulation.world import Process, World
 __all__ = ["Cuts"]
 
 _SECONDS = (0.5, 15.0)
+#: How long it may take until what a name server has said is heard, s.
+_ANSWERED = 4.0
 
 
 class Cuts:
@@ -21,6 +24,8 @@ class Cuts:
     ----------
     world, network, cluster, drivers
         What is cut.
+    forgets
+        Tells whether name servers may forget brokers now.
     """
 
     def __init__(
@@ -29,22 +34,37 @@ class Cuts:
         network: Network,
         cluster: EmbeddedCluster | RocketMQCluster,
         drivers: Drivers,
+        *,
+        forgets: Callable[[], bool],
     ) -> None:
         self._world = world
         self._network = network
         self._cluster = cluster
         self._drivers = drivers
+        self._forgets = forgets
+        #: From when on the name server knows all topics.
+        self._known_from = -1e9
+        self._others_forgive, drivers.forgives = drivers.forgives, self._forgives
         for _ in range(world.chance.choice((1, 1, 2, 3))):
             world.at(world.chance.uniform(0.5, 6.0), self._cut)
+
+    def _forgives(self, error: HeadraceError) -> bool:
+        """Let a driver end that is told of a topic that there is none, and that it may be away."""
+        is_forgotten = self._world.now < self._known_from + _ANSWERED
+        return self._others_forgive(error) or (
+            is_forgotten and isinstance(error, TopicNotFoundError)
+        )
 
     def _cut(self) -> None:
         chance, world = self._world.chance, self._world
         seconds, one_way = chance.uniform(*_SECONDS), chance.random() < 0.4
-        if isinstance(self._cluster, RocketMQCluster) and chance.random() < 0.2:
+        forgotten = self._forgets() and chance.random() < 0.2
+        if forgotten and isinstance(self._cluster, RocketMQCluster):
             # Nothing is sent between them here but what makes the name server know a broker.
             broker = chance.choice(self._cluster.brokers[1:] or self._cluster.brokers)
             world.tell(f"the name server forgets {broker.name} for {seconds:.1f} s")
             broker.known_from = world.now + seconds
+            self._known_from = max(self._known_from, broker.known_from)
             return
         what, side = self._side()
         broker_name, brokers = self._broker()

@@ -17,7 +17,7 @@ from headrace.runtime.sources import starts
 from headrace.runtime.state import databases
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
-from headrace.spark import source
+from headrace.spark import source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.requests import UnitResult
 from headrace.store.writer import Writer
@@ -107,6 +107,12 @@ MUTANTS = (
         "an answer goes to whichever request waits",
         since=3,
         changes=((_connection, "_LARGEST_OPAQUE", 1),),
+    ),
+    Mutant(
+        "a standby does not wait for the lease",
+        "has the lease",
+        6,
+        changes=((standby, "_is_free", lambda *_: True),),
     ),
     # Seed 37 finds nothing where nobody is cut off.
     Mutant("a driver that was cut off is not refused", "epoch", 37, guards=Guards(epoch=False)),

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
+import headrace.spark.job
 from headrace.broker import BrokerSettings
 from headrace.client import Admin, Client, ClientSettings, Message, Producer
 from headrace.errors import HeadraceError
@@ -30,7 +31,8 @@ from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.processes import processes_of, variables
 from tests.simulation.retention import Losses
-from tests.simulation.rocketmq import RocketMQCluster
+from tests.simulation.rocketmq import LOCK_EXPIRY, RocketMQCluster
+from tests.simulation.standbys import Standbys
 from tests.simulation.strikes import Machines, Strikes
 from tests.simulation.swarm import has
 from tests.simulation.threads import sleep
@@ -81,6 +83,7 @@ class Simulation:
         self._sent = False
         #: What is lost of the source topics, in some seeds.
         self._losses: Losses | None = None
+        self._standbys: Standbys | None = None
 
     def run(self, folder: Path) -> None:
         """Run until everything is committed.
@@ -103,6 +106,7 @@ class Simulation:
             if self._embedded:
                 settings = BrokerSettings(
                     guards=self._mutant.guards,
+                    lock_expiry=timedelta(seconds=LOCK_EXPIRY),
                     save_interval=timedelta(seconds=2),
                     segment_size=chance.choice(
                         (256, 1 << 10, 2 << 10) if age else (2 << 10, 16 << 10, 256 << 20)
@@ -139,6 +143,11 @@ class Simulation:
             if age and self._losses is not None:
                 stock = self.cluster if isinstance(self.cluster, RocketMQCluster) else None
                 self._losses.begin(age, stock)
+            if has(world.seed, "standby"):
+                self._standbys = Standbys(
+                    world, self.cluster, network, self._drivers, lambda: self._operator.is_busy
+                )
+                stack.enter_context(self._standbys.applied(vars(headrace.spark.job)["get_session"]))
             world.haste = chance.choice((20, 100, 300))
             self._failure: ViolationError | None = None
             self.cluster.on_arrival = self._look_soon
@@ -157,7 +166,7 @@ class Simulation:
             )
             self.strikes.plan(points)
             if has(world.seed, "cuts"):
-                Cuts(world, network, self.cluster, self._drivers)
+                Cuts(world, network, self.cluster, self._drivers, forgets=self._may_forget)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
             self._finish()
             if isinstance(self.checks, JournalChecks) and world.seed % _ANEW == 1:
@@ -201,6 +210,15 @@ class Simulation:
             world.start(world.process("user", "apart"), self._send_one)
             self._finish()
 
+    def _may_forget(self) -> bool:
+        """Tell whether a name server may forget a broker.
+
+        Whoever ends windows must know all queues.  And while a job starts for the first time, two
+        drivers may then make two commit topics.
+        """
+        checks = self.checks
+        return checks.sources.has_begun and not checks.expects.only_at_end
+
     def _send_one(self) -> None:
         with Client(f"{HOST}:{PORT}", _USER) as client:
             message = Message(topic=LINES, body=b"a-99")
@@ -209,7 +227,8 @@ class Simulation:
 
     def _has_failed(self) -> bool:
         said = None if self._losses is None else self._losses.failure
-        self._failure = self._failure or self._drivers.failure or said
+        late = None if self._standbys is None else self._standbys.failure
+        self._failure = self._failure or self._drivers.failure or said or late
         return self._failure is not None
 
     def _is_done(self) -> bool:
@@ -260,6 +279,8 @@ class Simulation:
                 self._persist(partial(admin.create_topic, topic, queues=QUEUES))
             self._drivers.start()
             self.world.after(0.5, self._keep)
+            if self._standbys is not None:
+                self.world.after(0.6, self._standbys.keep)
             producer = Producer(client)
             count = chance.randint(5, 20)
             anew: list[int] = []

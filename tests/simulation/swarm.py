@@ -6,7 +6,7 @@ from typing import Literal
 
 __all__ = ["EXTRAS", "Extra", "has"]
 
-Extra = Literal["retention", "topics made anew", "cuts"]
+Extra = Literal["retention", "topics made anew", "cuts", "standby"]
 
 #: Of so many seeds one has it, the one with this rest.  Odd seeds run the job of which every commit
 #: is checked.
@@ -14,6 +14,7 @@ _SEEDS: dict[Extra, tuple[int, int]] = {
     "retention": (12, 5),
     "topics made anew": (12, 9),
     "cuts": (11, 4),
+    "standby": (13, 6),
 }
 EXTRAS = tuple(_SEEDS)
 
