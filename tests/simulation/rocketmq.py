@@ -67,11 +67,11 @@ class Queue:
     def compact(self) -> None:
         """Keep the last message of each key, as compaction does to all but its newest files.
 
-        One without a body goes, too.
+        One without a body goes, too; the last message that is shown is in the newest file.
         """
         last = {message.keys: message for message in self.messages()}
         kept = {message.queue_offset for message in last.values() if message.body}
-        self.holes = set(range(len(self.records))) - kept
+        self.holes = set(range(self.shown - 1)) - kept
 
     def pull(self, offset: int, most: int) -> tuple[bytes, int]:
         """Give messages from an offset on, and where the next ones begin."""

@@ -74,7 +74,7 @@ def held_offsets(
     for queue, offset in offsets.items():
         if are_held({queue: offset}, answer):
             continue
-        first, end = answer.begins[queue], answer.latest[queue]
+        first, end = answer.begins.get(queue, offset), answer.latest.get(queue, offset)
         error = _not_held(plan.job, queue, offset, first, end)
         if plan.settings.on_expired_offset == "fail":
             raise error
