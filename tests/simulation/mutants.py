@@ -89,14 +89,14 @@ def _as_they_are(_: object, offsets: Mapping[str, int], __: object) -> dict[str,
 
 #: Broken builds over the embedded broker.
 MUTANTS = (
-    Mutant("an older epoch is not refused", "epoch", 30, guards=Guards(epoch=False)),
+    Mutant("an older epoch is not refused", "epoch", 11, guards=Guards(epoch=False)),
     Mutant(
         "a commit need not follow the last one",
         "comes after batch",
         130,
         guards=Guards(predecessor=False),
     ),
-    Mutant("units have no marks", since=39, guards=Guards(marks=False)),
+    Mutant("units have no marks", since=17, guards=Guards(marks=False)),
     Mutant(
         "state of an attempt is written before its commit",
         changes=((LocalCopies, "save", _save_at_once),),

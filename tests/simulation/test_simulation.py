@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -82,6 +85,22 @@ def test_a_seed_has_one_story(tmp_path: Path) -> None:
     assert stories[:2] == stories[2:]
     again = [simulate(5, tmp_path / "job", embedded=False).log for _ in range(2)]
     assert again[0] == again[1]
+
+
+@pytest.mark.slow
+def test_a_seed_has_one_story_in_every_process() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--rocketmq", "--seed", "41"]
+    stories = {
+        subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2", "2")
+    }
+    assert len(stories) == 1
 
 
 def test_other_threads_of_the_process_live_in_their_own_time(tmp_path: Path) -> None:

@@ -289,10 +289,26 @@ def threads_of(world: World) -> Iterator[None]:
             stack.enter_context(patch.object(time, name, here(clock, getattr(time, name))))
         loops = here(lambda: SimulatedLoop(world), asyncio.new_event_loop)
         stack.enter_context(patch.object(asyncio, "new_event_loop", loops))
+        pool: Any = concurrent.futures.thread.ThreadPoolExecutor
+        make_pool = pool.__init__
+
+        def made(self: Any, *given: Any, **more: Any) -> None:
+            make_pool(self, *given, **more)
+            if this_thread() is not None:
+                self._threads = _InOrder()
+
+        stack.enter_context(patch.object(pool, "__init__", made))
         # Python joins the threads of pools when it ends.
         queues: Any = patch.object(concurrent.futures.thread, "_threads_queues", {})
         stack.enter_context(queues)
         yield
+
+
+class _InOrder(dict[Any, None]):
+    """Stands in for the set of a pool's threads, which are joined in its order: by address."""
+
+    def add(self, one: Any) -> None:
+        self[one] = None
 
 
 class _Guard:

@@ -259,7 +259,8 @@ class AsyncPullConsumer:
         alone = [queue for place, queue in firsts.items() if place not in self._committed_before]
         await _for_each(lambda queue: self._commit(queue, offsets[queue]), alone)
         self._committed_before |= firsts.keys()
-        rest = offsets.keys() - set(alone)
+        first = set(alone)
+        rest = [queue for queue in offsets if queue not in first]
         await _for_each(lambda queue: self._commit(queue, offsets[queue]), rest)
 
     def _pull_fields(
