@@ -20,6 +20,7 @@ import headrace.client._session
 import headrace.spark.worker
 from headrace import failpoints
 from headrace.client import _retry
+from headrace.client._loop import LoopThread
 from headrace.runtime.commit import drivers
 from headrace.runtime.state import databases, local
 from tests.simulation.disk import SimulatedBatch, SimulatedDatabases, SimulatedReadOptions
@@ -69,6 +70,22 @@ class _LockOfProcess:
 
     def __exit__(self, *_: object) -> None:
         self._lock().release()
+
+
+class _LoopOfOthers:
+    """Gives the loop of a client to threads of no world, whose process has no part in this one."""
+
+    def __init__(self, loop: LoopThread | None) -> None:
+        self.loop = loop
+        self._starting = threading.Lock()
+
+    def __call__(self) -> LoopThread | None:
+        if this_thread() is not None:
+            return None
+        with self._starting:
+            if self.loop is None or self.loop.failure is not None:
+                self.loop = LoopThread()
+            return self.loop
 
 
 @cache
@@ -215,13 +232,16 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
         # Finalizers run where they are due, and not when the collector happens to come.
         gc.disable()
         values = [(module, name, vars(module)[name]) for module, name, _ in world.variables]
+        others = _LoopOfOthers(headrace.client._loop._current)
         try:
-            yield points, databases_of_all, numbers
+            with headrace.client._loop.called_by(others):
+                yield points, databases_of_all, numbers
         finally:
             world.end()
             gc.collect()
             close_all()
             for module, name, value in values:
                 setattr(module, name, value)
+            headrace.client._loop._current = others.loop
             if enabled:
                 gc.enable()
