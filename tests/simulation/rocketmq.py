@@ -243,7 +243,8 @@ class SimulatedBroker:
         answer(command.reply(body=dumps(info)))
 
     def _topics(self, command: Command, answer: Answer) -> None:
-        answer(command.reply(body=dumps(TopicList(topic_list=sorted(self.topics)))))
+        every = {topic for broker in self.peers for topic in broker.topics}
+        answer(command.reply(body=dumps(TopicList(topic_list=sorted(every)))))
 
     def _create_topic(self, command: Command, answer: Answer) -> None:
         ext = command.ext

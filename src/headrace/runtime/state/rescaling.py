@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.client import Admin
+from headrace.client import Admin, MessageQueue
 from headrace.errors import ConfigurationError, StateError
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
@@ -94,8 +94,12 @@ def _stores(record: CommitRecord) -> list[str]:
 
 def _grow(home: StateHome, store: str, partitions: int) -> None:
     """Give a state topic enough queues; those beyond a job's partitions stay, empty."""
-    if len(home.queues(store)) < partitions:
-        Admin(home.client).create_topic(state_topic(home.job, store), queues=partitions)
+    queues = home.queues(store)
+    if len(queues) < partitions:
+        # On other brokers too, its queues would stand in another order.
+        brokers = sorted({MessageQueue.parse(queue).broker for queue in queues})
+        topic = state_topic(home.job, store)
+        Admin(home.client).create_topic(topic, partitions, brokers=brokers)
 
 
 def layout_of(record: CommitRecord, store: str) -> StateLayout:
