@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from headrace import serdes
-from headrace.topology import BoltCollector, SpoutCollector, TaskContext, Topology, Tuple
+from headrace.topology import SpoutCollector, TaskContext, Topology, Tuple
 from headrace.transactions import (
     Bolt,
     FieldsDeclarer,
@@ -25,6 +25,7 @@ from headrace.transactions import (
     TransactionTopologyBuilder,
 )
 from tests.faults.proof_pipeline import CREDITS, DEBITS, Names
+from tests.simulation.bolts import Emitting
 
 TALLY, TICKS = "tally", "ticks"
 IDS, SEQUENCES, TRANSFERS = "read-ids", "read-sequences", "read-transfers"
@@ -33,28 +34,14 @@ _TICKS = 5
 _CONFIG = {"transaction.schedule.batch.delay.ms": 200}
 
 
-class _Emitting:
-    """A bolt that declares some fields and keeps its collector."""
-
-    def __init__(self, *fields: str) -> None:
-        self.fields = fields
-
-    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
-        declarer.declare(*self.fields)
-
-    def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
-        del context
-        self.collector = collector
-
-
-class Split(_Emitting, Bolt):
+class Split(Emitting, Bolt):
     """Cuts a text into the values of its fields."""
 
     def execute(self, taken: Tuple, /) -> None:
         self.collector.emit(taken["text"].replace(":", " ").split())
 
 
-class CountIds(_Emitting, KeyValueBolt):
+class CountIds(Emitting, KeyValueBolt):
     """Counts how often each id comes."""
 
     def execute(self, taken: Tuple, /) -> None:
@@ -63,7 +50,7 @@ class CountIds(_Emitting, KeyValueBolt):
         self.collector.emit([each, self.state[each]])
 
 
-class Follow(_Emitting, StatefulBolt):
+class Follow(Emitting, StatefulBolt):
     """Keeps the last number of each key and tells the step to it."""
 
     def init_state(self, state: Mapping[str, int] | None) -> None:
@@ -78,7 +65,7 @@ class Follow(_Emitting, StatefulBolt):
         return dict(self.last)
 
 
-class Move(_Emitting, KeyValueBolt):
+class Move(Emitting, KeyValueBolt):
     """Adds up what each account moved."""
 
     def execute(self, taken: Tuple, /) -> None:

@@ -20,7 +20,9 @@ TICKS = 12
 """What the spout of its own emits: so many, and no more."""
 
 
-class _Emitting:
+class Emitting:
+    """A bolt that declares some fields and keeps its collector."""
+
     def __init__(self, *fields: str) -> None:
         self.fields = fields
 
@@ -32,7 +34,7 @@ class _Emitting:
         self.collector = collector
 
 
-class Key(_Emitting, Bolt):
+class Key(Emitting, Bolt):
     """Gives the key of a line."""
 
     def execute(self, taken: Tuple, /) -> None:
@@ -40,7 +42,7 @@ class Key(_Emitting, Bolt):
             self.collector.emit([taken["line"][0]])
 
 
-class Count(_Emitting, KeyValueBolt):
+class Count(Emitting, KeyValueBolt):
     """Tells how often each key has come, in state by key."""
 
     def execute(self, taken: Tuple, /) -> None:
@@ -69,7 +71,7 @@ class Ticks(Spout):
         return self.number
 
 
-class Tally(_Emitting, StatefulBolt):
+class Tally(Emitting, StatefulBolt):
     """Tells what number a tick has and how many came before it, in state of its own."""
 
     def init_state(self, state: int | None) -> None:

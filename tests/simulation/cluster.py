@@ -103,6 +103,11 @@ class EmbeddedCluster:
             self.files.cut_power()
         self._world.after(seconds, self.start)
 
+    def restart_failed(self) -> None:
+        """Start a process anew whose log says that only a start knows what is on the disk."""
+        if self.core is not None and self.core.store._writer.failure is not None:
+            self.crash(0.1)
+
     def _serve(self) -> None:
         loop = asyncio.new_event_loop()
         try:

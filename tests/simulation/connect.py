@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import logging
 import random
-import shutil
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -34,9 +32,9 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.network import Network, Trouble
 from tests.simulation.outside import LINES_SOURCE, STORE_SINK, Outside
 from tests.simulation.processes import processes_of, variables
-from tests.simulation.simulation import Story
+from tests.simulation.simulation import Story, what_is_wrong
 from tests.simulation.threads import sleep
-from tests.simulation.world import Process, StuckError, ViolationError, World
+from tests.simulation.world import Process, ViolationError, World
 
 __all__ = ["ConnectSimulation", "ConnectStory", "simulate_connect"]
 
@@ -151,14 +149,11 @@ class ConnectSimulation:
         world, core = self.world, self.cluster.core
         if core is None or self._has_failed():
             return
-        # Nobody else has a turn meanwhile, so all that is seen is of one moment.
-        haste, world.haste = world.haste, 0
         try:
-            self.checks.look(core)
+            with world.in_one_moment():
+                self.checks.look(core)
         except ViolationError as error:
             self._failure = error
-        finally:
-            world.haste = haste
 
     # Workers
 
@@ -207,9 +202,7 @@ class ConnectSimulation:
             if process.dead:
                 self.connects.pop(process, None)
                 self._start_worker(name)
-        core = self.cluster.core
-        if core is not None and core.store._writer.failure is not None:
-            self.cluster.crash(0.1)
+        self.cluster.restart_failed()
         self.world.after(0.3, self._keep)
 
     # What is written outside
@@ -448,17 +441,8 @@ def simulate_connect(seed: int, folder: Path, mutant: Mutant | None = None) -> C
         _warm.append(True)
         simulate_connect(0, folder)
         gc.freeze()
-    shutil.rmtree(folder, ignore_errors=True)
     world = World(seed, [*variables(lambda: world), *connect_variables()])
-    simulation, wrong = ConnectSimulation(world, mutant or Mutant()), None
-    logging.disable(logging.CRITICAL)
-    try:
-        simulation.run(folder)
-    except (ViolationError, StuckError) as error:
-        wrong = str(error)
-    except HeadraceError as error:
-        wrong = f"{type(error).__name__}: {error}"
-    finally:
-        logging.disable(logging.NOTSET)
+    simulation = ConnectSimulation(world, mutant or Mutant())
+    wrong = what_is_wrong(simulation.run, folder)
     commits, strikes = simulation.checks.commits, simulation.strikes
     return ConnectStory(seed, wrong, world.log, commits, strikes, world.turns)

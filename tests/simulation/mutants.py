@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from headrace.broker.settings import UNSAFE_VARIABLE, Guards
@@ -21,6 +22,9 @@ from headrace.spark import source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.requests import UnitResult
 from headrace.store.writer import Writer
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Story
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,16 @@ class Mutant:
             for place, name, instead in self.changes:
                 stack.enter_context(patch.object(place, name, instead))
             yield
+
+
+def find(mutant: Mutant, simulate: Callable[[int], Story], within: int) -> None:
+    """Run seeds on a broken build until one finds it; fail where none of so many does."""
+    for seed in range(mutant.since, mutant.since + within):
+        story = simulate(seed)
+        if story.wrong is not None and mutant.breaks in story.wrong:
+            print(f"seed {seed}:\n{story}")
+            return
+    raise AssertionError(f"{mutant.name}: nothing was found")
 
 
 def _every_attempt(

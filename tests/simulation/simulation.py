@@ -97,9 +97,6 @@ class Simulation:
         with ExitStack() as stack:
             points, databases, numbers = stack.enter_context(processes_of(world))
             stack.enter_context(self._mutant.applied())
-            # What a process that is killed leaves there goes with the seed.
-            (folder / "tmp").mkdir(parents=True)
-            stack.enter_context(patch.object(tempfile, "tempdir", str(folder / "tmp")))
             network = Network(world)
             age = chance.uniform(0.5, 2.5) if has(world.seed, "retention") else None
             self.cluster: EmbeddedCluster | RocketMQCluster
@@ -258,14 +255,11 @@ class Simulation:
         world, core = self.world, self.cluster.core
         if core is None or self._has_failed():
             return
-        # Nobody else has a turn meanwhile, so all that is seen is of one moment.
-        haste, world.haste = world.haste, 0
         try:
-            self.checks.look(core)
+            with world.in_one_moment():
+                self.checks.look(core)
         except ViolationError as error:
             self._failure = error
-        finally:
-            world.haste = haste
 
     # Records
 
@@ -319,14 +313,30 @@ class Simulation:
         if not self._drivers.alive and not away:
             self._drivers.start()
         if isinstance(self.cluster, EmbeddedCluster):
-            core = self.cluster.core
-            if core is not None and core.store._writer.failure is not None:
-                # Its log says so, and that only a start knows what is on the disk.
-                self.cluster.crash(0.1)
+            self.cluster.restart_failed()
         self.world.after(0.2, self._keep)
 
 
 _warm: list[bool] = []
+
+
+def what_is_wrong(run: Callable[[Path], None], folder: Path) -> str | None:
+    """Run a simulation in a folder that is emptied before, and say what it has found."""
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True)
+    logging.disable(logging.CRITICAL)
+    try:
+        # What a process that is killed leaves there goes with the seed.
+        with patch.object(tempfile, "tempdir", str(temporary)):
+            run(folder)
+    except (ViolationError, StuckError) as error:
+        return str(error)
+    except HeadraceError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        logging.disable(logging.NOTSET)
+    return None
 
 
 def simulate(
@@ -339,18 +349,9 @@ def simulate(
         simulate(0, folder)
         # Each seed ends with a look for garbage, which need not go through all that is loaded.
         gc.freeze()
-    shutil.rmtree(folder, ignore_errors=True)
     world = World(seed, variables(lambda: world))
-    simulation, wrong = Simulation(world, mutant or Mutant(), embedded=embedded), None
-    logging.disable(logging.CRITICAL)
-    try:
-        simulation.run(folder)
-    except (ViolationError, StuckError) as error:
-        wrong = str(error)
-    except HeadraceError as error:
-        wrong = f"{type(error).__name__}: {error}"
-    finally:
-        logging.disable(logging.NOTSET)
+    simulation = Simulation(world, mutant or Mutant(), embedded=embedded)
+    wrong = what_is_wrong(simulation.run, folder)
     if os.environ.get("STACKS"):
         world.log += simulation._stacks.splitlines()
     batches = len(simulation.checks.commits)
@@ -358,4 +359,4 @@ def simulate(
     return Story(seed, wrong, world.log, batches, struck, world.turns, embedded)
 
 
-__all__ = ["Simulation", "Story", "simulate"]
+__all__ = ["Simulation", "Story", "simulate", "what_is_wrong"]

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.connect import simulate_connect
 from tests.simulation.connect_mutants import CONNECT_MUTANTS
-from tests.simulation.mutants import Mutant
+from tests.simulation.mutants import Mutant, find
 
 #: A busy machine needs minutes for what takes seconds.
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
@@ -48,12 +49,8 @@ def test_every_line_counts_once_again(first: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", CONNECT_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_build_of_connect_is_found(mutant: Mutant, tmp_path: Path) -> None:
-    for seed in range(mutant.since, mutant.since + FOUND_WITHIN):
-        story = simulate_connect(seed, tmp_path / "job", mutant)
-        if story.wrong is not None and mutant.breaks in story.wrong:
-            print(f"seed {seed}:\n{story}")
-            return
-    pytest.fail(f"{mutant.name}: nothing was found")
+    run = partial(simulate_connect, folder=tmp_path / "job", mutant=mutant)
+    find(mutant, run, FOUND_WITHIN)
 
 
 def test_a_seed_of_connect_has_one_story(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant
+from tests.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant, find
 from tests.simulation.simulation import simulate
 from tests.simulation.swarm import EXTRAS, has
 
@@ -62,22 +63,14 @@ def test_every_record_counts_once_again(first: int, tmp_path: Path, *, own: bool
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_build_is_found(mutant: Mutant, tmp_path: Path) -> None:
-    find(mutant, tmp_path / "job", embedded=True)
+    find(mutant, partial(simulate, folder=tmp_path / "job", mutant=mutant), FOUND_WITHIN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", JOURNAL_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_build_is_found_on_rocketmq(mutant: Mutant, tmp_path: Path) -> None:
-    find(mutant, tmp_path / "job", embedded=False)
-
-
-def find(mutant: Mutant, folder: Path, *, embedded: bool) -> None:
-    for seed in range(mutant.since, mutant.since + FOUND_WITHIN):
-        story = simulate(seed, folder, mutant, embedded=embedded)
-        if story.wrong is not None and mutant.breaks in story.wrong:
-            print(f"seed {seed}:\n{story}")
-            return
-    pytest.fail(f"{mutant.name}: nothing was found")
+    run = partial(simulate, folder=tmp_path / "job", mutant=mutant, embedded=False)
+    find(mutant, run, FOUND_WITHIN)
 
 
 def test_a_seed_has_one_story(tmp_path: Path) -> None:
