@@ -368,7 +368,7 @@ def publish_state(job: Job, driver: LocalDriver) -> None:
     results = {queue: count for queue, count in wanted.items() if queue.startswith(job.counts)}
     assert 0 < len(results) < len(wanted)
     transactions._publisher._copy(record, wanted, dict.fromkeys(wanted, 0) | results)
-    assert transactions.shows_state(record)
+    await_true("state", lambda: transactions.shows_state(record))
 
 
 def close_when_fenced(job: Job, driver: LocalDriver) -> None:

@@ -356,11 +356,19 @@ class ConnectSimulation:
                 points[where, chance.randint(1, 60)] = self._strike_point
         if chance.random() < 0.2:
             self.cluster.files.trouble = chance.choice((5, 20))
+        if chance.random() < 0.3:
+            # Tasks begin in any order, one long after the others.
+            self.machinery.on_birth = self._stop_newborn
         world.at(_CALM, self._calm)
 
     def _calm(self) -> None:
         self._network.trouble = 0
         self.cluster.files.trouble = 0
+
+    def _stop_newborn(self, host: Process) -> None:
+        if self.world.now < _CALM and self._chance.random() < 0.3:
+            self.strikes += 1
+            host.sleep(self._chance.uniform(1.0, 8.0))
 
     def _strike_point(self, process: Process) -> None:
         self.strikes += 1

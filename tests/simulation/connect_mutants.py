@@ -38,8 +38,8 @@ CONNECT_MUTANTS = (
     ),
     Mutant(
         "positions of a task are looked for only where all tasks before it have some",
-        "comes, and",
-        60,
+        "is committed to",
+        104,
         changes=((positions, "_jobs", _up_to_a_gap),),
     ),
 )

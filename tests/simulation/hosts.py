@@ -78,6 +78,8 @@ class Machinery:
         self.pipes = Pipes(world)
         #: What runs now, by kind: hosts with the folder of their worker.
         self.hosts: dict[Process, str] = {}
+        #: Called with each host that is made.
+        self.on_birth: Callable[[Process], None] = lambda _: None
         self.engines: list[Process] = []
         self._numbers = itertools.count(1)
         self._exits: dict[Process, int] = {}
@@ -155,6 +157,7 @@ class Machinery:
         if leased:
             nursing.leases.append(over)
         self.hosts[process] = nursing.folder
+        self.on_birth(process)
         given = channel.given_to(process)
         self.program(process, lambda: headrace.connect.hosts.host.run(given))  # type: ignore[arg-type]
         farewell = asyncio.get_running_loop().create_future()
