@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 __all__ = ["BrokenError", "break_task", "break_thread", "soon"]
 
@@ -28,9 +28,11 @@ def is_named(actual: str, name: str) -> bool:
     return actual == name or actual.startswith(f"{name} ")
 
 
-def break_thread(name: str) -> None:
-    """Raise an error in a thread, where it runs next."""
-    (thread,) = [each for each in threading.enumerate() if is_named(each.name, name)]
+def break_thread(name: str, others: Collection[threading.Thread] = ()) -> None:
+    """Raise an error in the one thread of a name that is none of the others, where it runs next."""
+    (thread,) = [
+        each for each in threading.enumerate() if is_named(each.name, name) and each not in others
+    ]
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(BrokenError)
     )

@@ -68,10 +68,14 @@ SOON = 5.0
 
 
 @contextlib.contextmanager
-def broken_store(folder: Path) -> Iterator[MessageStore]:
+def broken_store(folder: Path, thread: str = "") -> Iterator[MessageStore]:
+    """Open a store of which one thread meets an error; a broker of other tests may be beside it."""
+    others = threading.enumerate()
     with MessageStore.open(folder, settings(flush="sync")) as store:
         store.compact_topic("lines").result(SOON)
         store.append([append_of("lines", 0, [b"kept"])]).result(SOON)
+        if thread:
+            break_thread(thread, others)
         yield store
         soon(lambda: store.statistics().failure is not None)
         assert "BrokenError" in (store.statistics().failure or "")
@@ -87,8 +91,7 @@ def broken_store(folder: Path) -> Iterator[MessageStore]:
 
 
 def writer(folder: Path, _address: str) -> None:
-    with broken_store(folder) as store:
-        break_thread("headrace-store")
+    with broken_store(folder, "headrace-store") as store:
         error = store.append([append_of("lines", 0, [b"lost"])]).exception(SOON)
         assert isinstance(error, StoreFailedError)
 
@@ -101,26 +104,22 @@ def writer_in_a_checkpoint(folder: Path, _address: str) -> None:
 
 
 def checkpointer(folder: Path, _address: str) -> None:
-    with broken_store(folder) as store:
-        break_thread("headrace-checkpoint")
+    with broken_store(folder, "headrace-checkpoint") as store:
         assert store._writer.checkpoint().result(SOON) is None
 
 
 def maintenance(folder: Path, _address: str) -> None:
-    with broken_store(folder) as store:
-        break_thread("headrace-maintenance")
+    with broken_store(folder, "headrace-maintenance") as store:
         store._upkeep._maintenance.wake()
 
 
 def keys(folder: Path, _address: str) -> None:
-    with broken_store(folder) as store:
-        break_thread("headrace-keys")
+    with broken_store(folder, "headrace-keys") as store:
         store._indexing.wake()
 
 
 def reput(folder: Path, _address: str) -> None:
-    with broken_store(folder) as store:
-        break_thread("headrace-reput")
+    with broken_store(folder, "headrace-reput") as store:
         store._upkeep.reput._wake.set()
 
 

@@ -235,11 +235,14 @@ def threads_of(world: World) -> Iterator[None]:
 
         return call
 
+    owners: list[Any] = []
+
     def start_thread(run: Callable[..., object], given: tuple[Any, ...]) -> int:
         me = this_thread()
         assert me is not None
         # Where Python keeps it, to be joined, is a lock that ends with the thread.
         owner = getattr(run, "__self__", None)
+        owners.append(owner)
 
         def ends() -> None:
             try:
@@ -302,6 +305,9 @@ def threads_of(world: World) -> Iterator[None]:
         queues: Any = patch.object(concurrent.futures.thread, "_threads_queues", {})
         stack.enter_context(queues)
         yield
+    for owner in owners:
+        # Its process was killed before it began: to Python it is about to.
+        module._limbo.pop(owner, None)
 
 
 class _InOrder(dict[Any, None]):
