@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread
+import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any
@@ -301,6 +302,7 @@ def threads_of(world: World) -> Iterator[None]:
                 self._threads = _InOrder()
 
         stack.enter_context(patch.object(pool, "__init__", made))
+        _number_futures(stack)
         # Python joins the threads of pools when it ends.
         queues: Any = patch.object(concurrent.futures.thread, "_threads_queues", {})
         stack.enter_context(queues)
@@ -308,6 +310,34 @@ def threads_of(world: World) -> Iterator[None]:
     for owner in owners:
         # Its process was killed before it began: to Python it is about to.
         module._limbo.pop(owner, None)
+
+
+def _number_futures(stack: ExitStack) -> None:
+    """Have futures of simulated threads waited for in the order in which they were made.
+
+    Python takes their locks by address, which is another one in each process.
+    """
+    futures: Any = concurrent.futures._base
+    make, numbers = futures.Future.__init__, itertools.count()
+
+    def made(self: Any) -> None:
+        make(self)
+        if this_thread() is not None:
+            self._made = next(numbers)
+
+    def hashed(self: Any) -> int:
+        number: int | None = vars(self).get("_made")
+        return object.__hash__(self) if number is None else number
+
+    def acquire(self: Any, some: Iterable[Any]) -> None:
+        self.futures = sorted(some, key=hash)
+
+    for place, name, instead in (
+        (futures.Future, "__init__", made),
+        (futures.Future, "__hash__", hashed),
+        (futures._AcquireFutures, "__init__", acquire),
+    ):
+        stack.enter_context(patch.object(place, name, instead))
 
 
 class _InOrder(dict[Any, None]):
