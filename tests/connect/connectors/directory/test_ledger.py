@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.connect.connectors.directory import DirectorySourceConnector
@@ -260,6 +260,7 @@ STEPS = ["file", "late", "poll", "poll", "poll", "commit", "kill", "replace", "a
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=25), tasks=st.integers(1, 2))
+@example(steps=["file", "file", "remove", "file", "replace", "replace", "kill"], tasks=1)
 def test_every_row_is_read_once_whatever_becomes_of_files(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], tasks: int
 ) -> None:

@@ -6,7 +6,7 @@ import time
 import zlib
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -118,7 +118,10 @@ class FilesTask(SourceTask):
             return self._note(*self._notes.popleft())
         piece = next(self._pieces, None)
         if piece is None:
-            self._pieces = self._read_all()
+            self._pieces = self._look_through()
+            if self._notes:
+                # Of what was so far: what is read from now on holds behind them.
+                return self._note(*self._notes.popleft())
             piece = next(self._pieces, None)
         if piece is None:
             self.context.stopping.wait(0.2)
@@ -186,23 +189,32 @@ class FilesTask(SourceTask):
         keeps = self._config["when.done"] == "keep"
         return keeps and self._standings.get(name, committed) == committed
 
-    def _read_all(self) -> Iterator[tuple[Found, Rows, Standing]]:
+    def _look_through(self) -> Iterator[tuple[Found, Rows, Standing]]:
+        """Look for files; give what is to be read of them as it is asked for."""
         if time.monotonic() - self._looked < self._config["scan.interval.ms"].total_seconds():
-            return
+            return iter(())
         self._looked = time.monotonic()
         # What was committed before a restart, or when nobody said so, has waited for this.
         self.commit()
         there = list(self.look())
         self._look_for_gone({found.name for found in there})
         mine = [found for found in there if self._is_mine(found.name)]
-        recorded = self._recorded()
-        for found, done in zip(mine, self._ledger.are_done(mine), strict=True):
+        return self._read_all(mine, self._ledger.are_done(mine), self._recorded())
+
+    def _read_all(
+        self, mine: list[Found], are_done: list[bool], recorded: Collection[str]
+    ) -> Iterator[tuple[Found, Rows, Standing]]:
+        for found, done in zip(mine, are_done, strict=True):
             # What was read since, or set by hand, holds before what is written down.
-            if not done or found.name in recorded or found.name in self._standings:
+            if not done or found.name in self._standings or self._is_in(found.name, recorded):
                 yield from self._read(found)
             elif self._config["when.done"] != "keep":
                 self.remove(found.name)
                 self._ledger.forget(found.name)
+
+    def _is_in(self, name: str, recorded: Collection[str]) -> bool:
+        """Whether the commit record has a file that it had, and that may be folded since."""
+        return name in recorded and self.context.offsets.get(self.partition(name)) is not None
 
     def _read(self, found: Found) -> Iterator[tuple[Found, Rows, Standing]]:
         try:
