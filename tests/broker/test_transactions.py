@@ -261,7 +261,7 @@ def test_a_message_can_ask_for_more_time_and_then_only_an_answer_counts(asking: 
     assert len(held(asking)) == 1
 
 
-def test_open_transactions_and_their_checks_survive_a_restart(tmp_path: Path) -> None:
+def test_open_transactions_and_their_checks_survive_restarts(tmp_path: Path) -> None:
     slow = replace(FAST, transaction_check_interval=timedelta(hours=1))
     with EmbeddedBroker(tmp_path, settings=slow) as broker, Wire(broker.address) as wire:
         wire.create("t", queues=3)
@@ -269,6 +269,8 @@ def test_open_transactions_and_their_checks_survive_a_restart(tmp_path: Path) ->
         halves = [prepare(wire, b"%d" % number) for number in range(3)]
         asked(wire, 3)
         assert end(wire, halves[1]).code == 0
+    with EmbeddedBroker(tmp_path, settings=slow) as broker, Wire(broker.address) as wire:
+        assert [message.body for message in held(wire)] == [b"1"]
     with EmbeddedBroker(tmp_path, settings=FAST) as broker, Wire(broker.address) as wire:
         beat(wire)
         numbers = {each.ext["tranStateTableOffset"] for each in asked(wire, 4)}

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from headrace.broker.delays.scheduler import Plan, Scheduler
 from headrace.broker.settings import UNSAFE_VARIABLE, Guards
 from headrace.client import _connection
+from headrace.client._process_queue import ProcessQueue
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.sources import starts
@@ -101,6 +103,14 @@ def _as_they_are(_: object, offsets: Mapping[str, int], __: object) -> dict[str,
     return dict(offsets)
 
 
+_plan = Scheduler.plan
+
+
+def _at_any_time(self: Scheduler, now: int, most: int) -> Plan:
+    """Deliver what is due within the next day."""
+    return _plan(self, now + 86_400_000, most)
+
+
 #: Broken builds over the embedded broker.
 MUTANTS = (
     Mutant("an older epoch is not refused", "epoch", 6, guards=Guards(epoch=False)),
@@ -132,6 +142,17 @@ MUTANTS = (
         "not all is committed",
         since=9,
         changes=((source, "are_held", lambda *_: True),),
+    ),
+    Mutant(
+        "a group's offsets pass what is not done",
+        since=3,
+        changes=((ProcessQueue, "committable", property(lambda self: self.next_offset)),),
+    ),
+    Mutant(
+        "a delayed message does not wait",
+        ", before ",
+        since=3,
+        changes=((Scheduler, "plan", _at_any_time),),
     ),
 )
 

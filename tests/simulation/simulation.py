@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.simulation.cuts import Cuts
 from tests.simulation.job import COUNTS, JOB, JOBS, KEYS, LAST, LINES, QUEUES, RESULTS
 from tests.simulation.journal_checks import JournalChecks
 from tests.simulation.mutants import Mutant
+from tests.simulation.neighbours import Neighbours
 from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.processes import processes_of, variables
@@ -46,6 +47,13 @@ _USER = ClientSettings(
     request_timeout=timedelta(seconds=0.5),
     connect_timeout=timedelta(seconds=20),
     retry_timeout=timedelta(seconds=20),
+)
+_NEIGHBOUR = replace(
+    _USER,
+    heartbeat_interval=timedelta(seconds=2),
+    rebalance_interval=timedelta(seconds=0.5),
+    commit_interval=timedelta(seconds=0.5),
+    lock_interval=timedelta(seconds=0.2),
 )
 
 
@@ -84,6 +92,7 @@ class Simulation:
         #: What is lost of the source topics, in some seeds.
         self._losses: Losses | None = None
         self._standbys: Standbys | None = None
+        self._neighbours: Neighbours | None = None
 
     def run(self, folder: Path) -> None:
         """Run until everything is committed.
@@ -112,6 +121,8 @@ class Simulation:
                     compaction=CompactionSettings(
                         file_size=chance.choice((2 << 10, 128 << 20)), dirty_ratio=0.1
                     ),
+                    transaction_timeout=timedelta(seconds=1),
+                    transaction_check_interval=timedelta(seconds=1),
                 )
                 self.cluster = EmbeddedCluster(world, network, folder / "broker", settings)
                 stack.enter_context(self.cluster.applied())
@@ -140,6 +151,9 @@ class Simulation:
             if age and self._losses is not None:
                 stock = self.cluster if isinstance(self.cluster, RocketMQCluster) else None
                 self._losses.begin(age, stock)
+            if has(world.seed, "neighbours") and self._embedded:
+                self._neighbours = Neighbours(world, lambda: Client(f"{HOST}:{PORT}", _NEIGHBOUR))
+                self._neighbours.plan()
             if has(world.seed, "standby"):
                 self._standbys = Standbys(
                     world, self.cluster, network, self._drivers, lambda: self._operator.is_busy
@@ -180,6 +194,8 @@ class Simulation:
         if not self._has_failed() and not self._is_done():
             self._stacks = world.stacks()
             wrong = self.checks.disagreement() or "not all is committed"
+            if self.checks.is_done() and self._neighbours is not None:
+                wrong = self._neighbours.disagreement()
             raise ViolationError(f"after {end:.0f} s: {wrong}")
         if isinstance(self.checks, JournalChecks):
             self.checks.finish()
@@ -225,11 +241,13 @@ class Simulation:
     def _has_failed(self) -> bool:
         said = None if self._losses is None else self._losses.failure
         late = None if self._standbys is None else self._standbys.failure
-        self._failure = self._failure or self._drivers.failure or said or late
+        other = None if self._neighbours is None else self._neighbours.failure
+        self._failure = self._failure or self._drivers.failure or said or late or other
         return self._failure is not None
 
     def _is_done(self) -> bool:
-        return self._sent and self.checks.is_done()
+        others = self._neighbours is None or self._neighbours.are_done()
+        return self._sent and self.checks.is_done() and others
 
     # Looking
 
@@ -258,6 +276,8 @@ class Simulation:
         try:
             with world.in_one_moment():
                 self.checks.look(core)
+                if self._neighbours is not None:
+                    self._neighbours.look(core)
         except ViolationError as error:
             self._failure = error
 

@@ -206,14 +206,15 @@ class PushEngine:
             return True
         _log.warning("group %r: the lock on %s was lost", self._group, process.queue)
         process.drop()
-        self._run("letting-go", self._let_go(process.queue))
+        self._run("letting-go", self._let_go(process.queue, self._locks))
         return False
 
-    async def _let_go(self, queue: MessageQueue) -> None:
+    async def _let_go(self, queue: MessageQueue, locks: QueueLocks) -> None:
         if queue in self._intake.open:
             process = await self._intake.stop(queue)
             process.drop()
             await self._workers.finish(process)
+        await locks.release([queue])
         # Whoever has the lock may have gone on: start anew from what is committed.
         self._membership.changed.set()
 

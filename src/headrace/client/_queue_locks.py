@@ -39,6 +39,8 @@ class QueueLocks:
         self._client_id = client_id
         #: When a broker last granted each lock, by the loop's clock.
         self._granted: dict[MessageQueue, float] = {}
+        #: Queues whose locks are asked for or held, and were not given back since.
+        self._wanted: set[MessageQueue] = set()
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether the lock is surely still this member's."""
@@ -48,25 +50,36 @@ class QueueLocks:
     async def acquire(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         """Lock queues, or renew their locks; those that were granted are given."""
         granted: set[MessageQueue] = set()
+        self._wanted.update(queues)
         for broker, part in (await self._by_broker(queues)).items():
             asked = self._now()
             make = partial(Command, RequestCode.LOCK_BATCH_MQ, {}, self._body(part))
             answer = await self._client.ask_broker(broker, make)
             result = loads(answer.payload, LockResult).granted
             mine = {MessageQueue(ref.topic, ref.broker_name, ref.queue_id) for ref in result}
+            mine &= set(part)
+            if strays := mine - self._wanted:
+                # They were given back while the broker was asked, which may have heard that before.
+                await self._unlock(strays)
             for queue in part:
-                if queue in mine:
+                if queue in mine & self._wanted:
                     self._granted[queue] = asked
+                    granted.add(queue)
                 else:
                     self._granted.pop(queue, None)
-            granted |= mine & set(part)
+                    self._wanted.discard(queue)
         return granted
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
         """Give locks back; one that cannot be told of it takes them back by itself."""
-        held = [queue for queue in queues if self._granted.pop(queue, None) is not None]
+        self._wanted.difference_update(queues)
+        await self._unlock(
+            [queue for queue in queues if self._granted.pop(queue, None) is not None]
+        )
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
         try:
-            for broker, part in (await self._by_broker(held)).items():
+            for broker, part in (await self._by_broker(queues)).items():
                 command = Command(RequestCode.UNLOCK_BATCH_MQ, {}, self._body(part))
                 await self._client.ask_broker_once(broker, command)
         except HeadraceError as error:

@@ -107,8 +107,6 @@ class TransactionBook:
         self._begin = progress.halves
         self._open: dict[int, _Open] = {}
         self._ended: dict[int, Outcome] = {}
-        #: Checks of half messages that are read again after their checks.
-        self._asked: dict[int, tuple[int, int]] = {}
         self._agenda: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -130,14 +128,10 @@ class TransactionBook:
         self._begin = max(self._begin, offset)
 
     def prepared(self, half: Half) -> None:
-        """Take the next half message of the queue; it may have ended already."""
+        """Take the next half message of the queue, before any mark that is about it."""
         self.seen = half.offset + 1
-        if half.offset in self._ended:
-            return
-        wait = self._timeout if half.immunity is None else half.immunity
-        checks, at = self._asked.pop(half.offset, (0, 0))
-        due = at + self._interval if checks else half.stored + wait
-        self._open[half.offset] = _Open(half, due, checks, marks=self.marks)
+        due = half.stored + (self._timeout if half.immunity is None else half.immunity)
+        self._open[half.offset] = _Open(half, due, marks=self.marks)
         heapq.heappush(self._agenda, (due, half.offset))
 
     def standing(self, offset: int) -> Standing | Outcome:
@@ -165,7 +159,6 @@ class TransactionBook:
         self.marks = max(self.marks, marks)
         for offset in offsets:
             self._open.pop(offset, None)
-            self._asked.pop(offset, None)
             self._ended[offset] = outcome
         if len(self._ended) > 2 * _REMEMBERED:
             self._forget()
@@ -182,12 +175,9 @@ class TransactionBook:
         self.marks = max(self.marks, marks)
         for offset, checks in asked.items():
             found = self._open.get(offset)
-            if found is None:
-                if offset >= self.seen:
-                    self._asked[offset] = (checks, now)
-                continue
-            found.checks, found.due = checks, now + self._interval
-            heapq.heappush(self._agenda, (found.due, offset))
+            if found is not None:
+                found.checks, found.due = checks, now + self._interval
+                heapq.heappush(self._agenda, (found.due, offset))
 
     def next_due(self) -> int | None:
         """Tell when the next check is due, ms since 1970; None when nothing is open."""

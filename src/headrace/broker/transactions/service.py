@@ -100,6 +100,8 @@ class Transactions:
     def restore(self) -> None:
         """Find out which half messages are open. Caller: start of the broker."""
         book, store = self._book, self._core.store
+        # Before the marks: those that count for a half message begin where reading them begins.
+        self.follow()
         # What a lost file says of the log must not be trusted beyond the log.
         bounds = store.bounds(MARK_TOPIC, 0)
         offset = min(max(book.marks, bounds.min_offset), bounds.max_offset)
@@ -113,7 +115,6 @@ class Transactions:
                     book.checked(mark.halves, mark.stored, marks=offset)
                 else:
                     book.ended(list(mark.halves), mark.outcome, marks=offset)
-        self.follow()
 
     def follow(self) -> None:
         """Take note of half messages that were stored since."""
