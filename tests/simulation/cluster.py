@@ -72,14 +72,17 @@ class EmbeddedCluster:
         self.files = SimulatedFiles(world, folder)
         self._world = world
         self._network = network
-        self._folder = folder
+        self.folder = folder
         self._settings = settings
         self._numbers = itertools.count(1)
+        self.index_file_units = 16
         self.process: Process | None = None
         #: What the process works on; None until it is open.
         self.core: Core | None = None
         #: Called when messages have become visible.
         self.on_arrival: Callable[[], None] = lambda: None
+        #: Called in a process of it before it opens its store.
+        self.before_start: Callable[[], None] = lambda: None
         #: Called before a topic is deleted.
         self.on_delete: Callable[[], None] = lambda: None
 
@@ -111,6 +114,7 @@ class EmbeddedCluster:
     def _serve(self) -> None:
         loop = asyncio.new_event_loop()
         try:
+            self.before_start()
             loop.run_until_complete(self._run())
         except (HeadraceError, OSError) as error:
             # Whoever started it starts it again; a disk may have been full for a moment.
@@ -120,7 +124,7 @@ class EmbeddedCluster:
                 self.process.kill()
 
     async def _run(self) -> None:
-        server = BrokerServer(self._folder, PORT, self._settings)
+        server = BrokerServer(self.folder, PORT, self._settings)
         await server.start()
         self.core = core = server._core
         assert core is not None
@@ -139,6 +143,17 @@ class EmbeddedCluster:
         self._world.tell("the broker is open")
         self.on_arrival()
         await asyncio.Event().wait()
+
+    def _quick_store(self, **given: Any) -> StoreSettings:
+        """Have a store do in a second what it does now and then."""
+        expires = given["retention"] < timedelta(minutes=1)
+        return StoreSettings(
+            **given,
+            checkpoint_interval=timedelta(seconds=0.5),
+            checkpoint_bytes=4 << 10,
+            maintenance_interval=timedelta(seconds=0.5 if expires else 3),
+            index_file_units=self.index_file_units,
+        )
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -165,24 +180,12 @@ class EmbeddedCluster:
                 (headrace.broker.server, "Listener", Port),
                 (BrokerServer, "_listen", lambda _: bound),
                 (BrokerServer, "_advertised", lambda *_: (HOST, PORT)),
-                (headrace.broker.server, "StoreSettings", _quick_store),
+                (headrace.broker.server, "StoreSettings", self._quick_store),
                 (headrace.store.store, "FileOps", lambda: self.files),
                 (headrace.broker.snapshots, "FileOps", lambda: self.files),
             ):
                 stack.enter_context(patch.object(place, name, instead))
             yield
-
-
-def _quick_store(**given: Any) -> StoreSettings:
-    """Have a store do in a second what it does now and then."""
-    expires = given["retention"] < timedelta(minutes=1)
-    return StoreSettings(
-        **given,
-        checkpoint_interval=timedelta(seconds=0.5),
-        checkpoint_bytes=4 << 10,
-        maintenance_interval=timedelta(seconds=0.5 if expires else 3),
-        index_file_units=16,
-    )
 
 
 class Drivers:

@@ -95,9 +95,12 @@ class SimulatedFiles(FileOps):
         self._turn(f"open {path.name}", _OPEN_ERRORS)
         is_new = not path.exists()
         fd = super().open(path, flags)
-        file = self._file(os.fstat(fd).st_ino)
+        inode = os.fstat(fd).st_ino
         if is_new:
+            # Numbers of files that are gone are given again.
+            self._files[inode] = _File()
             self._names.setdefault(path, None)
+        file = self._file(inode)
         if flags & os.O_TRUNC:
             file.pending.append((0, None))
         self._by_descriptor[fd] = file

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from headrace.broker.delays.scheduler import Plan, Scheduler
+from headrace.broker.jobs import JobBook
 from headrace.broker.settings import UNSAFE_VARIABLE, Guards
 from headrace.client import _connection
 from headrace.client._process_queue import ProcessQueue
@@ -142,6 +143,12 @@ MUTANTS = (
         "not all is committed",
         since=9,
         changes=((source, "are_held", lambda *_: True),),
+    ),
+    Mutant(
+        "a job begins anew where its newest commit is lost",
+        "the newest commit is",
+        since=19,
+        changes=((JobBook, "lose", lambda self, topic, _: self.forget(topic)),),
     ),
     Mutant(
         "a group's offsets pass what is not done",

@@ -70,6 +70,10 @@ class Operator:
         """Come to end the job: something has just happened to it."""
         self._begin(self._abort)
 
+    def dismiss(self) -> None:
+        """Have the operator come no more."""
+        self._process.kill()
+
     def _begin(self, visit: Callable[[StateHome], None]) -> None:
         def run() -> None:
             with self._connect() as client:

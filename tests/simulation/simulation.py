@@ -24,6 +24,7 @@ from headrace.store.compaction import CompactionSettings
 from tests.simulation.checks import Checks
 from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
 from tests.simulation.cuts import Cuts
+from tests.simulation.damage import Caretaker
 from tests.simulation.job import COUNTS, JOB, JOBS, KEYS, LAST, LINES, QUEUES, RESULTS
 from tests.simulation.journal_checks import JournalChecks
 from tests.simulation.mutants import Mutant
@@ -93,6 +94,7 @@ class Simulation:
         self._losses: Losses | None = None
         self._standbys: Standbys | None = None
         self._neighbours: Neighbours | None = None
+        self._caretaker: Caretaker | None = None
 
     def run(self, folder: Path) -> None:
         """Run until everything is committed.
@@ -151,6 +153,9 @@ class Simulation:
             if age and self._losses is not None:
                 stock = self.cluster if isinstance(self.cluster, RocketMQCluster) else None
                 self._losses.begin(age, stock)
+            if has(world.seed, "damage") and isinstance(self.cluster, EmbeddedCluster):
+                self._caretaker = Caretaker(world, self.cluster, self._drivers)
+                self.cluster.before_start = self._look_after_store
             if has(world.seed, "neighbours") and self._embedded:
                 self._neighbours = Neighbours(world, lambda: Client(f"{HOST}:{PORT}", _NEIGHBOUR))
                 self._neighbours.plan()
@@ -182,6 +187,9 @@ class Simulation:
             self._finish()
             if isinstance(self.checks, JournalChecks) and world.seed % _ANEW == 1:
                 self._begin_anew(self.checks)
+            if self._caretaker is not None:
+                self._operator.dismiss()
+                self._caretaker.break_log()
 
     def _finish(self) -> None:
         """Let what is under way arrive, which must change nothing, and everything be committed."""
@@ -260,6 +268,13 @@ class Simulation:
                 self.checks.look()
             except ViolationError as error:
                 self._failure = error
+
+    def _look_after_store(self) -> None:
+        assert self._caretaker is not None
+        try:
+            self._caretaker.before_start()
+        except ViolationError as error:
+            self._failure = error
 
     def _look_at_bounds(self) -> None:
         if isinstance(self.checks, JournalChecks):

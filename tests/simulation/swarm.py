@@ -6,7 +6,7 @@ from typing import Literal
 
 __all__ = ["EXTRAS", "Extra", "has"]
 
-Extra = Literal["retention", "topics made anew", "cuts", "standby", "neighbours"]
+Extra = Literal["retention", "topics made anew", "cuts", "standby", "neighbours", "damage"]
 
 #: Of so many seeds one has it, the one with this rest.  Odd seeds run the job of which every commit
 #: is checked.
@@ -16,6 +16,7 @@ _SEEDS: dict[Extra, tuple[int, int]] = {
     "cuts": (11, 4),
     "standby": (13, 6),
     "neighbours": (12, 3),
+    "damage": (12, 7),
 }
 EXTRAS = tuple(_SEEDS)
 

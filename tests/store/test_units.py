@@ -162,6 +162,17 @@ def test_a_staged_message_above_the_limit_is_refused(tmp_path: Path) -> None:
         assert store.staged(key(0)) == (0, 0)
 
 
+def test_bytes_of_another_part_are_none_of_this_one(tmp_path: Path) -> None:
+    """After a power cut some file systems show in a new file what an old one had there."""
+    with MessageStore.open(tmp_path, settings()) as store:
+        for attempt in (0, 1):
+            store.stage(key(attempt), 0, chunk_of(section_of("counts", 0, [b"%d" % attempt])))
+    old, new = sorted((tmp_path / "staging").glob("*/*.part"))
+    new.write_bytes(old.read_bytes())
+    with MessageStore.open(tmp_path, settings()) as store:
+        assert (store.staged(key(0)), store.staged(key(1))) == ((1, 1), (0, 0))
+
+
 def test_staged_parts_survive_a_restart_up_to_the_first_damaged_chunk(tmp_path: Path) -> None:
     name = StageKey("a/b% ü", 3, 7, 1, 2, 99)
     with MessageStore.open(tmp_path, settings()) as store:

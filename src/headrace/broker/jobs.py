@@ -121,7 +121,7 @@ class JobBook:
             When the newest record of the commit topic is lost, or all are that the driver knows.
         """
         topic = request.commit_topic
-        self._check_not_lost(request.job, topic)
+        self.check_not_lost(request.job, topic)
         if not topic.endswith(COMMIT_TOPIC_SUFFIX):
             message = f"commit topic {topic!r} of job {request.job!r} has a name that is not found"
             hint = f"Let its name end with {COMMIT_TOPIC_SUFFIX!r}."
@@ -175,7 +175,7 @@ class JobBook:
             When the newest record of the commit topic is lost.
         """
         record, topic = request.record, request.commit_topic
-        self._check_not_lost(record.job, topic)
+        self.check_not_lost(record.job, topic)
         _check_commit(request)
         state = self._states.get(topic)
         newest = None if state is None else state.record
@@ -192,8 +192,14 @@ class JobBook:
             raise PredecessorMismatchError(message, hint=hint)
         return None
 
-    def _check_not_lost(self, job: str, commit_topic: str) -> None:
-        """Refuse a job of which nobody knows what it has published: it would publish again."""
+    def check_not_lost(self, job: str, commit_topic: str) -> None:
+        """Refuse a job of which nobody knows what it has published: it would publish again.
+
+        Raises
+        ------
+        CommitLostError
+            When the newest record of the commit topic is lost.
+        """
         offset = self._lost.get(commit_topic)
         if offset is not None:
             raise _lost(job, commit_topic, f"offset {offset}")

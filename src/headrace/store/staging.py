@@ -57,7 +57,8 @@ RUN_BYTES = 4 * 1024 * 1024
 
 _SUFFIX = ".part"
 _MAGIC = b"HRSC"
-#: Magic, chunk number, body size, records, CRC-32 of the fields before it and the body.
+#: Magic, chunk number, body size, records; CRC-32 of the file's name, these fields and the body:
+#: what a disk shows of another file after a power cut counts as damaged.
 _FIELDS = struct.Struct("<4sIII")
 _CRC = struct.Struct("<I")
 _HEADER_SIZE = _FIELDS.size + _CRC.size
@@ -238,7 +239,7 @@ class Staging:
             # Its batch is planned anew, as after a part that a power cut damaged.
             _logger.warning("%s", read_error(path, error))
             return
-        for number, body in _chunks(content):
+        for number, body in _chunks(path, content):
             _, chunk = _make_chunk(part, number, body)
             part.chunks[number] = chunk
             part.size += _HEADER_SIZE + len(body)
@@ -252,7 +253,7 @@ def _make_chunk(part: _Part, number: int, body: Buffer) -> tuple[bytes, _Chunk]:
     runs = list(_runs(part.path, part.size + _HEADER_SIZE, body))
     records = sum(len(run.starts) for run in runs)
     fields = _FIELDS.pack(_MAGIC, number, len(body), records)
-    crc = zlib.crc32(body, zlib.crc32(fields))
+    crc = _checksum(part.path, fields, body)
     return fields + _CRC.pack(crc), _Chunk(crc, records, runs)
 
 
@@ -311,19 +312,24 @@ def _check_section(section: StagedSection, starts: npt.NDArray[np.int64]) -> Non
         )
 
 
-def whole_bytes(content: bytes) -> int:
+def _checksum(path: Path, fields: Buffer, body: Buffer) -> int:
+    name = f"{path.parent.name}/{path.name}".encode()
+    return zlib.crc32(body, zlib.crc32(fields, zlib.crc32(name)))
+
+
+def whole_bytes(path: Path, content: bytes) -> int:
     """Count the bytes of a part's file up to the first chunk that is not whole."""
-    return sum(_HEADER_SIZE + len(body) for _, body in _chunks(content))
+    return sum(_HEADER_SIZE + len(body) for _, body in _chunks(path, content))
 
 
-def _chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
+def _chunks(path: Path, content: bytes) -> Iterator[tuple[int, memoryview]]:
     """Split a part's file into chunks, up to the first that is not whole."""
     view = memoryview(content)
     at = 0
     while at + _HEADER_SIZE <= len(view):
         magic, number, size, _ = _FIELDS.unpack_from(view, at)
         body = view[at + _HEADER_SIZE : at + _HEADER_SIZE + size]
-        crc = zlib.crc32(body, zlib.crc32(view[at : at + _FIELDS.size]))
+        crc = _checksum(path, view[at : at + _FIELDS.size], body)
         if (
             magic != _MAGIC
             or len(body) < size

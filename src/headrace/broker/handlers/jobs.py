@@ -264,6 +264,7 @@ def _plan(core: Core, asked: PlanRequest) -> PlanAnswer:
     firsts = {queue: core.store.bounds(*queue).min_offset for queue in names}
     starts = {queue: asked.offsets.get(name, firsts[queue]) for queue, name in names.items()}
     cut = core.store.cut(starts, asked.limit, asked.max_bytes)
+    core.jobs.check_not_lost(asked.job, asked.commit_topic)
     state = core.jobs.state(asked.commit_topic)
     return PlanAnswer(
         record=state.record if state else None,

@@ -81,7 +81,7 @@ def check_staged_parts(folder: Path, ops: FileOps) -> Iterator[Finding]:
     for path in sorted((folder / "staging").glob("*/*.part")):
         try:
             content = ops.read_bytes(path)
-            good = whole_bytes(content)
+            good = whole_bytes(path, content)
         except FileNotFoundError:
             continue  # dropped meanwhile
         except (OSError, HeadraceError) as error:
