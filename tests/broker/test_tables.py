@@ -39,16 +39,26 @@ def test_offsets_survive_a_snapshot(tmp_path: Path) -> None:
     assert again.get("g", "t", 1) == 10
 
 
-def test_reset_is_told_once_and_hides_commits_until_then() -> None:
+def test_reset_is_told_until_a_client_goes_on_from_there_and_hides_commits_until_then() -> None:
     offsets = ConsumerOffsets()
     offsets.update("g", "t", 0, 50)
     offsets.reset("g", "t", {0: 5})
+
+    def told(peer: int, pulled: int) -> int | None:
+        return offsets.reset_for("g", "t", 0, peer=peer, pulled=pulled)
+
+    assert told(1, 50) == 5, "of one that has given the queue up since"
+    assert told(2, 50) == 5
     offsets.update("g", "t", 0, 51)
     assert offsets.get("g", "t", 0) == 5
-    assert offsets.take_reset("g", "t", 0) == 5
-    assert offsets.take_reset("g", "t", 0) is None
+    assert told(2, 50) == 5, "the answer was lost"
+    assert told(3, 5) == 5, "what it has read ahead must go"
+    assert told(2, 5) is None
     offsets.update("g", "t", 0, 6)
     assert offsets.get("g", "t", 0) == 6
+    assert told(1, 50) is None
+    offsets.reset("g", "t", {0: 7})
+    assert [told(1, 50) for _ in range(4)] == [7, 7, 7, None]
 
 
 def test_forgetting_a_topic_or_group_leaves_the_others() -> None:

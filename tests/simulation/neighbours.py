@@ -15,6 +15,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import structs
+
 from headrace.broker.topics import HALF_TOPIC, TIMER_TOPIC
 from headrace.client import (
     DEAD_LETTER,
@@ -51,6 +53,8 @@ _QUEUES = 2
 _KEYS = "pqr"
 #: How many readers share the queues.
 _MEMBERS = 2
+#: How long it may take until all is read once more, s.
+_PATIENCE = 30.0
 _SOON = timedelta(seconds=0.4)
 #: Clocks of brokers tick in milliseconds.
 _TICK = 0.002
@@ -103,7 +107,7 @@ class Neighbours:
         self._table: dict[str, bytes] = {}
         self._author: Process | None = None
         self._readers: dict[int, Process] = {}
-        self._is_inspected = False
+        self._is_inspected = self._is_over = False
 
     def plan(self) -> None:
         """Choose when they come, and when they are killed or stand still."""
@@ -137,7 +141,7 @@ class Neighbours:
             return
         if self._author is None or self._author.dead:
             self._author = self._start("author", self._write)
-        for number in range(_MEMBERS):
+        for number in range(0 if self._is_over else _MEMBERS):
             if number not in self._readers or self._readers[number].dead:
                 self._readers[number] = self._start(f"reader{number}", self._read)
         self._world.after(0.5, self._keep)
@@ -185,7 +189,10 @@ class Neighbours:
                 sleep(self._world, 0.2)
             # What was held up on its way is there by then, too.
             sleep(self._world, 5.0)
-            self._persist(partial(self._inspect, client, admin))
+            if not self._is_over:
+                self._persist(partial(self._inspect, client, admin))
+                self._have_read_again(admin)
+            self._persist(partial(self._close, admin))
             self._is_inspected = True
 
     def _letter(self) -> Letter:
@@ -340,6 +347,12 @@ class Neighbours:
             is_there = letter.is_stored and letter.kind != "dropped"
             self._require(set(named) <= {name} and (named or not is_there), f"{name} is {named}")
         self._require(READERS in admin.groups(), "nobody knows the readers")
+        config = structs.replace(admin.group_config(READERS), retry_max_times=7)
+        admin.set_group_config(config)
+        self._require(admin.group_config(READERS) == config, "a setting of the group is lost")
+        self._require(len(admin.group_members(READERS)) <= _MEMBERS, "the readers are too many")
+        queues_of = {c.read_queue_nums for c in admin.topic_config(LETTERS).values()}
+        self._require(queues_of == {_QUEUES}, f"the topic has {queues_of} queues")
         self._require(READERS in admin.topic_groups(LETTERS), "nobody reads the letters")
         for queue, progress in admin.group_progress(READERS, LETTERS).items():
             done = self._queues[queue.queue_id][: progress.offset]
@@ -352,6 +365,30 @@ class Neighbours:
         with TableReader(client, TABLE, wait=timedelta(seconds=1)) as table:
             table.caught_up(timedelta(seconds=10))
             self._require(dict(table.items()) == self._table, f"the table is {dict(table.items())}")
+
+    def _have_read_again(self, admin: Admin) -> None:
+        """Set the readers back to the begin: they must read every letter once more."""
+        before, visible = dict(self._tries), {name for q in self._queues.values() for name in q}
+        self._persist(partial(self._set_back, admin))
+        until = self._world.now + _PATIENCE
+        while unread := [name for name in visible if self._tries[name] <= before.get(name, 0)]:
+            self._require(self._world.now < until, f"{sorted(unread)} are not read again")
+            sleep(self._world, 0.2)
+
+    def _set_back(self, admin: Admin) -> None:
+        # A broker that has just started knows of no members, who would go on where they are.
+        while len(admin.group_members(READERS)) < _MEMBERS:
+            sleep(self._world, 0.2)
+        admin.reset_group(READERS, LETTERS, "first")
+
+    def _close(self, admin: Admin) -> None:
+        """Send the readers home, and see that nothing of theirs is left."""
+        self._is_over = True
+        for reader in self._readers.values():
+            reader.kill()
+        sleep(self._world, 0.5)
+        admin.delete_group(READERS)
+        self._require(READERS not in admin.groups(), "the group is there after its deletion")
 
     def _require(self, condition: object, what: str) -> None:
         if not condition:

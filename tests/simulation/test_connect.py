@@ -46,7 +46,6 @@ def test_every_line_counts_once_again(first: int, tmp_path: Path) -> None:
     run_seeds(first, first + SHARE, tmp_path / "job")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mutant", CONNECT_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_build_of_connect_is_found(mutant: Mutant, tmp_path: Path) -> None:
     run = partial(simulate_connect, folder=tmp_path / "job", mutant=mutant)

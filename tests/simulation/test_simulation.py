@@ -60,13 +60,11 @@ def test_every_record_counts_once_again(first: int, tmp_path: Path, *, own: bool
     run_seeds(first, first + SHARE, tmp_path / "job", embedded=own)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_build_is_found(mutant: Mutant, tmp_path: Path) -> None:
     find(mutant, partial(simulate, folder=tmp_path / "job", mutant=mutant), FOUND_WITHIN)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mutant", JOURNAL_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_build_is_found_on_rocketmq(mutant: Mutant, tmp_path: Path) -> None:
     run = partial(simulate, folder=tmp_path / "job", mutant=mutant, embedded=False)

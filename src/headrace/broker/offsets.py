@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["ConsumerOffsets"]
 
 _Place = tuple[str, str, int]
 _Table = dict[str, dict[str, dict[int, int]]]
+#: A client that was told so often, and reads elsewhere, goes by offsets of its own.
+_MOST_TOLD = 3
+
+
+@dataclass(slots=True)
+class _Reset:
+    offset: int
+    #: How often each client was told, by the number of its connection.
+    told: Counter[int] = field(default_factory=Counter)
 
 
 class ConsumerOffsets:
@@ -25,7 +36,7 @@ class ConsumerOffsets:
         self._table = _copied(table or {})
         self._pulled: dict[_Place, int] = {}
         self._pullers: set[str] = set()
-        self._resets: dict[_Place, int] = {}
+        self._resets: dict[_Place, _Reset] = {}
         #: Number of changes so far: a saver compares it to know whether there is news.
         self.version = 0
 
@@ -52,14 +63,29 @@ class ConsumerOffsets:
         self.version += 1
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Move the group, by queue id; its next pull from each queue is told so once."""
+        """Move the group, by queue id; its pulls are told so until one goes on from there."""
         for queue_id, offset in offsets.items():
-            self._resets[group, topic, queue_id] = offset
+            self._resets[group, topic, queue_id] = _Reset(offset)
             self._set(group, topic, queue_id, offset)
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a reset that the group has not heard of, and forget the reset."""
-        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+    def reset_for(
+        self, group: str, topic: str, queue_id: int, *, peer: int, pulled: int
+    ) -> int | None:
+        """Return where a client that pulls must go on, None when it need not.
+
+        A pull that waits may be of a client that has given up the queue since, and an answer may
+        get lost: so a reset waits until a client that was told of it pulls from there.
+        """
+        place = group, topic, queue_id
+        reset = self._resets.get(place) if self._resets else None
+        if reset is None:
+            return None
+        has_heard = peer in reset.told and pulled == reset.offset
+        if has_heard or reset.told[peer] == _MOST_TOLD:
+            del self._resets[place]
+            return None
+        reset.told[peer] += 1
+        return reset.offset
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note where the group read last, which is ahead of what it has processed."""
@@ -104,9 +130,9 @@ class ConsumerOffsets:
         self._drop_volatile(lambda place: place[0] == group)
 
     def _drop_volatile(self, gone: Callable[[_Place], bool]) -> None:
-        for notes in (self._pulled, self._resets):
-            for place in [place for place in notes if gone(place)]:
-                del notes[place]
+        for place in [place for place in (*self._pulled, *self._resets) if gone(place)]:
+            self._pulled.pop(place, None)
+            self._resets.pop(place, None)
         self.version += 1
 
 

@@ -55,7 +55,7 @@ def pull_message(core: Core, request: Request) -> Command | None:
     """Answer with messages, or let the request wait for one."""
     flags = request.number("sysFlag")
     pull = _checked(core, request, flags)
-    reset = core.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+    reset = _reset_for(core, request, pull)
     if reset is not None:
         return _moved_by_reset(core, request, pull, reset)
     commit = request.number("commitOffset", 0)
@@ -67,6 +67,11 @@ def pull_message(core: Core, request: Request) -> Command | None:
     core.offsets.note_pull(pull.group, pull.topic, pull.queue_id, pull.offset)
     seconds = request.number("suspendTimeoutMillis", 0) / 1000 if flags & _SUSPEND else 0.0
     return _answer_or_wait(core, request, pull, core.loop.time() + seconds)
+
+
+def _reset_for(core: Core, request: Request, pull: _Pull) -> int | None:
+    place, peer = (pull.group, pull.topic, pull.queue_id), request.peer.number
+    return core.offsets.reset_for(*place, peer=peer, pulled=pull.offset)
 
 
 def _answer_or_wait(core: Core, request: Request, pull: _Pull, deadline: float) -> Command | None:
@@ -84,7 +89,7 @@ def _answer_or_wait(core: Core, request: Request, pull: _Pull, deadline: float) 
 
 def _wake(core: Core, request: Request, pull: _Pull, deadline: float) -> None:
     """Look again; an arrival may be told of a message that the first look saw already."""
-    reset = core.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+    reset = _reset_for(core, request, pull)
     if reset is not None:
         request.answer(_moved_by_reset(core, request, pull, reset))
         return
