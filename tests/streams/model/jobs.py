@@ -29,7 +29,7 @@ from tests.streams.model.plans import (
 )
 from tests.streams.model.updates import Columns, Latest, Retracted
 
-__all__ = ["SEED", "all_plans", "merged", "output", "records"]
+__all__ = ["FIXED", "SEED", "all_plans", "merged", "output", "records"]
 
 #: What random plans and records are made of; the tests print how to set it.
 SEED = int(os.environ.get("MODEL_SEED", "0"))
@@ -38,7 +38,7 @@ _A, _B = Source("a"), Source("b")
 _MERGED = Steps(Merged(_A, Steps(_B, ("flat_map",))), ("filter",))
 
 #: What random plans are made of, each once, and what feeds what.
-_FIXED: tuple[Plan, ...] = (
+FIXED: tuple[Plan, ...] = (
     Each(Steps(_MERGED, ("key_by",)), "sum"),
     Latest(Branched(_A), "collect"),
     Retracted(_MERGED, "sum", "avg"),
@@ -74,7 +74,7 @@ def all_plans(number: int = SEED) -> list[Plan]:
         drawn.append(chosen)
 
     draw()
-    return [*_FIXED, *drawn[-1]]
+    return [*FIXED, *drawn[-1]]
 
 
 def records(number: int = SEED, count: int = 90) -> list[Sent]:
