@@ -11,11 +11,9 @@ from hypothesis import given as with_data
 from hypothesis import strategies as st
 
 from headrace import StreamBuilder, Topology, serdes
-from tests.streams.model.inputs import QUEUES, Sent, plans
+from tests.streams.model.inputs import ALL_QUEUES, QUEUES, Sent, ends, plans
 from tests.streams.model.joins import Interval, Last, LookedUp, Met, Shared, Tables
 from tests.streams.model.plans import (
-    FLUSH,
-    FLUSH_VALUE,
     Branched,
     Each,
     Merged,
@@ -86,8 +84,7 @@ def records(number: int = SEED, count: int = 90) -> list[Sent]:
         time = max(0, 6 * at + chance.randint(-60, 20))
         queue, key = chance.randrange(QUEUES[topic]), chance.choice("xyz")
         sent.append(Sent(topic, queue, key, chance.randint(0, 9), time))
-    ends = [Sent(t, q, FLUSH, FLUSH_VALUE, 1_000_000) for t in QUEUES for q in range(QUEUES[t])]
-    return sent + ends
+    return sent + ends(ALL_QUEUES)
 
 
 def merged(chosen: Sequence[Plan], name: str) -> Topology:
