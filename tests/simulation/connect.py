@@ -65,7 +65,7 @@ class _Network(Network):
         super().__init__(world)
         self._words = random.Random(f"{world.seed} words")
         #: Writes of a thousand by workers that are held up.
-        self.held_up = self._words.choice(_HELD_UP)
+        self.held_up = _HELD_UP[world.seed % len(_HELD_UP)]
 
     def choose(self, process: Process) -> Trouble:
         is_worker = process.kind == "worker" and ".engine" not in process.name
