@@ -21,6 +21,7 @@ from headrace.store.compaction import CompactionSettings, QueueLog, StoreClock
 if TYPE_CHECKING:
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.commit.transactions import QueueMessages
+    from headrace.runtime.control import Control
     from headrace.runtime.state.copies import StateCopies
     from headrace.runtime.state.store import ChangeSet
     from headrace.runtime.testing.memory import MemoryWriter, SavedChanges
@@ -112,8 +113,8 @@ class StoredJob(MemoryJob):
     def _batch_copies(self, saved: SavedChanges) -> StateCopies:
         return _StoredCopies(self._local, saved)
 
-    def _commit(self, batch: int, writer: MemoryWriter, saved: SavedChanges) -> None:
-        super()._commit(batch, writer, saved)
+    def _commit(self, control: Control, writer: MemoryWriter, saved: SavedChanges) -> None:
+        super()._commit(control, writer, saved)
         for store, partition in saved.changes:
             # The driver's own copy is not what is measured.
             self._copies.base(store, partition).entries.clear()

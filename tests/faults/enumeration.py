@@ -12,10 +12,10 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Admin, Client
@@ -23,13 +23,16 @@ from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_h
 from headrace.protocol.commit_log import CommitLog
 from headrace.protocol.transactions import commit_in
 from headrace.runtime.commit.drivers import DriverName
+from headrace.topology import Topology
 from tests.faults.broker import Broker, kept_running, running_broker
+from tests.faults.cluster_job import ClusterNames, feed_hours, proof_on_cluster
 from tests.faults.local_driver import LocalDriver
 from tests.faults.proof_feeder import ProofFeeder, Sent, make_topics
 from tests.faults.proof_followers import Follower
 from tests.faults.proof_fronts import Checkers
 from tests.faults.proof_pipeline import QUEUES, Names, proof
 from tests.faults.verification import bodies_by_key
+from tests.streams.model.brokers import without_brokers
 
 BATCH_SIZE = 60
 #: Folder of each driver, and the batch after which it ends; the last one does what is left.
@@ -118,16 +121,29 @@ class Orders:
     failpoints: str
     #: Safeguards that it goes without.
     unsafe: str
+    #: Whether a position is a place to it, of whichever broker.
+    forgets_brokers: bool
 
 
 def drive(orders: Orders) -> None:
     """Be a driver, up to a batch or to the end of the input."""
     arm(orders.failpoints)
     os.environ[UNSAFE_VARIABLE] = orders.unsafe
-    name = str(DriverName.here())
-    job = proof(orders.names)
-    with LocalDriver(orders.namesrv, orders.folder, BATCH_SIZE, job=job, name=name) as driver:
+    more: dict[str, Any] = {
+        "name": str(DriverName.here()),
+        "journal": isinstance(orders.names, ClusterNames),
+    }
+    job = job_of(orders.names)
+    with (
+        without_brokers() if orders.forgets_brokers else nullcontext(),
+        LocalDriver(orders.namesrv, orders.folder, BATCH_SIZE, job=job, **more) as driver,
+    ):
         driver.catch_up(None if orders.until is None else orders.until - driver.record.batch)
+
+
+def job_of(names: Names) -> Topology:
+    """Make the job for one broker, or for several."""
+    return proof_on_cluster(names) if isinstance(names, ClusterNames) else proof(names)
 
 
 class Enumeration:
@@ -140,10 +156,13 @@ class Enumeration:
     rocketmq
         Address of a RocketMQ, which has no failpoints; without it there is an embedded broker,
         which has.
+    names
+        Whose job it is: that of a cluster takes some brokers of our own for that RocketMQ.
     """
 
-    def __init__(self, folder: Path, rocketmq: str = "") -> None:
+    def __init__(self, folder: Path, rocketmq: str = "", names: type[Names] = Names) -> None:
         self._folder = folder
+        self._names = names
         self._opened = ExitStack()
         self._of_broker = folder / "broker-points"
         self._of_broker.mkdir()
@@ -163,8 +182,11 @@ class Enumeration:
         return running_broker(self._folder / "broker", environment=environment)
 
     def _feed(self) -> Sent:
-        make_topics(self._client, Names(self._mark))
-        feeder = ProofFeeder(self._address, Names(self._mark))
+        names = self._names(self._mark)
+        make_topics(self._client, names)
+        if isinstance(names, ClusterNames):
+            feed_hours(self._client, names)
+        feeder = ProofFeeder(self._address, names)
         feeder.feed(6)
         return feeder.stop()
 
@@ -181,20 +203,22 @@ class Enumeration:
         ]
         return sorted(hits), committed(self._client, names)
 
-    def survives(self, hit: Hit, unsafe: str = "") -> list[str]:
+    def survives(self, hit: Hit, unsafe: str = "", *, forgets_brokers: bool = False) -> list[str]:
         """Run a job in which the process dies that makes a hit; list what is wrong after it.
 
-        ``unsafe`` names safeguards that the drivers go without, so that something is wrong.
+        ``unsafe`` names safeguards that the drivers go without, so that something is wrong; so do
+        drivers to whom a position is a place, whichever broker it is of.
         """
         in_broker = any(hit.name == name for name in read_hits(self._of_broker))
         names, points = self._new_job()
         self._arm(hit, points, in_broker=in_broker)
         with kept_running(self._broker) as kills:
-            deaths = self._run(names, points, unsafe)
+            deaths = self._run(names, points, unsafe, forgets_brokers=forgets_brokers)
         problems = [] if deaths + len(kills) == 1 else [f"{deaths} deaths, {len(kills)} of brokers"]
         if committed(self._client, names) != self.committed:
             problems.append("what is published differs from what a run without faults publishes")
-        checkers = Checkers.of(self._client, names)
+        journal = isinstance(names, ClusterNames)
+        checkers = Checkers.of(self._client, names, journal=journal)
         problems += checkers.finish(self._sent)
         return problems + ([f"{checkers.repeats()} repeated"] if checkers.repeats() else [])
 
@@ -205,20 +229,25 @@ class Enumeration:
 
     def _new_job(self) -> tuple[Names, Path]:
         self._jobs += 1
-        names = Names(f"{self._mark}-{self._jobs}", self._mark)
+        names = self._names(f"{self._mark}-{self._jobs}", self._mark)
         for topic in names.sinks:
             Admin(self._client).create_topic(topic, queues=QUEUES)
         points = self._folder / names.job / "points"
         points.mkdir(parents=True)
         return names, points
 
-    def _run(self, names: Names, points: Path, unsafe: str = "") -> int:
+    def _run(
+        self, names: Names, points: Path, unsafe: str = "", *, forgets_brokers: bool = False
+    ) -> int:
         """Run the drivers in turn, each until it ends well; how many of them died."""
         deaths = 0
         for folder, until in PHASES:
             for _ in range(_STARTS):
                 place = self._folder / names.job / folder
-                told = Orders(self._address, place, names, until, f"folder:{points}", unsafe)
+                failpoints = f"folder:{points}"
+                told = Orders(
+                    self._address, place, names, until, failpoints, unsafe, forgets_brokers
+                )
                 code = self._drive(told)
                 if code == 0:
                     break
@@ -246,7 +275,7 @@ def committed(client: Client, names: Names) -> Committed:
         topic.removeprefix(names.job): bodies_by_key(client, topic) for topic in names.sinks
     }
     log = CommitLog()
-    for message in Follower(client, proof(names).commit_topic).new():
+    for message in Follower(client, job_of(names).commit_topic).new():
         if (commit := commit_in(message)) is not None:
             log.feed(message.queue_offset, commit)
     record = log.record

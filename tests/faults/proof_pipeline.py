@@ -90,6 +90,12 @@ class Follow(Accumulator[str, str]):
 def proof(names: Names) -> Topology:
     """Make the topology of a job with these names."""
     builder = StreamBuilder(names.job)
+    prove(builder, names)
+    return builder.build()
+
+
+def prove(builder: StreamBuilder, names: Names) -> None:
+    """Add all of the job to a topology."""
     ids = builder.source(names.ids, serdes.string, name="read-ids")
     counted = ids.key_by(lambda each: each, name="by-id").count(name="ids", emit="each")
     counted.to_stream().sink(names.counted, serdes.json, name="write-ids")
@@ -101,7 +107,6 @@ def proof(names: Names) -> Topology:
     transfers = builder.source(names.transfers, serdes.string, name="read-transfers")
     for place, operator in enumerate((DEBITS, CREDITS)):
         _move(transfers, place, operator, names.moved[operator])
-    return builder.build()
 
 
 def _move(transfers: Stream[Any, str], place: int, operator: str, topic: str) -> None:

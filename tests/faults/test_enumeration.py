@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from tests.clusters import Cluster
+from tests.faults.cluster_job import ClusterNames
 from tests.faults.enumeration import (
     DRIVERS,
     EMBEDDED,
@@ -16,9 +17,11 @@ from tests.faults.enumeration import (
     middle,
     still_to_survive,
 )
+from tests.faults.own_cluster import running_cluster
 
 #: Where a process dies in `make test`: in a task, around the commit, in the broker's log.
 _SAMPLE = {"task.staged", "job.before_commit", "job.after_commit", "store.unit.middle"}
+_SAMPLE_ON_ROCKETMQ = ROCKETMQ - DRIVERS | {"job.opened", "task.staged"}
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,18 @@ def on_rocketmq(
 ) -> Iterator[Enumeration]:
     folder = tmp_path_factory.mktemp("enumeration")
     with closing(Enumeration(folder, rocketmq.namesrv)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=[pytest.param(2), pytest.param(3, marks=pytest.mark.slow)])
+def on_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Enumeration]:
+    folder = tmp_path_factory.mktemp("enumeration")
+    with (
+        running_cluster(folder / "brokers", request.param) as address,
+        closing(Enumeration(folder, address, ClusterNames)) as found,
+    ):
         yield found
 
 
@@ -69,7 +84,7 @@ def test_a_run_on_rocketmq_passes_every_failpoint_of_the_protocol(on_rocketmq: E
 
 @pytest.mark.slow
 @pytest.mark.rocketmq
-@pytest.mark.parametrize("name", sorted(ROCKETMQ - DRIVERS | {"job.opened", "task.staged"}))
+@pytest.mark.parametrize("name", sorted(_SAMPLE_ON_ROCKETMQ))
 def test_a_death_on_rocketmq_changes_nothing(on_rocketmq: Enumeration, name: str) -> None:
     assert on_rocketmq.survives(middle(on_rocketmq.hits, name)) == []
 
@@ -81,6 +96,31 @@ def test_without_a_look_at_the_tails_a_death_doubles_results(on_rocketmq: Enumer
     found = on_rocketmq.survives(hit, unsafe="publish_tail")
     assert any("repeated" in problem for problem in found), found
     assert any("what is published differs" in problem for problem in found), found
+
+
+def test_a_place_without_its_broker_is_found(on_cluster: Enumeration) -> None:
+    hit = middle(on_cluster.hits, "journal.publish.sent")
+    found = on_cluster.survives(hit, forgets_brokers=True)
+    assert found == ["what is published differs from what a run without faults publishes"]
+
+
+@pytest.mark.slow
+def test_a_run_on_several_brokers_passes_every_failpoint_of_the_protocol(
+    on_cluster: Enumeration,
+) -> None:
+    assert {hit.name for hit in on_cluster.hits} == ROCKETMQ
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(_SAMPLE_ON_ROCKETMQ))
+def test_a_death_on_several_brokers_changes_nothing(on_cluster: Enumeration, name: str) -> None:
+    assert on_cluster.survives(middle(on_cluster.hits, name)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_no_death_on_several_brokers_changes_anything(on_cluster: Enumeration) -> None:
+    survive_all(on_cluster)
 
 
 @pytest.mark.soak

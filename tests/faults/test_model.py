@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,28 +19,67 @@ from headrace.settings import JobSettings
 from headrace.spark import SparkReplay
 from headrace.topology import Topology
 from tests.faults.local_driver import LocalDriver
-from tests.streams.model.checking import check, messages
-from tests.streams.model.inputs import QUEUES, Sent
-from tests.streams.model.jobs import SEED, all_plans, merged, records
+from tests.faults.own_cluster import align, running_cluster
+from tests.streams.model.brokers import without_brokers
+from tests.streams.model.checking import arrived, check, messages
+from tests.streams.model.inputs import QUEUES, Sent, ends
+from tests.streams.model.jobs import FIXED, SEED, all_plans, merged, records
+from tests.streams.model.joins import Interval
+from tests.streams.model.plans import Plan, Windows
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("number", [SEED + more for more in range(1, 4)])
-def test_the_engine_gives_what_the_model_says_whoever_gives_up(number: int, tmp_path: Path) -> None:
-    print(f"MODEL_SEED={number - 1}")
+@pytest.mark.parametrize("brokers", [1, 2, 3])
+def test_the_engine_gives_what_the_model_says_whoever_gives_up(
+    brokers: int, tmp_path: Path
+) -> None:
+    print(f"MODEL_SEED={SEED}")
+    number = SEED + brokers
     chance = random.Random(number)
-    plans, sent = all_plans(number), records(number)
+    plans = all_plans(number)
+    with scene(brokers, plans, number, tmp_path) as (topics, sent):
+        made, client, address = topics.topology, topics.client, str(topics.settings.namesrv)
+        more: dict[str, Any] = {"partitions": chance.choice([1, 2, 8]), "journal": brokers > 1}
+        for part in cut(sent, chance):
+            topics.send(messages(part))
+            give_up(made, address, tmp_path, chance, more)
+        with LocalDriver(address, tmp_path, job=made, **more) as driver:
+            driver.catch_up()
+        check(topics, plans, arrived(client, made, sent), one_log=brokers == 1)
+
+
+@pytest.mark.parametrize("brokers", [2, 3])
+def test_a_place_without_its_broker_is_found(brokers: int, tmp_path: Path) -> None:
+    plans = [plan for plan in FIXED if isinstance(plan, Windows | Interval)]
+    with scene(brokers, plans, brokers, tmp_path) as (topics, sent):
+        made, client = topics.topology, topics.client
+        topics.send(messages(sent))
+        with (
+            without_brokers(),
+            LocalDriver(
+                str(topics.settings.namesrv), tmp_path, 1000, job=made, journal=True
+            ) as driver,
+        ):
+            driver.catch_up()
+        with pytest.raises(AssertionError, match="Windows"):
+            check(topics, plans, arrived(client, made, sent), one_log=False)
+
+
+@contextmanager
+def scene(
+    brokers: int, plans: Sequence[Plan], number: int, folder: Path
+) -> Iterator[tuple[SparkReplay, list[Sent]]]:
+    """The topics of plans on so many brokers, and what is sent to them."""
     made = merged(plans, f"model-local-{number}")
-    with embedded_broker(tmp_path) as address, Client(address) as client:
-        settings = JobSettings(namesrv=address, data_dir=tmp_path)
-        with SparkReplay(client, made, settings, QUEUES) as topics:
-            partitions = chance.choice([1, 2, 8])
-            for part in cut(sent, chance):
-                topics.send(messages(part))
-                give_up(made, address, tmp_path, chance, partitions)
-            with LocalDriver(address, tmp_path, job=made, partitions=partitions) as driver:
-                driver.catch_up()
-            check(topics, plans, sent)
+    own = embedded_broker(folder) if brokers == 1 else running_cluster(folder / "brokers", brokers)
+    with own as address, Client(address) as client:
+        if brokers > 1:
+            align(client)
+        settings = JobSettings(namesrv=address, data_dir=folder)
+        queues = {topic: -(-count // brokers) for topic, count in QUEUES.items()}
+        with SparkReplay(client, made, settings, queues) as topics:
+            more = {topic: range(QUEUES[topic], queues[topic] * brokers) for topic in QUEUES}
+            yield topics, records(number) + ends(more)
 
 
 def cut(sent: Sequence[Sent], chance: random.Random) -> list[Sequence[Sent]]:
@@ -48,11 +89,11 @@ def cut(sent: Sequence[Sent], chance: random.Random) -> list[Sequence[Sent]]:
 
 
 def give_up(
-    made: Topology, address: str, folder: Path, chance: random.Random, partitions: int
+    made: Topology, address: str, folder: Path, chance: random.Random, more: Mapping[str, Any]
 ) -> None:
     """Run a driver for some batches; the last one is staged and never committed."""
     size = chance.randint(5, 40)
-    with LocalDriver(address, folder, size, job=made, partitions=partitions) as driver:
+    with LocalDriver(address, folder, size, job=made, **more) as driver:
         for _ in range(chance.randint(0, 3)):
             planned = driver.plan()
             if planned is None:

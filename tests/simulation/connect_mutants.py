@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from headrace.connect.data import positions
 from headrace.connect.data.positions import task_job
 from headrace.connect.hosts.ahead import Ahead, Given
+from headrace.connect.log import UnitStory
 from headrace.topology.names import commit_topic
 from tests.simulation.mutants import Mutant
 
@@ -41,5 +42,11 @@ CONNECT_MUTANTS = (
         "is committed to",
         104,
         changes=((positions, "_jobs", _up_to_a_gap),),
+    ),
+    Mutant(
+        "a state that was held up counts behind its successor",
+        "not all is committed",
+        39,
+        changes=((UnitStory, "is_behind", lambda *_, **__: False),),
     ),
 )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, note, seed, settings
 from hypothesis import given as with_data
 from hypothesis import strategies as st
@@ -17,7 +19,10 @@ from hypothesis import strategies as st
 from headrace import StreamBuilder, Topology, TopologyTestDriver, serdes
 from headrace.runtime import TestRecord
 from headrace.serdes import TableDeserializer
+from tests.streams.model.brokers import brokers_below, without_brokers
 from tests.streams.model.inputs import QUEUES, Sent, given, plans, rows
+from tests.streams.model.jobs import FIXED, records
+from tests.streams.model.joins import Interval
 from tests.streams.model.plans import FLUSH, Each, Merged, Plan, Record, Source, Steps, Windows
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -55,10 +60,15 @@ def record(read: TestRecord[Any, Any]) -> Record:
     return Record(read.key, read.value, (read.time - EPOCH) // timedelta(milliseconds=1))
 
 
-def run(plan: Plan, sent: Sequence[Sent], edges: Sequence[int], partitions: int) -> list[Result]:
+def run(
+    plan: Plan, sent: Sequence[Sent], edges: Sequence[int], partitions: int, brokers: int = 1
+) -> list[Result]:
     made = topology(plan)
     topics = {topic for source in made.sources for topic in source.topics}
-    with TopologyTestDriver(made, partitions=partitions, queues=QUEUES) as driver:
+    with (
+        brokers_below(brokers) if brokers > 1 else nullcontext(),
+        TopologyTestDriver(made, partitions=partitions, queues=QUEUES) as driver,
+    ):
         for begin, end in zip([0, *edges], [*edges, len(sent)], strict=True):
             with driver.batch():
                 for one in sent[begin:end]:
@@ -102,4 +112,19 @@ def test_the_driver_gives_what_the_model_says_however_batches_are_cut(
     assert run(plan, sent, [], partitions=1) == wanted
     if data is not None:
         edges = data.draw(cuts(len(sent)), label="batches end at")
-        assert run(plan, sent, edges, data.draw(st.integers(1, 4))) == wanted
+        partitions, brokers = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+        assert run(plan, sent, edges, partitions, brokers) == wanted
+
+
+@pytest.mark.parametrize("brokers", [2, 3])
+def test_a_place_without_its_broker_is_found(brokers: int) -> None:
+    sent = records()
+    edges = range(10, len(sent), 30)
+    found = set()
+    for plan in FIXED:
+        wanted = expected(plan, sent)
+        assert run(plan, sent, edges, 2, brokers) == wanted, plan
+        with without_brokers():
+            if run(plan, sent, edges, 2, brokers) != wanted:
+                found.add(type(plan))
+    assert found >= {Windows, Interval}

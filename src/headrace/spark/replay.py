@@ -93,7 +93,7 @@ class SparkReplay:
     topology, settings
         The job.
     queues
-        Queues of its source topics.
+        Queues of its source topics, on each broker.
     """
 
     client: Client
@@ -151,13 +151,13 @@ class SparkReplay:
         self._job.await_caught_up(_PATIENCE)
 
     def send(self, messages: Iterable[Sent]) -> None:
-        """Send messages in their order, each to its own queue."""
+        """Send messages in their order, each to its own queue, counted over all brokers."""
         producer = Producer(self.client)
         queues = {
-            (queue.topic, queue.queue_id): queue
+            (topic, number): queue
             for topic in self.queues
             if topic not in _own_topics(self.topology)
-            for queue in self.client.queues(topic, for_="write")
+            for number, queue in enumerate(sorted(self.client.queues(topic, for_="write")))
         }
         for message in messages:
             properties = decode_properties(message.properties)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,35 @@ def deletion(name: str = "a", request: str = "") -> Record:
 
 def tasks(version: int, *configs: dict[str, str], name: str = "a") -> Record:
     return TasksPut(name=name, config_version=version, configs=list(configs))
+
+
+def said(phase: Phase, read: int, *, gone: bool = False, worker: str = "w1") -> StatusSet:
+    found = status("a", None, 0, phase, gone=gone, worker=worker)
+    return msgspec.structs.replace(found, read=read)
+
+
+def test_a_state_that_was_held_up_does_not_turn_a_story_back() -> None:
+    claim, runs = said(Phase.PENDING, 0), said(Phase.RUNNING, 1)
+    view, outcomes = folded(put("a"), claim, runs, claim, runs)
+    assert [reason(one) for one in outcomes[3:]] == ["behind", "behind"]
+    assert entry(view).healthy
+    view, outcomes = folded(said(Phase.STOPPED, 4, gone=True), runs, view=view)
+    assert reason(outcomes[1]) == "behind"
+    assert list(view.alive()) == []
+    # Nor does one that a name's last life has left on its way.
+    view, outcomes = folded(deletion(), put("a", "again"), said(Phase.RUNNING, 6), view=view)
+    assert reason(outcomes[2]) == "behind"
+    assert list(view.alive()) == []
+
+
+def test_a_worker_speaks_knowing_what_others_have_said_of_the_same_unit() -> None:
+    first, second = said(Phase.PENDING, 0), said(Phase.PENDING, 0, worker="w2")
+    view, outcomes = folded(put("a"), first, second)
+    assert reason(outcomes[2]) == "behind"
+    again = said(Phase.PENDING, 2, worker="w2")
+    view, outcomes = folded(again, view=view)
+    assert outcomes == [Applied(3)]
+    assert [one.worker for one in view.alive()] == ["w1", "w2"]
 
 
 @pytest.mark.requirement(1)

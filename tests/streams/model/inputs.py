@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -28,10 +28,11 @@ from tests.streams.model.plans import (
 )
 from tests.streams.model.updates import Columns, Latest, Retracted
 
-__all__ = ["QUEUES", "Sent", "given", "plans", "rows"]
+__all__ = ["ALL_QUEUES", "QUEUES", "Sent", "ends", "given", "plans", "rows"]
 
 #: Queues of each topic.
 QUEUES = {"a": 2, "b": 3}
+ALL_QUEUES = {topic: range(count) for topic, count in QUEUES.items()}
 _SPAN = 400
 _END = 1_000_000
 
@@ -61,8 +62,12 @@ def _row(draw: st.DrawFn) -> Sent:
 
 def rows(most: int = 40) -> st.SearchStrategy[list[Sent]]:
     """Make records whose times wander, and the ends of all queues."""
-    ends = [Sent(t, q, FLUSH, FLUSH_VALUE, _END) for t in QUEUES for q in range(QUEUES[t])]
-    return st.lists(_row(), max_size=most).map(lambda sent: sent + ends)
+    return st.lists(_row(), max_size=most).map(lambda sent: sent + ends(ALL_QUEUES))
+
+
+def ends(queues: Mapping[str, Iterable[int]]) -> list[Sent]:
+    """Make the records that end queues."""
+    return [Sent(topic, q, FLUSH, FLUSH_VALUE, _END) for topic in queues for q in queues[topic]]
 
 
 def given(sent: Sequence[Sent]) -> Input:

@@ -11,11 +11,9 @@ from hypothesis import given as with_data
 from hypothesis import strategies as st
 
 from headrace import StreamBuilder, Topology, serdes
-from tests.streams.model.inputs import QUEUES, Sent, plans
+from tests.streams.model.inputs import ALL_QUEUES, QUEUES, Sent, ends, plans
 from tests.streams.model.joins import Interval, Last, LookedUp, Met, Shared, Tables
 from tests.streams.model.plans import (
-    FLUSH,
-    FLUSH_VALUE,
     Branched,
     Each,
     Merged,
@@ -29,7 +27,7 @@ from tests.streams.model.plans import (
 )
 from tests.streams.model.updates import Columns, Latest, Retracted
 
-__all__ = ["SEED", "all_plans", "merged", "output", "records"]
+__all__ = ["FIXED", "SEED", "all_plans", "merged", "output", "records"]
 
 #: What random plans and records are made of; the tests print how to set it.
 SEED = int(os.environ.get("MODEL_SEED", "0"))
@@ -38,7 +36,7 @@ _A, _B = Source("a"), Source("b")
 _MERGED = Steps(Merged(_A, Steps(_B, ("flat_map",))), ("filter",))
 
 #: What random plans are made of, each once, and what feeds what.
-_FIXED: tuple[Plan, ...] = (
+FIXED: tuple[Plan, ...] = (
     Each(Steps(_MERGED, ("key_by",)), "sum"),
     Latest(Branched(_A), "collect"),
     Retracted(_MERGED, "sum", "avg"),
@@ -74,7 +72,7 @@ def all_plans(number: int = SEED) -> list[Plan]:
         drawn.append(chosen)
 
     draw()
-    return [*_FIXED, *drawn[-1]]
+    return [*FIXED, *drawn[-1]]
 
 
 def records(number: int = SEED, count: int = 90) -> list[Sent]:
@@ -86,8 +84,7 @@ def records(number: int = SEED, count: int = 90) -> list[Sent]:
         time = max(0, 6 * at + chance.randint(-60, 20))
         queue, key = chance.randrange(QUEUES[topic]), chance.choice("xyz")
         sent.append(Sent(topic, queue, key, chance.randint(0, 9), time))
-    ends = [Sent(t, q, FLUSH, FLUSH_VALUE, 1_000_000) for t in QUEUES for q in range(QUEUES[t])]
-    return sent + ends
+    return sent + ends(ALL_QUEUES)
 
 
 def merged(chosen: Sequence[Plan], name: str) -> Topology:

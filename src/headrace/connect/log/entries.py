@@ -26,8 +26,18 @@ class UnitStory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     alive: tuple[StatusSet, ...] = ()
     #: The latest states, the newest last.
     history: tuple[StatusSet, ...] = ()
+    #: Position of the last state that counted; -1: none did.
+    changed: int = -1
 
-    def told(self, status: StatusSet, *, since: int) -> Self:
+    def is_behind(self, status: StatusSet, *, since: int) -> bool:
+        """Tell whether a state comes too late: its worker had not read the one before it.
+
+        So a state that is sent twice counts once, and one that was held up on its way, until its
+        worker or a successor had said something else, not at all.
+        """
+        return status.read is not None and status.read < max(self.changed, since)
+
+    def told(self, status: StatusSet, position: int, *, since: int) -> Self:
         """Give the story with one more state; of copies older than ``since`` only their end counts.
 
         An old copy never speaks for a newer one.
@@ -38,9 +48,11 @@ class UnitStory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         alive = (*others, status) if lives else others
         newest = self.current.generation if self.current is not None else since
         if status.generation < max(newest, since):
-            return msgspec.structs.replace(self, alive=alive)
+            return msgspec.structs.replace(self, alive=alive, changed=position)
         history = (*self.history, status)[-_HISTORY:]
-        return msgspec.structs.replace(self, current=status, alive=alive, history=history)
+        return msgspec.structs.replace(
+            self, current=status, alive=alive, history=history, changed=position
+        )
 
     def forgotten(self) -> Self:
         """Give what must be known of it even when its name has a new meaning: who lives."""

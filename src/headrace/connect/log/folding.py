@@ -36,7 +36,7 @@ __all__ = ["Applied", "Outcome", "Rejected", "RejectedFor", "fold"]
 
 _RECENT = 256
 
-RejectedFor = Literal["exists", "missing", "version", "stale", "duplicate", "in-use"]
+RejectedFor = Literal["exists", "missing", "version", "stale", "behind", "duplicate", "in-use"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +208,12 @@ def _set_status(view: ClusterView, record: StatusSet, position: int) -> _Step:
     if entry is None:
         return view, _missing(record.connector)
     task = record.task
-    told = entry.story_of(task).told(record, since=entry.created)
-    if told.current is not record and told.alive == entry.story_of(task).alive:
+    story = entry.story_of(task)
+    if story.is_behind(record, since=entry.created):
+        text = f"{record.worker} had read {record.read} when it spoke of {record.unit.what}"
+        return view, Rejected("behind", f"{text}, and more has been said since")
+    told = story.told(record, position, since=entry.created)
+    if told.current is not record and told.alive == story.alive:
         text = f"a newer copy of {record.unit.what} than {record.generation} is known"
         return view, Rejected("stale", text)
     if task is None:

@@ -150,6 +150,8 @@ class StatusSet(
     rungs: tuple[RungTaken, ...] = ()
     #: What it waits for outside, while it runs as far as it can; empty: nothing.
     waits_for: str = ""
+    #: Position of the last record that its worker had read; None: it counts wherever it comes.
+    read: int | None = None
 
     @property
     def unit(self) -> UnitId:

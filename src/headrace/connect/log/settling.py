@@ -44,18 +44,18 @@ def _settled(entry: ConnectorEntry, workers: Collection[str], position: int) -> 
     return msgspec.structs.replace(
         entry,
         changed=position,
-        story=_ended(entry.story, workers, entry.created),
+        story=_ended(entry.story, workers, position, entry.created),
         task_stories={
-            task: _ended(story, workers, entry.created)
+            task: _ended(story, workers, position, entry.created)
             for task, story in entry.task_stories.items()
         },
     )
 
 
-def _ended(story: UnitStory, workers: Collection[str], since: int) -> UnitStory:
+def _ended(story: UnitStory, workers: Collection[str], position: int, since: int) -> UnitStory:
     for status in story.alive:
         if status.worker in workers:
-            story = story.told(_end(status), since=since)
+            story = story.told(_end(status), position, since=since)
     return story
 
 

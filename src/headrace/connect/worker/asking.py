@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.connect.lifecycle import Cause
 from headrace.connect.log import ClusterView, Outcome, Record, TasksPut
 from headrace.connect.naming import UnitId
+from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.settings import most_tasks
 from headrace.errors import HeadraceError, WorkerStoppingError
 
@@ -78,7 +79,12 @@ class TaskQuestions:
     async def _ask(self, entry: ConnectorEntry) -> None:
         try:
             configs = await self._answer(entry)
-            record = TasksPut(name=entry.name, config_version=entry.version, configs=configs)
+            record = TasksPut(
+                request=new_request(),
+                name=entry.name,
+                config_version=entry.version,
+                configs=configs,
+            )
             with contextlib.suppress(WorkerStoppingError):
                 await self._asker.append(record)
         except HeadraceError as error:

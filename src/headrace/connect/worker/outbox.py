@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.connect.lifecycle import Cause, Phase, Record, Target
-from headrace.connect.log import RungTaken, StatusSet
+from headrace.connect.log import Rejected, RungTaken, StatusSet
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
@@ -179,12 +179,17 @@ class Outbox:
     async def _write(self, status: StatusSet) -> None:
         pause = _FIRST_PAUSE
         while True:
+            # Of one that is sent again while the first is held up, only one counts: it says after
+            # what it comes.  Where something came between, it is said once more.
+            told = msgspec.structs.replace(status, read=self._follower.view.position)
             try:
-                await self._follower.append(status)
+                outcome = await self._follower.append(told)
             except Exception as error:  # noqa: BLE001 - disk, broker or network: all may come back
                 self._note_failure(error)
             else:
                 self._failing_since = None
+                if isinstance(outcome, Rejected) and outcome.reason == "behind":
+                    continue
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

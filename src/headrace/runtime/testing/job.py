@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.client import MessageQueue
 from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.blocks import BlockKind
 from headrace.runtime.bolts.instances import Instances
@@ -139,7 +140,7 @@ class MemoryJob:
                 blocks += task.finish(self._splits, {} if first else None)
                 task.close()
         self.blocks = Counter(block.kind for block in blocks)
-        self._commit(control.batch, writer, saved)
+        self._commit(control, writer, saved)
         self.batches.commit(control.batch, writer.staged)
         for operator, chunks in taken.items():
             self.late[operator] += chain.from_iterable(map(records_of, chunks))
@@ -193,7 +194,7 @@ class MemoryJob:
 
     def _control(self, sent: list[Sent], clock: int) -> Control:
         topics = [*self.written_topics, *self.topology.state_topics.values()]
-        unread = {f"{message.topic}@test@{message.queue}" for message in sent}
+        unread = {self.queues.name(message.topic, message.queue) for message in sent}
         time = self._time(clock, unread)
         return Control(
             job=self.topology.name,
@@ -205,7 +206,7 @@ class MemoryJob:
             clock_before=self._record.clock,
             queues={
                 topic: [
-                    f"{topic}@test@{number}"
+                    self.queues.name(topic, number)
                     for number in range(self.queues.counts.get(topic, self._partitions))
                 ]
                 for topic in topics
@@ -260,16 +261,17 @@ class MemoryJob:
         written = [topic for sink in self.topology.sinks for topic in sink.topics]
         return [*written, *self.topology.dead_letter_topics]
 
-    def _commit(self, batch: int, writer: MemoryWriter, saved: SavedChanges) -> None:
+    def _commit(self, control: Control, writer: MemoryWriter, saved: SavedChanges) -> None:
         state_topics = set(self.topology.state_topics.values())
         loops = {sink.topic for sink in self.topology.throughs}
         for messages in writer.staged:
-            topic, _, number = messages.queue.split("@")
+            topic = MessageQueue.parse(messages.queue).topic
             if topic not in state_topics:
                 written = Written.unpack(messages)
                 self.outputs[topic] += [one for one in written if WATERMARK not in one.properties]
             if topic in loops:
-                self._looping += Sent.unpack(messages, topic, int(number))
+                number = control.queues[topic].index(messages.queue)
+                self._looping += Sent.unpack(messages, topic, number)
         for (store, partition), changes in saved.changes.items():
             self._copies.base(store, partition).apply(changes)
             before = self._states.get((store, partition))
@@ -280,7 +282,7 @@ class MemoryJob:
                 checksum=changes.checksum,
                 size=changes.size,
                 epoch=self._epoch,
-                batch=batch,
+                batch=control.batch,
                 attempt=partition,
                 end_offset=(before.end_offset if before else 0) + len(changes.keys),
             )

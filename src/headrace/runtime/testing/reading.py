@@ -53,10 +53,14 @@ class SourceQueues:
             self.counts[topic] = self._given.get(topic, 1)
         return topic in self.counts
 
+    def name(self, topic: str, number: int) -> str:
+        """Name a queue."""
+        return f"{topic}@test@{number}"
+
     @property
     def names(self) -> list[str]:
         """Name every queue."""
-        return [_name(topic, number) for topic, n in self.counts.items() for number in range(n)]
+        return [self.name(topic, number) for topic, n in self.counts.items() for number in range(n)]
 
     def feed(self, task: Task, sent: list[Sent], clock: int) -> None:
         """Run messages through the first stage, stored at this time of the clock."""
@@ -68,7 +72,7 @@ class SourceQueues:
         for topic in dict.fromkeys(message.topic for message in sent):
             own = [number for number, message in enumerate(sent) if message.topic == topic]
             messages = [sent[number] for number in own]
-            numbers = np.array([names.index(_name(topic, m.queue)) for m in messages], np.intp)
+            numbers = np.array([names.index(self.name(topic, m.queue)) for m in messages], np.intp)
             columns = self._columns(messages, marks[own], clock)
             for index, mark in enumerate(columns.position.tolist()):
                 self._by_mark[mark] = (topic, columns, index)
@@ -94,10 +98,6 @@ class SourceQueues:
 
     def _next_offsets(self, messages: Iterable[Sent]) -> Iterable[int]:
         for message in messages:
-            name = _name(message.topic, message.queue)
+            name = self.name(message.topic, message.queue)
             yield self._offsets[name]
             self._offsets[name] += 1
-
-
-def _name(topic: str, queue: int) -> str:
-    return f"{topic}@test@{queue}"
