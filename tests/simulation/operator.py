@@ -14,9 +14,10 @@ from headrace.runtime.state.files import exported, import_state
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.rescaling import rescale
 from headrace.runtime.state.views import StateView
-from tests.simulation.job import JOB
+from tests.simulation.checks import require
+from tests.simulation.job import EPOCH, JOB
 from tests.simulation.threads import sleep
-from tests.simulation.world import Process
+from tests.simulation.world import Process, ViolationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 #: How long a step is tried again, s; the lease of a driver that was killed ends before that.
 _PATIENCE = 15.0
+_LATE = EPOCH + timedelta(days=365)
 
 
 class Operator:
@@ -49,6 +51,7 @@ class Operator:
         connect: Callable[[], Client],
         stores: Sequence[str],
     ) -> None:
+        self.failure: ViolationError | None = None
         self.is_here = False
         #: Whether no driver may be started.
         self.is_busy = False
@@ -96,6 +99,9 @@ class Operator:
             except HeadraceError as error:
                 self._world.tell(f"the operator: {error.message[:90]}")
                 sleep(self._world, 0.5)
+            except ViolationError as error:
+                self.failure = error
+                return
             else:
                 return
 
@@ -103,6 +109,7 @@ class Operator:
         for store in self._stores:
             with StateView(home, store) as view:
                 found = list(exported(view))
+                _look_by_key(view)
             self._world.tell(f"the operator sees {len(found)} entries of {store}")
 
     def _abort(self, home: StateHome) -> None:
@@ -128,3 +135,26 @@ class Operator:
         self.is_busy = True
         for driver in self._drivers.alive:
             driver.kill()
+
+
+def _look_by_key(view: StateView) -> None:
+    """Ask for single keys, ranges and windows: between two commits they agree with each other.
+
+    Raises
+    ------
+    ViolationError
+        They do not.
+    """
+    while True:
+        before = view.all()
+        texts = [key for key in before if isinstance(key, str)]
+        seen = {key: view.get(key) for key in before}
+        ordered = dict(view.range(min(texts), max(texts))) if texts else {}
+        begun = {key: value for key in texts[:1] for key, value in view.prefix(key)}
+        windows = [list(view.window(key, EPOCH, _LATE)) for key in texts]
+        if view.all() == before:
+            break
+    require(seen == dict(before), f"{view.name} has {before}, and key by key {seen}")
+    require(set(ordered) == {key for key in texts if key < max(texts)}, f"a range gives {ordered}")
+    require(set(begun) <= set(texts), f"a prefix gives {begun}")
+    require(len(windows) == len(texts), "windows are missing")

@@ -247,10 +247,9 @@ class Simulation:
         self._sent = True
 
     def _has_failed(self) -> bool:
-        said = None if self._losses is None else self._losses.failure
-        late = None if self._standbys is None else self._standbys.failure
-        other = None if self._neighbours is None else self._neighbours.failure
-        self._failure = self._failure or self._drivers.failure or said or late or other
+        watched = (self._drivers, self._operator, self._losses, self._standbys, self._neighbours)
+        failures = (each.failure for each in watched if each is not None)
+        self._failure = self._failure or next(filter(None, failures), None)
         return self._failure is not None
 
     def _is_done(self) -> bool:
