@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import headrace.spark.job
 from headrace.broker import BrokerSettings
-from headrace.client import Admin, Client, ClientSettings, Message, Producer
+from headrace.client import Admin, Client, ClientSettings, Message, Producer, SendResult
 from headrace.errors import HeadraceError
 from headrace.store.compaction import CompactionSettings
 from tests.simulation.checks import Checks
@@ -30,6 +30,7 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.processes import processes_of, variables
+from tests.simulation.replicas import ADDRESSES, Replicas
 from tests.simulation.retention import Losses
 from tests.simulation.rocketmq import LOCK_EXPIRY, RocketMQCluster
 from tests.simulation.standbys import Standbys
@@ -84,6 +85,11 @@ class Simulation:
         #: What is lost of the source topics, in some seeds.
         self._losses: Losses | None = None
         self._standbys: Standbys | None = None
+        #: The broker and its follower, in some seeds.
+        self._replicas: Replicas | None = None
+        self._address = f"{HOST}:{PORT}"
+        #: Lines that a broker has answered with success.
+        self._acknowledged: list[str] = []
 
     def run(self, folder: Path) -> None:
         """Run until everything is committed.
@@ -114,7 +120,8 @@ class Simulation:
                     ),
                 )
                 self.cluster = EmbeddedCluster(world, network, folder / "broker", settings)
-                stack.enter_context(self.cluster.applied())
+                brokers = self._brokers(network, self.cluster, folder / "broker-b")
+                stack.enter_context(self.cluster.applied(*brokers))
                 self.checks = Checks(self._job)
                 self.cluster.on_delete = self._look
                 self.cluster.start()
@@ -130,6 +137,7 @@ class Simulation:
                     folder / "state",
                     partitions=partitions,
                     max_records_per_batch=chance.choice((1, 2, 3, 5)),
+                    namesrv=self._address,
                 ),
             )
             stack.enter_context(self._drivers.applied())
@@ -147,27 +155,42 @@ class Simulation:
                 stack.enter_context(self._standbys.applied(vars(headrace.spark.job)["get_session"]))
             world.haste = chance.choice((20, 100, 300))
             self._failure: ViolationError | None = None
-            self.cluster.on_arrival = self._look_soon
+            (self._replicas or self.cluster).on_arrival = self._look_soon
             world.start(world.process("user", "apart"), self._use)
             self._checker = world.process("checker", "apart")
             self._operator = Operator(
                 world.process("operator", "apart"),
                 self._drivers,
-                lambda: Client(f"{HOST}:{PORT}", _USER),
+                lambda: Client(self._address, _USER),
                 sorted(self._job.topology.state_topics),
             )
-            self._operator.plan()
+            self._operator.plan(carries=self._replicas is None)
             machines = Machines(databases, folder / "state")
             self.strikes = Strikes(
                 world, self.cluster, network, self._drivers, machines, self._operator
             )
             self.strikes.plan(points)
+            if self._replicas is not None:
+                self._replicas.plan(points, self._drivers)
             if has(world.seed, "cuts"):
                 Cuts(world, network, self.cluster, self._drivers, forgets=self._may_forget)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
             self._finish()
             if isinstance(self.checks, JournalChecks) and world.seed % _ANEW == 1:
                 self._begin_anew(self.checks)
+
+    def _brokers(
+        self, network: Network, first: EmbeddedCluster, folder: Path
+    ) -> Sequence[EmbeddedCluster]:
+        """Give all brokers there are: the first may have a follower."""
+        seed = self.world.seed
+        # What nobody looks at before it goes is not known here.
+        loses = has(seed, "retention") or has(seed, "topics made anew")
+        if loses or not has(seed, "follower"):
+            return (first,)
+        self._replicas = Replicas(self.world, network, first, folder)
+        self._address = ADDRESSES
+        return self._replicas.brokers
 
     def _finish(self) -> None:
         """Let what is under way arrive, which must change nothing, and everything be committed."""
@@ -183,8 +206,18 @@ class Simulation:
             raise ViolationError(f"after {end:.0f} s: {wrong}")
         if isinstance(self.checks, JournalChecks):
             self.checks.finish()
+        if self._replicas is not None:
+            self._compare(self._replicas)
         if self._failure is not None:
             raise self._failure
+
+    def _compare(self, replicas: Replicas) -> None:
+        """Check that nothing is lost that was answered, and that both brokers have the same."""
+        lines = [line for line in self._acknowledged if not self.checks.sources.has(line)]
+        if lines:
+            raise ViolationError(f"{lines} were acknowledged, and are lost")
+        if (wrong := replicas.difference()) is not None:
+            raise ViolationError(wrong)
 
     def _begin_anew(self, checks: JournalChecks) -> None:
         """Compact the job's own topics, and let a driver without copies go on from them.
@@ -217,7 +250,7 @@ class Simulation:
         return checks.sources.has_begun and not checks.expects.only_at_end
 
     def _send_one(self) -> None:
-        with Client(f"{HOST}:{PORT}", _USER) as client:
+        with Client(self._address, _USER) as client:
             message = Message(topic=LINES, body=b"a-99")
             self._persist(partial(Producer(client).send, message))
         self._sent = True
@@ -252,12 +285,14 @@ class Simulation:
     def _look(self) -> None:
         assert isinstance(self.cluster, EmbeddedCluster)
         assert isinstance(self.checks, Checks)
-        world, core = self.world, self.cluster.core
-        if core is None or self._has_failed():
+        world, replicas = self.world, self._replicas
+        if self._has_failed():
             return
         try:
             with world.in_one_moment():
-                self.checks.look(core)
+                core = self.cluster.core if replicas is None else replicas.core()
+                if core is not None:
+                    self.checks.look(core)
         except ViolationError as error:
             self._failure = error
 
@@ -266,7 +301,7 @@ class Simulation:
     def _use(self) -> None:
         """Make the topics, and send lines, as somebody does who has nothing to do with the job."""
         chance = random.Random(f"{self.world.seed} lines")
-        with Client(f"{HOST}:{PORT}", _USER) as client:
+        with Client(self._address, _USER) as client:
             admin = Admin(client)
             retries = () if self._embedded else (f"%RETRY%{JOB}",)
             for topic in (*self._job.inputs, RESULTS, COUNTS, *retries):
@@ -285,7 +320,9 @@ class Simulation:
                     self._losses.make_anew(self._persist, admin)
                 topic = chance.choice(self._job.inputs)
                 line = f"{chance.choice(KEYS)}-{number}"
-                self._persist(partial(producer.send, Message(topic=topic, body=line.encode())))
+                message = Message(topic=topic, body=line.encode())
+                self._persist(partial(self._send, partial(producer.send, message)))
+                self._acknowledged.append(line)
                 sleep(self.world, chance.choice((0.0, 0.0, 0.05, 0.3, 0.8)))
             if self.checks.expects.only_at_end:
                 # What is held up must not come too late for its window.
@@ -293,8 +330,14 @@ class Simulation:
                 for topic in self._job.inputs:
                     for queue in client.queues(topic, for_="write"):
                         message = Message(topic=topic, body=LAST.encode())
-                        self._persist(partial(producer.send, message, queue))
+                        self._persist(partial(self._send, partial(producer.send, message, queue)))
         self._sent = True
+
+    def _send(self, send: Callable[[], SendResult]) -> None:
+        """Send something, again where only the primary has it."""
+        while send().status:
+            self.world.tell("only the primary has what the user has sent")
+            sleep(self.world, 0.2)
 
     def _persist(self, run: Callable[[], object]) -> None:
         """Try something until it is done; what is sent may be there twice."""
@@ -314,6 +357,8 @@ class Simulation:
             self._drivers.start()
         if isinstance(self.cluster, EmbeddedCluster):
             self.cluster.restart_failed()
+        if self._replicas is not None:
+            self._replicas.restart_failed()
         self.world.after(0.2, self._keep)
 
 
@@ -356,6 +401,8 @@ def simulate(
         world.log += simulation._stacks.splitlines()
     batches = len(simulation.checks.commits)
     struck = simulation.strikes.count
+    if simulation._replicas is not None:
+        struck += simulation._replicas.count
     return Story(seed, wrong, world.log, batches, struck, world.turns, embedded)
 
 
