@@ -28,6 +28,7 @@ Our exception hierarchy::
     │   ├── CommitLostError
     │   ├── InputMissingError
     │   ├── BrokerStorageError
+    │   ├── NotPrimaryError
     │   ├── NotReplicatedError
     │   └── UnknownBrokerError
     ├── MessageTooLargeError (ValueError)
@@ -111,6 +112,7 @@ __all__ = [
     "MessageTooLargeError",
     "NoPermissionError",
     "NotFoundError",
+    "NotPrimaryError",
     "NotReplicatedError",
     "OffsetExpiredError",
     "PartitionCountError",
@@ -394,6 +396,22 @@ class BrokerStorageError(BrokerError):
 
     code = "broker_storage"
     response_code = 28_104
+
+
+class NotPrimaryError(BrokerError):
+    """The broker follows another one, or was replaced: only a primary does this."""
+
+    code = "not_primary"
+    retriable = True
+    # To clients of RocketMQ it is one that takes no writes.
+    response_code = NoPermissionError.response_code
+
+    def __init__(
+        self, message: str, *, primary: str = "", hint: str | None = None, number: int | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, number=number)
+        #: Which broker is the primary, as far as this one knows.
+        self.primary = primary
 
 
 class NotReplicatedError(BrokerError):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from headrace.errors import (
     CommitLostError,
     FencedError,
     HeadraceError,
+    InputMissingError,
     InvalidParameterError,
     PredecessorMismatchError,
     StagedPartMissingError,
@@ -154,6 +157,18 @@ def test_repeated_commit_gets_the_first_answer() -> None:
     assert (answer.batch, answer.already, answer.position) == (2, True, 200)
 
 
+def test_epoch_of_a_primary_that_was_replaced_commits_nothing_more() -> None:
+    book = opened(commit_request(1))
+    state = book.state(TOPIC)
+    assert state is not None
+    book.recorded(TOPIC, replace(state, is_over=True))
+    answer = book.commit(commit_request(1))
+    assert answer is not None
+    assert answer.already
+    with pytest.raises(InputMissingError, match="took the place"):
+        book.commit(commit_request(2))
+
+
 def test_repeated_commit_is_known_whatever_the_clock_says() -> None:
     answer = opened(commit_request(1)).commit(commit_request(1, timestamp=6))
     assert answer is not None
@@ -166,7 +181,7 @@ def test_repeated_commit_is_known_whatever_the_clock_says() -> None:
         (opened(epochs=2), commit_request(1, epoch=1), FencedError),
         (opened(commit_request(1), epochs=2), commit_request(1, epoch=1), FencedError),
         (opened(commit_request(1), epochs=2), commit_request(2, epoch=1), FencedError),
-        (opened(), commit_request(1, epoch=2), InvalidParameterError),
+        (opened(), commit_request(1, epoch=2), InputMissingError),
         (JobBook(), commit_request(1), InvalidParameterError),
         (opened(), commit_request(2), PredecessorMismatchError),
         (opened(commit_request(1)), commit_request(3), PredecessorMismatchError),
@@ -242,7 +257,7 @@ def test_staging_is_open_to_the_current_epoch_and_the_next_batches() -> None:
 
 @pytest.mark.parametrize(
     ("epoch", "batch", "error"),
-    [(1, 2, FencedError), (3, 2, InvalidParameterError), (2, 1, PredecessorMismatchError)],
+    [(1, 2, FencedError), (3, 2, InputMissingError), (2, 1, PredecessorMismatchError)],
 )
 def test_staging_what_can_never_be_committed_is_refused(
     epoch: int, batch: int, error: type[HeadraceError]

@@ -19,6 +19,7 @@ import headrace.broker.snapshots
 import headrace.spark.driver
 import headrace.spark.job
 import headrace.spark.query
+import headrace.store.replication.cutting
 import headrace.store.store
 from headrace.broker import BrokerServer, BrokerSettings
 from headrace.broker.core import Core
@@ -63,22 +64,34 @@ class EmbeddedCluster:
         For its files.
     settings
         How it behaves.
+    machine, port
+        Where it runs.
     """
 
     def __init__(
-        self, world: World, network: Network, folder: Path, settings: BrokerSettings
+        self,
+        world: World,
+        network: Network,
+        folder: Path,
+        settings: BrokerSettings,
+        machine: str = "broker",
+        port: int = PORT,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.files = SimulatedFiles(world, folder)
+        self.machine = machine
+        self.port = port
+        #: Of processes that are started from now on.
+        self.settings = settings
+        #: Whether its machine is off: nothing is started there.
+        self.is_off = False
         self._world = world
         self._network = network
         self.folder = folder
-        self._settings = settings
-        self._numbers = itertools.count(1)
         self.index_file_units = 16
+        self._numbers = itertools.count(1)
+        self._server: BrokerServer | None = None
         self.process: Process | None = None
-        #: What the process works on; None until it is open.
-        self.core: Core | None = None
         #: Called when messages have become visible.
         self.on_arrival: Callable[[], None] = lambda: None
         #: Called in a process of it before it opens its store.
@@ -86,15 +99,30 @@ class EmbeddedCluster:
         #: Called before a topic is deleted.
         self.on_delete: Callable[[], None] = lambda: None
 
+    @property
+    def address(self) -> str:
+        """``host:port`` as clients are told it."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def core(self) -> Core | None:
+        """What the process works on; None while it is not open."""
+        server = self._server
+        if server is None or (server._reopening is not None and not server._reopening.done()):
+            return None
+        return server._core
+
     def start(self) -> None:
-        """Start a process of it."""
-        self.process = self._world.process(f"broker.{next(self._numbers)}", "broker")
+        """Start a process of it, where none is."""
+        if self.is_off or (self.process is not None and not self.process.dead):
+            return
+        self.process = self._world.process(f"{self.machine}.{next(self._numbers)}", self.machine)
         self._world.tell(f"{self.process.name} starts")
         self.process.on_death.append(self._died)
         self._world.start(self.process, self._serve)
 
     def _died(self) -> None:
-        self.core = None
+        self._server = None
 
     def crash(self, seconds: float, *, power: bool = False) -> None:
         """Kill it, cut its power in addition, and start it again some time later."""
@@ -108,7 +136,8 @@ class EmbeddedCluster:
 
     def restart_failed(self) -> None:
         """Start a process anew whose log says that only a start knows what is on the disk."""
-        if self.core is not None and self.core.store._writer.failure is not None:
+        has_failed = self._server is not None and self._server._failure is not None
+        if has_failed or (self.core is not None and self.core.store._writer.failure is not None):
             self.crash(0.1)
 
     def _serve(self) -> None:
@@ -124,9 +153,20 @@ class EmbeddedCluster:
                 self.process.kill()
 
     async def _run(self) -> None:
-        server = BrokerServer(self.folder, PORT, self._settings)
+        server = BrokerServer(self.folder, self.port, self.settings)
+        start = server.start
+
+        async def open_it() -> None:
+            await start()
+            self._opened(server)
+
+        # A follower starts again by itself when its log was cut.
+        server.start = open_it  # type: ignore[method-assign]
         await server.start()
-        self.core = core = server._core
+        await asyncio.Event().wait()
+
+    def _opened(self, server: BrokerServer) -> None:
+        self._server, core = server, server._core
         assert core is not None
         arrived, delete = core.arrived, core.delete_topic
 
@@ -140,9 +180,8 @@ class EmbeddedCluster:
 
         core.arrived = tell  # type: ignore[method-assign]
         core.delete_topic = delete_topic  # type: ignore[method-assign]
-        self._world.tell("the broker is open")
+        self._world.tell(f"the {self.machine} is open")
         self.on_arrival()
-        await asyncio.Event().wait()
 
     def _quick_store(self, **given: Any) -> StoreSettings:
         """Have a store do in a second what it does now and then."""
@@ -156,33 +195,43 @@ class EmbeddedCluster:
         )
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Have brokers listen here, and keep their files on this disk."""
-        network = self._network
+    def applied(self, *others: EmbeddedCluster) -> Iterator[None]:
+        """Have brokers listen here, each at its port, and keep their files on their disks."""
+        network, disks = self._network, {each.machine: each.files for each in (self, *others)}
 
         class Port:
-            def __init__(self, _: object, make: Callable[[], Any], __: object) -> None:
+            def __init__(self, bound: Any, make: Callable[[], Any], _: object) -> None:
+                self._port: int = bound.getsockname()[1]
                 self._make = make
                 self._loop: Any = asyncio.get_running_loop()
 
             def start(self) -> None:
-                network.listen(PORT, self._loop, self._make)
+                network.listen(self._port, self._loop, self._make)
 
             def close(self) -> None:
-                network.close(PORT, self._loop)
+                network.close(self._port, self._loop)
 
             def left(self, host: str) -> None:
                 """Do nothing."""
 
-        bound = SimpleNamespace(getsockname=lambda: (HOST, PORT), close=lambda: None)
+        def bind(server: BrokerServer) -> SimpleNamespace:
+            place = HOST, server._port
+            return SimpleNamespace(getsockname=lambda: place, close=lambda: None)
+
+        def files() -> SimulatedFiles:
+            me = this_thread()
+            assert me is not None
+            return disks[me.process.machine]
+
         with ExitStack() as stack:
             for place, name, instead in (
                 (headrace.broker.server, "Listener", Port),
-                (BrokerServer, "_listen", lambda _: bound),
-                (BrokerServer, "_advertised", lambda *_: (HOST, PORT)),
+                (BrokerServer, "_listen", bind),
+                (BrokerServer, "_advertised", lambda _, bound: bound.getsockname()),
                 (headrace.broker.server, "StoreSettings", self._quick_store),
-                (headrace.store.store, "FileOps", lambda: self.files),
-                (headrace.broker.snapshots, "FileOps", lambda: self.files),
+                (headrace.store.store, "FileOps", files),
+                (headrace.store.replication.cutting, "FileOps", files),
+                (headrace.broker.snapshots, "FileOps", files),
             ):
                 stack.enter_context(patch.object(place, name, instead))
             yield

@@ -147,8 +147,15 @@ class SimulatedFiles(FileOps):
 
     def rename(self, source: Path, target: Path) -> None:
         self._turn(f"rename {target.name}", (errno.EIO,))
-        self._note(target)
-        self._note(source)
+        if source.is_dir():
+            # Such a name is on the disk at once; what stands below it goes along.
+            self._names = {
+                target / path.relative_to(source) if path.is_relative_to(source) else path: before
+                for path, before in self._names.items()
+            }
+        else:
+            self._note(target)
+            self._note(source)
         super().rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
@@ -205,22 +212,26 @@ class SimulatedFiles(FileOps):
         for path, before in self._names.items():
             if path not in contents:
                 contents[path] = before
-        # Who has the old files mapped goes on seeing them.
-        old = self._root.with_name(self._root.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
         folders = [each for each in self._root.rglob("*") if each.is_dir()]
-        self._root.rename(old)
-        self._root.mkdir()
+        self.lose()
         for folder in folders:
             (self._root / folder.relative_to(self._root)).mkdir(parents=True, exist_ok=True)
-        self._files.clear()
-        self._by_descriptor.clear()
-        self._names.clear()
         for path, content in contents.items():
             if content is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
                 self._files[path.stat().st_ino] = _File(content)
+
+    def lose(self) -> None:
+        """Leave nothing: it is another disk now."""
+        # Who has the old files mapped goes on seeing them.
+        old = self._root.with_name(self._root.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        self._root.rename(old)
+        self._root.mkdir()
+        self._files.clear()
+        self._by_descriptor.clear()
+        self._names.clear()
 
     def _left(self, file: _File) -> bytes:
         content, chance = bytearray(file.durable), self._world.chance

@@ -66,6 +66,9 @@ class Network:
         #: Whether what arrives now was held up on its way.
         self.is_late = False
         self.cuts: list[Cut] = []
+        #: Whether bytes wait that arrive before their connection is taken up; else they are lost,
+        #: and their sender asks again.
+        self.is_patient = False
         self._ports: dict[int, tuple[SimulatedLoop | DirectLoop, Callable[[], Any]]] = {}
         world.connect = self.connect
 
@@ -112,6 +115,7 @@ class Network:
         def accept() -> None:
             far.protocol = make()
             far.protocol.connection_made(far)
+            far.resume_reading()
 
         self.world.after(
             self.world.chance.uniform(*_WAY), lambda: other_loop.call_soon_threadsafe(accept)
@@ -224,9 +228,10 @@ class Transport(asyncio.Transport):
             self._network.is_late = False
 
     def _receive(self, data: bytes) -> None:
-        if self._closed or self.protocol is None:
+        is_early = self.protocol is None
+        if self._closed or (is_early and not self._network.is_patient):
             return
-        if self._paused:
+        if self._paused or is_early:
             self._waiting.append(data)
         else:
             self.protocol.data_received(data)

@@ -62,11 +62,12 @@ class Operator:
         self._stores = stores
         process.on_death.append(self._leave)
 
-    def plan(self) -> None:
-        """Choose when to come."""
+    def plan(self, *, carries: bool) -> None:
+        """Choose when to come, and for what: state in a file is not always that of the last commit."""
         chance = self._world.chance
+        visits = [self._look, self._abort, self._rescale, *([self._carry] if carries else [])]
         for _ in range(chance.choice((0, 0, 0, 1, 2))):
-            visit = chance.choice((self._look, self._abort, self._rescale, self._carry))
+            visit = chance.choice(visits)
             self._world.at(chance.uniform(1.0, 7.0), partial(self._begin, visit))
 
     def end_job(self) -> None:

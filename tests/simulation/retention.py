@@ -99,9 +99,9 @@ class Source:
                 what = f"{name} is committed to {each.committed} of {len(each.lines)}"
                 raise ViolationError(what)
 
-    def stored(self) -> int:
-        """Count the lines that are there, or were."""
-        return sum(len(each.lines) for each in self._generations.values())
+    def lines(self) -> list[Line]:
+        """Give the lines that are there, or were."""
+        return [line for each in self._generations.values() for line in each.lines]
 
     def read(self) -> list[Line]:
         """Give the lines that must be in the job's results, once, of all topics of the name."""
@@ -159,7 +159,11 @@ class Sources:
 
     def stored(self) -> int:
         """Count the lines that are there, or were."""
-        return sum(source.stored() for source in self.queues.values())
+        return sum(len(source.lines()) for source in self.queues.values())
+
+    def has(self, line: str) -> bool:
+        """Tell whether a line is there, or was."""
+        return any(line == one.text for source in self.queues.values() for one in source.lines())
 
     def hear(self, said: str, *, goes_on: bool) -> None:
         """Check what a job says of an offset that is not held, and take where it goes on."""

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import headrace.spark.job
 from headrace.broker import BrokerSettings
-from headrace.client import Admin, Client, ClientSettings, Message, Producer
+from headrace.client import Admin, Client, ClientSettings, Message, Producer, SendResult
 from headrace.errors import HeadraceError
 from headrace.store.compaction import CompactionSettings
 from tests.simulation.checks import Checks
@@ -32,6 +32,7 @@ from tests.simulation.neighbours import Neighbours
 from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.processes import processes_of, variables
+from tests.simulation.replicas import ADDRESSES, Replicas
 from tests.simulation.retention import Losses
 from tests.simulation.rocketmq import LOCK_EXPIRY, RocketMQCluster
 from tests.simulation.standbys import Standbys
@@ -95,6 +96,11 @@ class Simulation:
         self._standbys: Standbys | None = None
         self._neighbours: Neighbours | None = None
         self._caretaker: Caretaker | None = None
+        #: The broker and its follower, in some seeds.
+        self._replicas: Replicas | None = None
+        self._address = f"{HOST}:{PORT}"
+        #: Lines that a broker has answered with success.
+        self._acknowledged: list[str] = []
 
     def run(self, folder: Path) -> None:
         """Run until everything is committed.
@@ -127,7 +133,8 @@ class Simulation:
                     transaction_check_interval=timedelta(seconds=1),
                 )
                 self.cluster = EmbeddedCluster(world, network, folder / "broker", settings)
-                stack.enter_context(self.cluster.applied())
+                brokers = self._brokers(network, self.cluster, folder / "broker-b")
+                stack.enter_context(self.cluster.applied(*brokers))
                 self.checks = Checks(self._job)
                 self.cluster.on_delete = self._look
                 self.cluster.start()
@@ -143,6 +150,7 @@ class Simulation:
                     folder / "state",
                     partitions=partitions,
                     max_records_per_batch=chance.choice((1, 2, 3, 5)),
+                    namesrv=self._address,
                 ),
             )
             stack.enter_context(self._drivers.applied())
@@ -153,12 +161,8 @@ class Simulation:
             if age and self._losses is not None:
                 stock = self.cluster if isinstance(self.cluster, RocketMQCluster) else None
                 self._losses.begin(age, stock)
-            if has(world.seed, "damage") and isinstance(self.cluster, EmbeddedCluster):
-                self._caretaker = Caretaker(world, self.cluster, self._drivers)
-                self.cluster.before_start = self._look_after_store
-            if has(world.seed, "neighbours") and self._embedded:
-                self._neighbours = Neighbours(world, lambda: Client(f"{HOST}:{PORT}", _NEIGHBOUR))
-                self._neighbours.plan()
+            if isinstance(self.cluster, EmbeddedCluster) and self._replicas is None:
+                self._add_others(self.cluster)
             if has(world.seed, "standby"):
                 self._standbys = Standbys(
                     world, self.cluster, network, self._drivers, lambda: self._operator.is_busy
@@ -166,21 +170,23 @@ class Simulation:
                 stack.enter_context(self._standbys.applied(vars(headrace.spark.job)["get_session"]))
             world.haste = chance.choice((20, 100, 300))
             self._failure: ViolationError | None = None
-            self.cluster.on_arrival = self._look_soon
+            (self._replicas or self.cluster).on_arrival = self._look_soon
             world.start(world.process("user", "apart"), self._use)
             self._checker = world.process("checker", "apart")
             self._operator = Operator(
                 world.process("operator", "apart"),
                 self._drivers,
-                lambda: Client(f"{HOST}:{PORT}", _USER),
+                lambda: Client(self._address, _USER),
                 sorted(self._job.topology.state_topics),
             )
-            self._operator.plan()
+            self._operator.plan(carries=self._replicas is None)
             machines = Machines(databases, folder / "state")
             self.strikes = Strikes(
                 world, self.cluster, network, self._drivers, machines, self._operator
             )
             self.strikes.plan(points)
+            if self._replicas is not None:
+                self._replicas.plan(points, self._drivers)
             if has(world.seed, "cuts"):
                 Cuts(world, network, self.cluster, self._drivers, forgets=self._may_forget)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
@@ -190,6 +196,29 @@ class Simulation:
             if self._caretaker is not None:
                 self._operator.dismiss()
                 self._caretaker.break_log()
+
+    def _add_others(self, broker: EmbeddedCluster) -> None:
+        """Let others use the broker beside the job, and look after its store, in some seeds."""
+        world = self.world
+        if has(world.seed, "damage"):
+            self._caretaker = Caretaker(world, broker, self._drivers)
+            broker.before_start = self._look_after_store
+        if has(world.seed, "neighbours"):
+            self._neighbours = Neighbours(world, lambda: Client(f"{HOST}:{PORT}", _NEIGHBOUR))
+            self._neighbours.plan()
+
+    def _brokers(
+        self, network: Network, first: EmbeddedCluster, folder: Path
+    ) -> Sequence[EmbeddedCluster]:
+        """Give all brokers there are: the first may have a follower."""
+        seed = self.world.seed
+        # What nobody looks at before it goes is not known here.
+        loses = has(seed, "retention") or has(seed, "topics made anew")
+        if loses or not has(seed, "follower"):
+            return (first,)
+        self._replicas = Replicas(self.world, network, first, folder)
+        self._address = ADDRESSES
+        return self._replicas.brokers
 
     def _finish(self) -> None:
         """Let what is under way arrive, which must change nothing, and everything be committed."""
@@ -207,8 +236,18 @@ class Simulation:
             raise ViolationError(f"after {end:.0f} s: {wrong}")
         if isinstance(self.checks, JournalChecks):
             self.checks.finish()
+        if self._replicas is not None:
+            self._compare(self._replicas)
         if self._failure is not None:
             raise self._failure
+
+    def _compare(self, replicas: Replicas) -> None:
+        """Check that nothing is lost that was answered, and that both brokers have the same."""
+        lines = [line for line in self._acknowledged if not self.checks.sources.has(line)]
+        if lines:
+            raise ViolationError(f"{lines} were acknowledged, and are lost")
+        if (wrong := replicas.difference()) is not None:
+            raise ViolationError(wrong)
 
     def _begin_anew(self, checks: JournalChecks) -> None:
         """Compact the job's own topics, and let a driver without copies go on from them.
@@ -241,7 +280,7 @@ class Simulation:
         return checks.sources.has_begun and not checks.expects.only_at_end
 
     def _send_one(self) -> None:
-        with Client(f"{HOST}:{PORT}", _USER) as client:
+        with Client(self._address, _USER) as client:
             message = Message(topic=LINES, body=b"a-99")
             self._persist(partial(Producer(client).send, message))
         self._sent = True
@@ -284,14 +323,16 @@ class Simulation:
     def _look(self) -> None:
         assert isinstance(self.cluster, EmbeddedCluster)
         assert isinstance(self.checks, Checks)
-        world, core = self.world, self.cluster.core
-        if core is None or self._has_failed():
+        world, replicas = self.world, self._replicas
+        if self._has_failed():
             return
         try:
             with world.in_one_moment():
-                self.checks.look(core)
-                if self._neighbours is not None:
-                    self._neighbours.look(core)
+                core = self.cluster.core if replicas is None else replicas.core()
+                if core is not None:
+                    self.checks.look(core)
+                    if self._neighbours is not None:
+                        self._neighbours.look(core)
         except ViolationError as error:
             self._failure = error
 
@@ -300,7 +341,7 @@ class Simulation:
     def _use(self) -> None:
         """Make the topics, and send lines, as somebody does who has nothing to do with the job."""
         chance = random.Random(f"{self.world.seed} lines")
-        with Client(f"{HOST}:{PORT}", _USER) as client:
+        with Client(self._address, _USER) as client:
             admin = Admin(client)
             retries = () if self._embedded else (f"%RETRY%{JOB}",)
             for topic in (*self._job.inputs, RESULTS, COUNTS, *retries):
@@ -319,7 +360,9 @@ class Simulation:
                     self._losses.make_anew(self._persist, admin)
                 topic = chance.choice(self._job.inputs)
                 line = f"{chance.choice(KEYS)}-{number}"
-                self._persist(partial(producer.send, Message(topic=topic, body=line.encode())))
+                message = Message(topic=topic, body=line.encode())
+                self._persist(partial(self._send, partial(producer.send, message)))
+                self._acknowledged.append(line)
                 sleep(self.world, chance.choice((0.0, 0.0, 0.05, 0.3, 0.8)))
             if self.checks.expects.only_at_end:
                 # What is held up must not come too late for its window.
@@ -327,8 +370,14 @@ class Simulation:
                 for topic in self._job.inputs:
                     for queue in client.queues(topic, for_="write"):
                         message = Message(topic=topic, body=LAST.encode())
-                        self._persist(partial(producer.send, message, queue))
+                        self._persist(partial(self._send, partial(producer.send, message, queue)))
         self._sent = True
+
+    def _send(self, send: Callable[[], SendResult]) -> None:
+        """Send something, again where only the primary has it."""
+        while send().status:
+            self.world.tell("only the primary has what the user has sent")
+            sleep(self.world, 0.2)
 
     def _persist(self, run: Callable[[], object]) -> None:
         """Try something until it is done; what is sent may be there twice."""
@@ -348,6 +397,8 @@ class Simulation:
             self._drivers.start()
         if isinstance(self.cluster, EmbeddedCluster):
             self.cluster.restart_failed()
+        if self._replicas is not None:
+            self._replicas.restart_failed()
         self.world.after(0.2, self._keep)
 
 
@@ -390,6 +441,8 @@ def simulate(
         world.log += simulation._stacks.splitlines()
     batches = len(simulation.checks.commits)
     struck = simulation.strikes.count
+    if simulation._replicas is not None:
+        struck += simulation._replicas.count
     return Story(seed, wrong, world.log, batches, struck, world.turns, embedded)
 
 

@@ -6,7 +6,9 @@ from typing import Literal
 
 __all__ = ["EXTRAS", "Extra", "has"]
 
-Extra = Literal["retention", "topics made anew", "cuts", "standby", "neighbours", "damage"]
+Extra = Literal[
+    "retention", "topics made anew", "cuts", "standby", "neighbours", "damage", "follower"
+]
 
 #: Of so many seeds one has it, the one with this rest.  Odd seeds run the job of which every commit
 #: is checked.
@@ -17,6 +19,7 @@ _SEEDS: dict[Extra, tuple[int, int]] = {
     "standby": (13, 6),
     "neighbours": (12, 3),
     "damage": (12, 7),
+    "follower": (13, 2),
 }
 EXTRAS = tuple(_SEEDS)
 

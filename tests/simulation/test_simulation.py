@@ -18,7 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.mutants import JOURNAL_MUTANTS, MUTANTS, Mutant, find
+from tests.simulation.mutants import (
+    JOURNAL_MUTANTS,
+    MUTANTS,
+    REPLICA_MUTANTS,
+    Mutant,
+    find,
+)
 from tests.simulation.simulation import simulate
 from tests.simulation.swarm import EXTRAS, has
 
@@ -65,6 +71,11 @@ def test_a_broken_build_is_found(mutant: Mutant, tmp_path: Path) -> None:
     find(mutant, partial(simulate, folder=tmp_path / "job", mutant=mutant), FOUND_WITHIN)
 
 
+@pytest.mark.parametrize("mutant", REPLICA_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_build_is_found_by_a_fail_over(mutant: Mutant, tmp_path: Path) -> None:
+    find(mutant, partial(simulate, folder=tmp_path / "job", mutant=mutant), FOUND_WITHIN)
+
+
 @pytest.mark.parametrize("mutant", JOURNAL_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_build_is_found_on_rocketmq(mutant: Mutant, tmp_path: Path) -> None:
     run = partial(simulate, folder=tmp_path / "job", mutant=mutant, embedded=False)
@@ -72,8 +83,8 @@ def test_a_broken_build_is_found_on_rocketmq(mutant: Mutant, tmp_path: Path) -> 
 
 
 def test_a_seed_has_one_story(tmp_path: Path) -> None:
-    stories = [simulate(seed, tmp_path / "job").log for seed in (5, 6, 5, 6)]
-    assert stories[:2] == stories[2:]
+    stories = [simulate(seed, tmp_path / "job").log for seed in (5, 6, 28, 5, 6, 28)]
+    assert stories[:3] == stories[3:]
     again = [simulate(5, tmp_path / "job", embedded=False).log for _ in range(2)]
     assert again[0] == again[1]
 

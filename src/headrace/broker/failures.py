@@ -14,10 +14,12 @@ from headrace.errors import (
     CorruptLogError,
     HeadraceError,
     MessageTooLargeError,
+    NotPrimaryError,
     ProtocolError,
     StoreError,
 )
 from headrace.protocol.codes import ResponseCode
+from headrace.protocol.replication import PRIMARY
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Command
@@ -45,6 +47,8 @@ def failure(request: Request, error: Exception) -> Command:
     answer = request.reply(ResponseCode.SYSTEM_ERROR, str(error))
     # Not every number is one that the protocol names.
     answer.code = _number(error)
+    if isinstance(error, NotPrimaryError):
+        answer.ext[PRIMARY] = error.primary
     return answer
 
 

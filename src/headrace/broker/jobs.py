@@ -16,6 +16,7 @@ from headrace.broker.settings import Guards
 from headrace.errors import (
     CommitLostError,
     FencedError,
+    InputMissingError,
     InvalidParameterError,
     PredecessorMismatchError,
     StagedPartMissingError,
@@ -55,6 +56,9 @@ class JobState:
     position: int
     #: Who opened the current epoch.
     driver: str = ""
+    #: Whether the primary that it was opened at was replaced, and may have had messages that are
+    #: not here: nothing more can be committed in this epoch.
+    is_over: bool = False
 
 
 class JobBook:
@@ -171,6 +175,8 @@ class JobBook:
             When the batch does not follow the last committed one.
         InvalidParameterError
             When the request contradicts itself.
+        InputMissingError
+            When the batch may have been read from a broker that was replaced since.
         CommitLostError
             When the newest record of the commit topic is lost.
         """
@@ -184,6 +190,11 @@ class JobBook:
         self._check_epoch(record.job, record.epoch, newest, f"commit batch {record.batch}")
         if state is not None and _same_commit(state.record, record):
             return CommitAnswer(batch=record.batch, already=True, position=state.position)
+        if state is not None and state.is_over:
+            message = f"epoch {record.epoch} of job {record.job!r} was open when this broker took"
+            message += f" the place of another: what batch {record.batch} has read may differ here"
+            hint = "The job goes back to its last commit, and opens a new epoch."
+            raise InputMissingError(message, hint=hint)
         last = 0 if newest is None else newest.batch
         if self._guards.predecessor and request.previous != last:
             message = f"batch {record.batch} of job {record.job!r} builds on batch"
@@ -217,10 +228,14 @@ class JobBook:
     def _check_epoch(self, job: str, epoch: int, newest: CommitRecord | None, what: str) -> None:
         if not self._guards.epoch:
             return
-        if newest is None or epoch > newest.epoch:
-            known = "it was never opened" if newest is None else f"the newest is {newest.epoch}"
-            message = f"job {job!r} cannot {what} in epoch {epoch}: {known} at this broker"
-            raise InvalidParameterError(message, hint="Open the job first (OPEN_JOB).")
+        if newest is None:
+            message = f"job {job!r} cannot {what} in epoch {epoch}: it was never opened"
+            hint = "Open the job first (OPEN_JOB)."
+            raise InvalidParameterError(f"{message} at this broker", hint=hint)
+        if epoch > newest.epoch:
+            message = f"job {job!r} cannot {what} in epoch {epoch}: the newest is {newest.epoch}"
+            hint = "It has lost what was written since, or another took its place that it cannot reach."
+            raise InputMissingError(f"{message} at this broker", hint=hint)
         if epoch < newest.epoch:
             message = f"job {job!r} cannot {what} in epoch {epoch}: epoch {newest.epoch} is open"
             raise FencedError(message, hint=_STOP)

@@ -21,6 +21,7 @@ __all__ = ["Outcome", "Peer", "Request", "request_name"]
 T = TypeVar("T")
 
 _NO_NUMBER = 1 << 63
+_NO_UNSIGNED = 1 << 64
 #: What fits this cannot hold so many items that it matters.
 _SMALL_BODY = 16 * 1024
 
@@ -86,7 +87,7 @@ class Request:
             raise InvalidParameterError(f"{what} lacks the field {name!r}")
         return value
 
-    def number(self, name: str, default: int | None = None) -> int:
+    def number(self, name: str, default: int | None = None, *, signed: bool = True) -> int:
         """Read a field that holds an integer.
 
         Raises
@@ -100,8 +101,8 @@ class Request:
         try:
             number = int(value)
         except ValueError:
-            number = _NO_NUMBER
-        if -_NO_NUMBER < number < _NO_NUMBER:
+            number = _NO_UNSIGNED
+        if (-_NO_NUMBER < number < _NO_NUMBER) if signed else (0 <= number < _NO_UNSIGNED):
             return number
         what = request_name(self.command.code)
         message = f"field {name!r} of {what} is {value[:40]!r}, which is no integer of 64 bits"

@@ -17,12 +17,14 @@ from headrace.errors import (
     ConnectionFailedError,
     HeadraceError,
     NotFoundError,
+    NotPrimaryError,
     RequestTimeoutError,
     TopicNotFoundError,
     broker_error,
 )
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
+from headrace.protocol.replication import PRIMARY
 from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute, loads
 
 if TYPE_CHECKING:
@@ -148,12 +150,12 @@ class AsyncClient:
         answer = await session.request(address, command, limit)
         self._reached = True
         if answer.code not in expect:
-            raise broker_error(
-                answer.code,
-                f"{address} refused {_code_name(command.code)}: "
-                f"{(answer.remark or 'no reason given').strip()} (code {answer.code})",
-                hint=_hint(answer.code, signed=self.settings.access_key is not None),
-            )
+            what = f"{address} refused {_code_name(command.code)}: "
+            what += f"{(answer.remark or 'no reason given').strip()} (code {answer.code})"
+            if PRIMARY in answer.ext:
+                raise NotPrimaryError(what, primary=answer.ext[PRIMARY], number=answer.code)
+            hint = _hint(answer.code, signed=self.settings.access_key is not None)
+            raise broker_error(answer.code, what, hint=hint)
         return answer
 
     async def send_oneway(self, address: str, command: Command) -> None:
@@ -190,6 +192,9 @@ class AsyncClient:
             for address in self._own_session().by_preference(self.name_servers):
                 try:
                     return await self.invoke(address, make(), expect=expect)
+                except NotPrimaryError as error:
+                    # A follower hears of new topics from its primary, which may know this one.
+                    failure = failure or error
                 except (ConnectionFailedError, RequestTimeoutError) as error:
                     self._own_session().avoid(address)
                     failure = failure or error
@@ -228,7 +233,7 @@ class AsyncClient:
         address = await self.broker_address(broker)
         try:
             return await self.invoke(address, command, expect=expect, timeout=timeout)
-        except ConnectionFailedError:
+        except (ConnectionFailedError, NotPrimaryError):
             self._own_session().stale.add(broker)
             raise
 

@@ -59,6 +59,9 @@ class SendResult:
     message_id: str = ""
     #: Id of the transaction that the message belongs to, or empty.
     transaction_id: str = ""
+    #: SUCCESS, or which of its copies came too late to be waited for: to send it again makes it
+    #: twice, and not to do so may lose it with the broker's machine.
+    status: ResponseCode = ResponseCode.SUCCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,4 +386,5 @@ def _result(queue: MessageQueue, answer: Command, count: int) -> SendResult:
         count,
         answer.ext.get("msgId", ""),
         transaction_id=answer.ext.get("transactionId", ""),
+        status=ResponseCode(answer.code),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 __all__ = [
+    "PRIMARY",
     "EpochRow",
     "FenceAnswer",
     "FenceRequest",
@@ -19,6 +20,9 @@ __all__ = [
     "Tables",
     "Welcome",
 ]
+
+PRIMARY = "primary"
+"""Field of a refusal that names the broker to ask instead."""
 
 EpochRow = tuple[int, int, int]
 """Number, start and mark of an epoch."""

@@ -71,6 +71,10 @@ class Replay:
         self._unit, self._unit_records, self._in_doubt = NO_UNIT, 0, False
         return touched
 
+    def touched(self) -> set[QueueKey]:
+        """Give the queues that an unfinished unit has got records for."""
+        return set(self._touched)
+
     def begin_at_state(self, entry: Entry, payload: memoryview) -> None:
         """Start from a STATE entry: nothing before it is needed."""
         state = self._state(entry, payload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -12,6 +13,8 @@ import msgspec
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker, PeerSecurity
+from headrace.client import Client, Message, Producer
+from headrace.errors import InputMissingError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.replication import Greeting, PromoteAnswer, ReplicationInfo, Welcome
@@ -213,10 +216,51 @@ def test_promoted_broker_knows_the_jobs(
         state = other.plan(["lines"])
         assert state.record is not None
         assert (state.record.epoch, state.record.batch) == (1, 1)
+        # What it has read of the old primary may differ here: it begins a new epoch first.
         other.stage({("lines", 0): [b"two"]}, batch=2)
-        assert other.commit(2, parts=[staged_part()]).code == 0
+        refused = other.commit(2, parts=[staged_part()])
+        assert refused.code == InputMissingError.response_code
+        assert other.open().code == 0
+        other.stage({("lines", 0): [b"two"]}, epoch=2, batch=2)
+        assert other.commit(2, parts=[staged_part()], epoch=2).code == 0
     assert bodies(follower.address, "lines") == [b"one", b"two"]
     assert info(follower.address).role == "primary"
+
+
+@pytest.mark.parametrize("mark", [0, (1 << 64) - 1])
+def test_every_promotion_can_be_followed(
+    primary: EmbeddedBroker, tmp_path: Path, mark: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random.SystemRandom, "getrandbits", lambda *_: mark)
+    with running(tmp_path / "second", follow=primary.address) as second:
+        with Wire(primary.address) as wire:
+            wire.create("lines", 1)
+            assert wire.put("lines", b"one").code == 0
+        caught_up(primary.address, second.address)
+        promote(second.address)
+        with running(tmp_path / "third", follow=second.address) as third:
+            caught_up(second.address, third.address)
+            assert bodies(third.address, "lines") == [b"one"]
+
+
+def test_clients_are_told_who_is_the_primary(
+    primary: EmbeddedBroker, follower: EmbeddedBroker
+) -> None:
+    with Wire(primary.address) as wire:
+        wire.create("lines", 1)
+        assert wire.put("lines", b"one").code == 0
+    caught_up(primary.address, follower.address)
+    with Client(f"{primary.address};{follower.address}") as client:
+        producer = Producer(client)
+        assert producer.send(Message(topic="lines", body=b"two")).status == ResponseCode.SUCCESS
+        assert promote(follower.address).fenced
+        with Wire(primary.address) as wire:
+            # It may have messages that no other broker has: nobody reads them.
+            refused = wire.pull("lines")
+            assert (refused.code, refused.ext["primary"]) == (16, follower.address)
+            assert wire.ask(RequestCode.GET_MAX_OFFSET).code == ResponseCode.NO_PERMISSION
+        producer.send(Message(topic="lines", body=b"three"))
+    assert bodies(follower.address, "lines") == [b"one", b"two", b"three"]
 
 
 def test_old_primary_that_comes_back_is_fenced_and_follows(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from headrace.errors import CorruptLogError, StoreError
 from headrace.store import MessageStore
-from headrace.store.replication.following import Copy, Cut, Halt, Restart
+from headrace.store.replication.following import Copy, Cut, Greet, Halt, Lost, Restart
 from tests.store.replication.pair import (
     LOG,
+    READ_ONLY,
     SMALL,
     InProcess,
     demote,
@@ -21,7 +22,14 @@ from tests.store.replication.pair import (
     segments,
     write_some,
 )
-from tests.store.samples import append_of, contents, copy_store, log_files
+from tests.store.samples import (
+    UnsyncedOps,
+    append_of,
+    contents,
+    copy_store,
+    log_files,
+    settings,
+)
 
 
 @pytest.fixture
@@ -107,6 +115,39 @@ def test_bytes_that_do_not_follow_are_refused(tmp_path: Path, primary: MessageSt
         pytest.raises(StoreError, match="do not follow the log's end 0"),
     ):
         copy.replication.copy(0, 44, stretch.content[44:]).result()
+
+
+def test_who_waits_for_a_unit_is_told_when_it_ends(tmp_path: Path, primary: MessageStore) -> None:
+    write_some(primary, 0)
+    before = primary.replication.end
+    write_some(primary, 2)
+    told: set[tuple[str, int]] = set()
+    content = primary.replication.read(0, 1 << 20).content
+    with MessageStore.open(tmp_path / "copy", settings(), told.update, ops=UnsyncedOps()) as copy:
+        copy.replication.refuse(READ_ONLY)
+        # Some of the unit comes with what stands before it.
+        some = copy.replication.copy(0, 0, content[: before + 300]).result().end
+        assert before < some
+        told.clear()
+        copy.replication.copy(0, some, content[some:]).result()
+        assert told == {("commits", 0), *(("counts", number) for number in range(3))}
+
+
+def test_copy_that_failed_goes_on_from_what_is_there(tmp_path: Path, primary: MessageStore) -> None:
+    write_some(primary, 0)
+    follower = InProcess(tmp_path / "copy", lambda: primary)
+    follower.catch_up()
+    write_some(primary, 1)
+    # Some of the bytes were appended, and their appending ended by an error all the same.
+    port = follower.store.replication
+    at = port.end
+    port.copy(0, at, primary.replication.read(at, 1 << 20).content).result()
+    assert follower.machine.handle(Lost(port.kept())) == Greet()
+    follower.instruction = Greet()
+    write_some(primary, 3)
+    follower.catch_up()
+    assert segments(tmp_path / "copy") == segments(tmp_path / "primary")
+    follower.store.close()
 
 
 def test_follower_refuses_to_write_for_its_clients(tmp_path: Path) -> None:

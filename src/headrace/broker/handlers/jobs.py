@@ -91,7 +91,9 @@ def _restored(core: Core, commit_topic: str) -> JobState | None:
         record, message = found
         driver = message.properties.get(_DRIVER, "")
         # Where its unit ends stands nowhere, but it is whole, so the log's end is not before it.
-        return JobState(record=record, position=core.store.replication.end, driver=driver)
+        log = core.store.replication
+        is_over = message.position < log.epochs.promoted_at
+        return JobState(record=record, position=log.end, driver=driver, is_over=is_over)
     return None
 
 

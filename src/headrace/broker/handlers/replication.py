@@ -64,7 +64,7 @@ async def follow_log(core: Core, request: Request) -> Command:
         replication.require(Role.PRIMARY)
     position = number("position")
     follower, address = request.text("follower"), request.text("address")
-    newest = Epoch(number("epoch"), number("epochStart"), number("epochMark"))
+    newest = Epoch(number("epoch"), number("epochStart"), number("epochMark", signed=False))
     head = replication.port.head(replication.state.log)
     verdict = judge(head, request.text("log"), newest, position)
     if verdict is Verdict.STALE:

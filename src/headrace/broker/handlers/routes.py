@@ -56,6 +56,7 @@ def get_route(core: Core, request: Request) -> Command:
         mappings |= {} if info is None else {core.name: info}
     if not queues:
         message = f"No topic route info in name server for the topic: {topic}"
+        core.replication.require_topics(message)
         raise TopicNotFoundError(message, hint="Create it: headrace topic create NAME.")
     brokers = _brokers(core)
     names = sorted({data.broker_name for data in queues} & set(brokers))

@@ -35,6 +35,7 @@ from headrace.store.replication.following import (
     Halt,
     Instruction,
     LogHead,
+    Lost,
     Received,
     Refused,
     Restart,
@@ -163,6 +164,7 @@ class FollowerTask:
                 return
             except (HeadraceError, OSError) as error:
                 self._complain(error)
+                self._machine.handle(Lost(self._port.kept()))
             if self._replication.doing == "following":
                 pause = _FIRST_PAUSE
             self._replication.doing = self._complaint or "connecting"
@@ -245,6 +247,7 @@ class FollowerTask:
             if getattr(error, "number", None) == ResponseCode.PULL_OFFSET_MOVED:
                 return Refused()
             raise
+        self._replication.compared()
         if answer.ext["topics"] != stamp(self._versions, self._started):
             # What is in the log never has a topic that is not known here, come what may.
             await self._pull_tables(remote)

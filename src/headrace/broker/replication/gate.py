@@ -45,6 +45,12 @@ _WRITES = frozenset(
     }
 )
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+#: Requests that read queues, or ask how far they go.
+_READS = _PULLS | {
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+}
 _COMMIT = 1
 
 
@@ -57,16 +63,19 @@ class Gate:
         Why it refuses them.
     rebuilds
         Queues that lack something: nobody reads from them meanwhile.
+    reads
+        Whether its messages are those of the primary, as far as it has them.
     """
 
-    def __init__(self, error: HeadraceError, rebuilds: Rebuilds) -> None:
+    def __init__(self, error: HeadraceError, rebuilds: Rebuilds, *, reads: bool) -> None:
         self._error = error
+        self._reads = reads
         self._rebuilds = rebuilds
 
     def __call__(self, request: Request) -> Command | None:
         """Give the refusal, None for a request that may go on."""
         code = request.command.code
-        if code in _WRITES:
+        if code in _WRITES or (code in _READS and not self._reads):
             return failure(request, self._error)
         if code in _PULLS:
             # A consumer may read here; how far it came is its primary's to know.

@@ -21,6 +21,7 @@ from headrace.protocol.replication import (
     PromoteAnswer,
     ReplicationInfo,
 )
+from headrace.store.replication.epochs import next_term
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
@@ -34,9 +35,6 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 2.0
 _LAST_BYTES = 30.0
 _PAUSE = 1.0
-#: A restart adds one to the epoch, a promotion goes to the next multiple of this: so an old
-#: primary that starts again and again never overtakes the broker that replaced it.
-_TERM = 1_000_000
 
 
 async def begin_replication(core: Core, reopen: Reopen) -> None:
@@ -67,7 +65,7 @@ async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
     follower = core.follower
     assert follower is not None
     follower.require_whole(force=force)
-    old, epoch = replication.state.primary, _next_term(replication.epoch)
+    old, epoch = replication.state.primary, next_term(replication.epoch)
     end = await _fence_old(core, old, epoch)
     if end is not None:
         await follower.await_position(end, _LAST_BYTES)
@@ -75,11 +73,9 @@ async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
     await follower.stop()
     await core.in_thread(core.store.rebuilds.abandon)
     position = await replication.open_epoch(epoch)
-    state = replication.state
-    state.left, state.tell, state.primary = old, end is None, ""
     restore_jobs(core)
     core.transactions.restore()
-    replication.become(Role.PRIMARY)
+    replication.become(Role.PRIMARY, left=old, tell=end is None, primary="")
     core.follower = None
     await core.in_thread(compact_all, core)
     _log.warning("promoted to epoch %d at position %d, in place of %s", epoch, position, old)
@@ -88,10 +84,6 @@ async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
     return PromoteAnswer(
         epoch=replication.port.epochs.latest, position=position, fenced=end is not None
     )
-
-
-def _next_term(epoch: int) -> int:
-    return (epoch // _TERM + 1) * _TERM
 
 
 async def _fence_old(core: Core, old: str, epoch: int) -> int | None:
@@ -145,7 +137,7 @@ async def _tell_old_primary(core: Core) -> None:
 async def _ask_around(core: Core) -> None:
     """Ask the brokers that had this log whether one was promoted."""
     state = core.replication.state
-    others = {*state.followers, state.left} - {"", core.address}
+    others = sorted({*state.followers, state.left} - {"", core.address})
     infos = await asyncio.gather(*(_info(core, each) for each in others))
     for address, info in zip(others, infos, strict=True):
         newer = info is not None and info.epoch > core.replication.epoch

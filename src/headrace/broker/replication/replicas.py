@@ -8,7 +8,9 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.broker.replication.gate import Gate
 from headrace.broker.replication.rebuild_leases import RebuildLeases
@@ -20,9 +22,9 @@ from headrace.broker.replication.state import (
     save_state,
 )
 from headrace.errors import (
-    BrokerError,
     FencedError,
     NoPermissionError,
+    NotPrimaryError,
     NotReplicatedError,
 )
 from headrace.protocol.codes import ResponseCode
@@ -70,7 +72,8 @@ class Replication:
         #: What a follower is doing, for those who look.
         self.doing = ""
         self.number = 1
-        self._waiting: set[asyncio.Future[None]] = set()
+        #: In the order in which they came.
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._peers: dict[int, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         #: Lowest position that a follower still needs, for retention's thread to read.
@@ -114,6 +117,7 @@ class Replication:
         if start.role is Role.FOLLOWER:
             self.state.primary = self._settings.follow or self.state.primary
             self.state.tell = False
+            self.state.differs = self.state.differs or before is not Role.FOLLOWER
         if start.role is not before or start.role is Role.FOLLOWER:
             self.save()
         self._apply_role()
@@ -123,19 +127,24 @@ class Replication:
         opened = await self._core.stored(self.port.open_epoch(number))
         return opened.start
 
-    def become(self, role: Role) -> None:
-        """Change the role, durably."""
-        self.state.role = role
-        self.state.epoch = max(self.state.epoch, self.port.epochs.latest)
-        self.save()
+    def become(self, role: Role, **changes: Any) -> None:
+        """Change the role, durably.
+
+        A primary is one when its disk says so; a broker that was replaced is none at once.
+        """
+        changes = {"epoch": max(self.state.epoch, self.port.epochs.latest)} | changes
+        state = msgspec.structs.replace(self.state, role=role, **changes)
+        if role is Role.PRIMARY:
+            save_state(self._core.folder, state)
+        self.state = state
         self._apply_role()
+        if role is not Role.PRIMARY:
+            self.save()
 
     def fence(self, epoch: int, primary: str) -> None:
         """Take no more writes: another broker was promoted."""
         if self.state.role is Role.FOLLOWER:
             return
-        self.state.epoch = max(self.state.epoch, epoch)
-        self.state.primary = primary or self.state.primary
         _log.warning(
             "this broker takes no more writes: %s was promoted to epoch %d, and this log has "
             "epoch %d; start it with --follow to let it follow",
@@ -143,23 +152,34 @@ class Replication:
             epoch,
             self.port.epochs.latest,
         )
-        self.become(Role.FENCED)
+        newest = max(self.epoch, epoch)
+        self.become(Role.FENCED, epoch=newest, primary=primary or self.state.primary)
 
     def _apply_role(self) -> None:
         error = self._refusal()
         self.port.refuse(error)
-        self.gate = None if error is None else Gate(error, self._core.store.rebuilds)
+        reads = self.role is Role.FOLLOWER and not self.state.differs
+        self.gate = None if error is None else Gate(error, self._core.store.rebuilds, reads=reads)
 
-    def _refusal(self) -> BrokerError | None:
+    def compared(self) -> None:
+        """Note that the log of this follower is a beginning of its primary's."""
+        if self.state.differs:
+            self.state.differs = False
+            self.save()
+            self._apply_role()
+
+    def _refusal(self) -> NotPrimaryError | None:
         own, primary = self._core.address, self.state.primary
         if self.role is Role.FOLLOWER:
-            return NoPermissionError(
+            return NotPrimaryError(
                 f"the broker at {own} follows {primary} and is read-only",
+                primary=primary,
                 hint=f"write to {primary}, or promote this one: headrace broker promote {own}",
             )
         if self.role is Role.FENCED:
-            return NoPermissionError(
+            return NotPrimaryError(
                 f"the broker at {own} is no primary any more: {primary or 'another'} was promoted",
+                primary=primary,
                 hint=f"write to {primary or 'the new primary'}; this broker can follow it: "
                 "headrace broker --follow HOST:PORT",
             )
@@ -177,6 +197,18 @@ class Replication:
             whom = f" of {self.state.primary}" if self.state.primary else ""
             message = f"the broker at {self._core.address} is a {self.role}{whom}, no {role}"
             raise NoPermissionError(message, hint="see: headrace broker replicas HOST:PORT")
+
+    def require_topics(self, message: str) -> None:
+        """Refuse to say that there is no topic: a broker that is no primary may lack new ones.
+
+        Raises
+        ------
+        NotPrimaryError
+            This broker is none.
+        """
+        if not self.writable:
+            number, primary = ResponseCode.TOPIC_NOT_EXIST, self.state.primary
+            raise NotPrimaryError(message, primary=primary, hint=f"ask {primary}", number=number)
 
     def addresses(self) -> dict[str, str]:
         """The brokers of one name, by id, as routes show them."""
@@ -238,14 +270,14 @@ class Replication:
     async def more(self, position: int, seconds: float) -> None:
         """Wait until the log goes on behind a position, or time is up."""
         waiting: asyncio.Future[None] = self._core.loop.create_future()
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
         try:
             # Looked at after the wait was noted: bytes that come now wake it.
             if self.port.end <= position:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(waiting, seconds)
         finally:
-            self._waiting.discard(waiting)
+            del self._waiting[waiting]
 
     def _published(self, _end: int) -> None:
         # Caller: whichever thread wrote.

@@ -38,6 +38,9 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     left: str = ""
     #: Whether that one has yet to be told that it is no primary any more.
     tell: bool = False
+    #: Whether this follower may have messages of the time when it was a primary itself, which no
+    #: other has: until it has been compared with its primary.
+    differs: bool = False
     #: Highest epoch that was heard of.
     epoch: int = 0
     #: Where the followers were last heard.

@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
-__all__ = ["Epoch", "EpochTable", "common_point"]
+__all__ = ["Epoch", "EpochTable", "common_point", "next_term"]
 
+#: A restart adds one to the epoch, a promotion goes to the next multiple of this: so an old
+#: primary that starts again and again never overtakes the broker that replaced it.
+_TERM = 1_000_000
 #: Number, first position, mark.
 _ROW = struct.Struct("<qqQ")
 
@@ -46,6 +49,12 @@ class EpochTable:
     def newest(self) -> Epoch:
         """The newest epoch."""
         return self.epochs[-1] if self.epochs else Epoch(0, 0, 0)
+
+    @property
+    def promoted_at(self) -> int:
+        """Where the last promotion begins; 0: there was none."""
+        starts = [each.start for each in self.epochs if each.number % _TERM == 0]
+        return starts[-1] if starts else 0
 
     def opened(self, epoch: Epoch) -> EpochTable:
         """Add an epoch at the end."""
@@ -86,6 +95,15 @@ class EpochTable:
             return cls(tuple(Epoch(*row) for row in _ROW.iter_unpack(payload)))
         except struct.error as error:
             raise ValueError(f"{len(payload)} bytes are no table of epochs") from error
+
+
+def next_term(epoch: int) -> int:
+    """Give the epoch that a promotion begins.
+
+    >>> next_term(3), next_term(1_000_002)
+    (1000000, 2000000)
+    """
+    return (epoch // _TERM + 1) * _TERM
 
 
 def common_point(mine: EpochTable, my_end: int, theirs: EpochTable, their_end: int) -> int:

@@ -87,7 +87,10 @@ class CutDone:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The connection ended, or an answer did not come."""
+    """The connection ended, an answer did not come, or bytes were not appended."""
+
+    #: What there is of the copy now: some of the bytes, or less than before.
+    kept: Copied
 
 
 Event = Welcomed | Received | Refused | Copied | CutDone | Lost
@@ -190,6 +193,8 @@ class Follower:
             return self._go_on(event)
         if isinstance(event, CutDone):
             self.head, self._synced = event.head, event.head.end
+        if isinstance(event, Lost):
+            self._take(event.kept)
         return Greet()
 
     def _go_on(self, event: Copied) -> Instruction:
@@ -197,9 +202,13 @@ class Follower:
         # Not one whole entry: it is larger than what was asked for.
         stuck = event.end == head.end
         self._max_bytes = self._max_bytes * 2 if stuck else FIRST_BYTES
-        self.head = LogHead(head.log, event.epochs, head.begin, event.end)
-        self._synced = event.synced
+        self._take(event)
         return self._fetch()
+
+    def _take(self, copied: Copied) -> None:
+        head = self.head
+        self.head = LogHead(head.log, copied.epochs, head.begin, copied.end)
+        self._synced = copied.synced
 
     def _fetch(self) -> Fetch:
         return Fetch(self.head.end, self._synced, self._max_bytes)

@@ -121,6 +121,10 @@ class LogPort:
         """
         return self._alone(lambda: self._copy(base, position, content, sync=sync))
 
+    def kept(self) -> Copied:
+        """Tell what there is of a copy, when nothing is being appended to it."""
+        return Copied(self.epochs, self._log.end, self._log.synced)
+
     def begin_at(self, position: int) -> Future[None]:
         """Let an empty log begin at a position."""
 
@@ -207,8 +211,9 @@ class LogPort:
         if end > begin:
             if writer.on_publish is not None:
                 writer.on_publish(end)
-            writer.tell(list(replay.arrived))
-            replay.arrived = set()
+            writer.tell(sorted(replay.arrived))
+            # Of a unit that has only begun is told again when it ends.
+            replay.arrived = replay.touched()
 
     def _open_epoch(self, number: int) -> Epoch:
         log, catalog = self._log, self._catalog
