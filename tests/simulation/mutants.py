@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 from headrace.broker.delays.scheduler import Plan, Scheduler
 from headrace.broker.jobs import JobBook
-from headrace.broker.replication.gate import Gate
 from headrace.broker.settings import UNSAFE_VARIABLE, Guards
 from headrace.client import _connection
 from headrace.client._process_queue import ProcessQueue
@@ -24,14 +23,11 @@ from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
 from headrace.spark import source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
-from headrace.store.replication.epochs import EpochTable
 from headrace.store.replication.leading import ReplicaBook, Settled
 from headrace.store.requests import UnitResult
 from headrace.store.writer import Writer
 
 if TYPE_CHECKING:
-    from headrace.errors import HeadraceError
-    from headrace.store.replication.rebuild import Rebuilds
     from tests.simulation.simulation import Story
 
 
@@ -123,15 +119,6 @@ def _at_once(_: object, __: int, done: Callable[[Settled], None], *, now: float)
     done(Settled.ENOUGH)
 
 
-_make_gate = Gate.__init__
-
-
-def _reading(self: Gate, error: HeadraceError, rebuilds: Rebuilds, *, reads: bool) -> None:
-    """Refuse no reads."""
-    del reads
-    _make_gate(self, error, rebuilds, reads=True)
-
-
 #: Broken builds over the embedded broker.
 MUTANTS = (
     Mutant("an older epoch is not refused", "epoch", 6, guards=Guards(epoch=False)),
@@ -190,16 +177,6 @@ REPLICA_MUTANTS = (
         "were acknowledged, and are lost",
         since=2,
         changes=((ReplicaBook, "wait", _at_once),),
-    ),
-    Mutant(
-        "a fenced primary is read from",
-        since=2,
-        changes=((Gate, "__init__", _reading),),
-    ),
-    Mutant(
-        "a batch of a primary that was replaced is committed",
-        since=2,
-        changes=((EpochTable, "promoted_at", 0),),
     ),
 )
 

@@ -130,10 +130,13 @@ class Replicas:
         self._second.files.trouble = 0
 
     def forgives(self, error: HeadraceError) -> bool:
-        """Let a driver end that lacks a topic which it has made just before a fail-over."""
-        lacks = self._promoted is not None and isinstance(error, TopicNotFoundError)
+        """Let a driver end that lacks a topic: it was made just before a fail-over, or tables differ."""
         named = set(_NAMES.findall(error.message))
-        return (lacks and not named <= self._known) or self._others_forgive(error)
+        tables = [set(core.topics) for each in self.brokers if (core := each.core) is not None]
+        was_lost = self._promoted is not None and not named <= self._known
+        differ = len({frozenset(named & table) for table in tables}) > 1
+        lacks = isinstance(error, TopicNotFoundError) and (was_lost or differ)
+        return lacks or self._others_forgive(error)
 
     # What counts
 
