@@ -30,7 +30,7 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.processes import processes_of, variables
-from tests.simulation.retention import Losses
+from tests.simulation.retention import UNDER_WAY, Losses
 from tests.simulation.rocketmq import LOCK_EXPIRY, RocketMQCluster
 from tests.simulation.standbys import Standbys
 from tests.simulation.strikes import Machines, Strikes
@@ -133,6 +133,7 @@ class Simulation:
                 ),
             )
             stack.enter_context(self._drivers.applied())
+            self._drivers.losses = self._job.losses
             if age or has(world.seed, "topics made anew"):
                 self._losses = Losses(world, self.checks.sources, self._drivers)
                 self._losses.look = self._look_at_bounds
@@ -162,6 +163,8 @@ class Simulation:
                 world, self.cluster, network, self._drivers, machines, self._operator
             )
             self.strikes.plan(points)
+            if has(world.seed, "job begun anew"):
+                self.strikes.plan_moves(points)
             if has(world.seed, "cuts"):
                 Cuts(world, network, self.cluster, self._drivers, forgets=self._may_forget)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
@@ -276,13 +279,19 @@ class Simulation:
             if self._standbys is not None:
                 self.world.after(0.6, self._standbys.keep)
             producer = Producer(client)
+            begins_anew = -1
             count = chance.randint(5, 20)
+            if has(self.world.seed, "job begun anew"):
+                count += 10
+                begins_anew = chance.randrange(5, count - 5)
             anew: list[int] = []
             if has(self.world.seed, "topics made anew"):
                 anew = chance.sample(range(1, count), chance.choice((1, 1, 2)))
             for number in range(count):
                 if number in anew and self._losses is not None:
                     self._losses.make_anew(self._persist, admin)
+                if number == begins_anew and isinstance(self.checks, Checks):
+                    self._delete_job(self.checks, admin)
                 topic = chance.choice(self._job.inputs)
                 line = f"{chance.choice(KEYS)}-{number}"
                 self._persist(partial(producer.send, Message(topic=topic, body=line.encode())))
@@ -295,6 +304,24 @@ class Simulation:
                         message = Message(topic=topic, body=LAST.encode())
                         self._persist(partial(producer.send, message, queue))
         self._sent = True
+
+    def _delete_job(self, checks: Checks, admin: Admin) -> None:
+        """Delete what says where the job stands: the next driver begins anew, beside old copies."""
+        world, drivers, operator = self.world, self._drivers, self._operator
+        while operator.is_here or not checks.commits:
+            sleep(world, 0.1)
+        operator.is_here, drivers.away_until = True, 1e9
+        for driver in drivers.alive:
+            driver.kill()
+        sleep(world, UNDER_WAY)
+        topology = self._job.topology
+        for topic in (topology.commit_topic, *sorted(topology.state_topics.values())):
+            self._persist(partial(admin.delete_topic, topic))
+        # A request that was held up may delete them once more.
+        sleep(world, UNDER_WAY)
+        world.tell("the job begins anew")
+        checks.begin_anew()
+        operator.is_here, drivers.away_until = False, 0.0
 
     def _persist(self, run: Callable[[], object]) -> None:
         """Try something until it is done; what is sent may be there twice."""
