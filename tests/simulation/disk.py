@@ -89,9 +89,12 @@ class SimulatedFiles(FileOps):
         world.pause()
         self._fail(what, errors)
 
-    def _fail(self, what: str, errors: Sequence[int]) -> None:
-        world = self._world
-        if self.trouble and world.chance.randrange(10_000) < self.trouble:
+    def _fail(self, what: str, errors: Sequence[int], calls: int = 10_000) -> None:
+        world, me = self._world, this_thread()
+        if me is None or me.process.kind != "broker":
+            # Who checks the results sees them in any case.
+            return
+        if self.trouble and world.chance.randrange(calls) < self.trouble:
             number = world.chance.choice(errors)
             world.tell(f"disk: {what} fails with {errno.errorcode[number]}")
             raise OSError(number, os.strerror(number))
@@ -151,7 +154,7 @@ class SimulatedFiles(FileOps):
 
     def map(self, fd: int, size: int) -> memoryview:
         # Nobody else has a turn meanwhile: it is called under a lock that the world does not know.
-        self._fail("map", (errno.EMFILE, errno.ENOMEM))
+        self._fail("map", (errno.EMFILE, errno.ENOMEM), 500)
         return super().map(fd, size)
 
     def fdatasync(self, fd: int) -> None:

@@ -121,7 +121,7 @@ class Simulation:
             else:
                 self.cluster = RocketMQCluster(world, network, chance.choice((1, 1, 2, 3)))
                 self.checks = JournalChecks(self.cluster.brokers, self._job)
-            partitions = chance.choice((1, 2))
+            partitions = chance.choice(self._job.partitions)
             self._drivers = Drivers(
                 world,
                 numbers,
@@ -197,10 +197,10 @@ class Simulation:
         world, cluster = self.world, self.cluster
         assert isinstance(cluster, RocketMQCluster)
         cluster.send_late(self._job.topology.state_topics.values())
-        for machine in ("machine-0", "machine-new"):
+        for machine in ("machine-new", "machine-compacted"):
             for driver in self._drivers.alive:
                 driver.kill()
-            if machine == "machine-new":
+            if machine == "machine-compacted":
                 checks.look()
                 if checks.hidden():
                     raise ViolationError(f"compaction would lose {checks.hidden()} keys of state")

@@ -28,6 +28,8 @@ _RATES = (0, 10, 40, 120)
 _CALM = 12.0
 #: How often a kind comes in a seed, beside the others.
 _WEIGHTS = (0, 1, 1, 4)
+#: Passed by a driver that has sent a part of a batch.
+_PUBLISHING = "journal.publish.sent"
 
 
 class Machines:
@@ -107,6 +109,7 @@ class Strikes:
                 self._plan_power_cuts,
                 self._plan_failed_syncs,
                 self._plan_lost_outputs,
+                self._plan_successors,
                 *[self._plan_everything] * 5,
             )
         )
@@ -146,23 +149,41 @@ class Strikes:
 
     def _plan_doubts(self, points: Points) -> None:
         """Leave drivers in doubt whether what they ask for is done, mostly, and stop some."""
-        del points
         chance, network = self._chance, self._network
         network.trouble = chance.choice((100, 200, 300))
         network.troubles = chance.choice((("answer lost",), ("answer late", "held up"), TROUBLES))
         network.whose = "driver"
-        if isinstance(self._cluster, RocketMQCluster):
-            if chance.random() < 0.5:
-                self._cluster.show_late()
-            if chance.random() < 0.5:
-                self._cluster.keep_compacting()
+        self._show_late()
+        if isinstance(self._cluster, RocketMQCluster) and chance.random() < 0.5:
+            self._cluster.keep_compacting()
         for _ in range(chance.randint(1, 3)):
             self._plan_one(chance.choice((self._stop_driver, self._kill_driver, self._kill_java)))
+
+    def _plan_successors(self, points: Points) -> None:
+        """End or stop drivers that have begun to publish, and let others go on meanwhile."""
+        chance = self._chance
+        self._show_late()
+        for _ in range(chance.randint(2, 4)):
+            where = chance.choice((_PUBLISHING, _PUBLISHING, "job.after_commit"))
+            strike = chance.choice((Process.kill, self._replace))
+            points.strikes[where, chance.randint(1, 12)] = strike
+
+    def _show_late(self) -> None:
+        """Have RocketMQ show late what it has stored, mostly."""
+        if isinstance(self._cluster, RocketMQCluster) and self._chance.random() < 0.7:
+            self._cluster.show_late()
+
+    def _replace(self, driver: Process) -> None:
+        """Stop a driver with all that is its own, and start another one."""
+        self.count += 1
+        self._put_to_sleep(driver)
+        self._drivers.start_another()
 
     def _plan_late_calls(self, points: Points) -> None:
         """Let Java die under what its batch function has begun, and that take a while."""
         for _ in range(self._chance.randint(2, 5)):
-            points.strikes["driver", self._chance.randint(3, 60)] = self._outlive_java
+            where, most = self._chance.choice((("driver", 60), (_PUBLISHING, 10)))
+            points.strikes[where, self._chance.randint(1, most)] = self._outlive_java
         self._network.trouble = self._chance.choice((0, 40))
 
     def _plan_machines(self, points: Points) -> None:
@@ -295,12 +316,15 @@ class Strikes:
         if (driver := self._driver()) is None:
             return
         self.count += 1
+        self._put_to_sleep(driver)
+        if self._chance.random() < 0.8:
+            self._drivers.start_another()
+
+    def _put_to_sleep(self, driver: Process) -> None:
         seconds = self._chance.uniform(0.5, 8.0)
         for process in self._world.processes:
             if process is driver or process.name.startswith(f"{driver.name}."):
                 process.sleep(seconds)
-        if self._chance.random() < 0.8:
-            self._drivers.start_another()
 
     def _stop_worker(self) -> None:
         if (session := self._session()) is not None:
