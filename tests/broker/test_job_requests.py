@@ -221,6 +221,37 @@ def test_restart_keeps_epoch_batch_and_staged_parts(tmp_path: Path) -> None:
         assert epoch(wire.open()) == 2
 
 
+def test_job_whose_commit_topic_was_deleted_begins_without_what_it_had_staged(
+    wire: JobWire,
+) -> None:
+    wire.create("out")
+    wire.open()
+    wire.stage({("out", 0): [b"x"]})
+    assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=COMMIT_TOPIC).code == 0
+    assert epoch(wire.open()) == 1
+    # The same attempt by its numbers: those of another Spark.
+    assert run_batch(wire, 1, b"y").batch == 1
+    assert bodies(wire, "out") == [b"y"]
+
+
+def test_topic_whose_deletion_failed_half_way_is_deleted_by_the_next(
+    wire: JobWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.create("out")
+    wire.open()
+    run_batch(wire, 1, b"x")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileOps, "pwritev", full)
+        assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="out").code != 0
+    assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="out").code == 0
+    wire.create("out")
+    assert bodies(wire, "out") == []
+
+
 def test_older_epoch_is_fenced_off(wire: JobWire) -> None:
     wire.create("out")
     assert epoch(wire.open()) == 1

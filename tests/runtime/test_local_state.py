@@ -147,6 +147,20 @@ def test_change_file_of_which_a_byte_differs_is_never_applied(job: Job, tmp_path
     assert job.topic.read_messages == 2
 
 
+def test_change_file_of_a_job_that_began_anew_is_not_taken_for_its_own(
+    job: Job, tmp_path: Path
+) -> None:
+    job.content()
+    job.attempt({b"a": b"3", b"d": b"1"}, number=5)
+    # Topics were deleted, so epochs, batches and attempts are numbered as before; elsewhere:
+    anew = Job(tmp_path / "elsewhere")
+    anew.commit({b"a": b"1", b"b": b"1"})
+    anew.commit({b"a": b"2", b"c": b"1", b"b": None})
+    anew.commit({b"a": b"3", b"d": b"2"}, number=5)
+    job.summary, job.batch, job.topic.messages = anew.summary, 3, anew.topic.messages
+    assert job.content() == anew.model
+
+
 def test_copy_that_is_discarded_stays_the_task_s_own(job: Job, tmp_path: Path) -> None:
     job.content()
     job.epoch, job.lineage = 2, [[2, 1]]

@@ -50,6 +50,20 @@ class Checks:
             wrong = self.disagreement()
             require(wrong is None, wrong or "")
 
+    def begin_anew(self) -> None:
+        """Forget what the job did, whose topics were deleted: all of its input counts again."""
+        for topic, queue in list(self._messages.seen):
+            if topic in {
+                self._job.topology.commit_topic,
+                *self._job.topology.state_topics.values(),
+            }:
+                del self._messages.seen[topic, queue]
+        for source in self.sources.queues.values():
+            source.begin_anew()
+        self.expects = self._job.expects()
+        self.commits = []
+        self._epoch = 0
+
     def disagreement(self) -> str | None:
         """Say what results are not those of the input that is committed."""
         return self.expects.disagreement(self.sources.committed())

@@ -288,6 +288,11 @@ class Drivers:
         self._world.start(process, lambda: self._drive(process, stand_by))
         return process
 
+    def start_another(self) -> None:
+        """Start one beside those that are there, unless all are to be away."""
+        if self._world.now >= self.away_until:
+            self.start()
+
     def session(self, process: Process) -> SimulatedSession | None:
         """Give the Spark of a driver."""
         return self._sessions.get(process)

@@ -74,7 +74,7 @@ class Cuts:
         self._network.cuts.append(Cut(*sides, world.now + seconds, one_way))
         if chance.random() < 0.5:
             # Somebody has noticed, and starts another one.
-            world.after(seconds * chance.random(), self._drivers.start)
+            world.after(seconds * chance.random(), self._drivers.start_another)
 
     def _side(self) -> tuple[str, Callable[[Process], bool]]:
         chance, alive = self._world.chance, self._drivers.alive

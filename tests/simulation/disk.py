@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from tests.simulation.world import Killed, World, this_thread
 #: What a call of the system may fail with.
 _OPEN_ERRORS = (errno.EMFILE, errno.ENOSPC, errno.EIO)
 _WRITE_ERRORS = (errno.ENOSPC, errno.EIO)
+#: Files whose bytes may differ from what was written, without a power cut: those of staged parts.
+_DAMAGED = ".part"
 
 
 class _File:
@@ -64,6 +66,10 @@ class SimulatedFiles(FileOps):
         self._root = root
         #: Calls of ten thousand that fail.
         self.trouble = 0
+        #: So many of the next syncs fail.
+        self.failing_syncs = 0
+        #: Called when a sync has failed.
+        self.on_failed_sync: Callable[[], None] = lambda: None
         self._files: dict[int, _File] = {}
         self._by_descriptor: dict[int, _File] = {}
         #: Changes of names that are not on the disk yet: name and the inode it had before.
@@ -81,7 +87,14 @@ class SimulatedFiles(FileOps):
             raise Killed
         self.calls += 1
         world.pause()
-        if self.trouble and world.chance.randrange(10_000) < self.trouble:
+        self._fail(what, errors)
+
+    def _fail(self, what: str, errors: Sequence[int], calls: int = 10_000) -> None:
+        world, me = self._world, this_thread()
+        if me is None or me.process.kind != "broker":
+            # Who checks the results sees them in any case.
+            return
+        if self.trouble and world.chance.randrange(calls) < self.trouble:
             number = world.chance.choice(errors)
             world.tell(f"disk: {what} fails with {errno.errorcode[number]}")
             raise OSError(number, os.strerror(number))
@@ -94,6 +107,8 @@ class SimulatedFiles(FileOps):
     def open(self, path: Path, flags: int) -> int:
         self._turn(f"open {path.name}", _OPEN_ERRORS)
         is_new = not path.exists()
+        if flags == os.O_RDONLY and path.suffix == _DAMAGED:
+            self._damage(path)
         fd = super().open(path, flags)
         inode = os.fstat(fd).st_ino
         if is_new:
@@ -105,6 +120,16 @@ class SimulatedFiles(FileOps):
             file.pending.append((0, None))
         self._by_descriptor[fd] = file
         return fd
+
+    def _damage(self, path: Path) -> None:
+        """Have a byte of a file differ from what was written, now and then."""
+        chance = self._world.chance
+        if self.trouble and path.exists() and chance.randrange(400) < self.trouble:
+            self._world.tell(f"disk: a byte of {path.name} differs")
+            content = bytearray(path.read_bytes())
+            content[chance.randrange(len(content) // 2, len(content))] ^= 1
+            with path.open("r+b") as file:
+                file.write(content)
 
     def close(self, fd: int) -> None:
         me = this_thread()
@@ -130,13 +155,23 @@ class SimulatedFiles(FileOps):
         self._turn(f"read {path.name}", (errno.EMFILE, errno.EIO))
         return super().read_bytes(path)
 
+    def map(self, fd: int, size: int) -> memoryview:
+        # Nobody else has a turn meanwhile: it is called under a lock that the world does not know.
+        self._fail("map", (errno.EMFILE, errno.ENOMEM), 500)
+        return super().map(fd, size)
+
     def fdatasync(self, fd: int) -> None:
         file = self._by_descriptor[fd]
         try:
             self._turn("fdatasync", (errno.EIO,))
+            if self.failing_syncs:
+                self.failing_syncs -= 1
+                self._world.tell("disk: a sync fails")
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
         except OSError:
             # Linux takes the pages for clean from now on: they never reach the disk.
             file.pending.clear()
+            self.on_failed_sync()
             raise
         file.sync()
 

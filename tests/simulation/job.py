@@ -156,6 +156,10 @@ class SimulatedJob:
     topology: Topology
     expects: Callable[[], Expectation]
     inputs: tuple[str, ...] = (LINES,)
+    #: How often Spark loses what its tasks have made.
+    losses: float = 0.03
+    #: How many partitions it may begin with.
+    partitions: tuple[int, ...] = (1, 2)
 
 
 def _all(queues: Sequence[Sequence[Line]]) -> Iterator[str]:
@@ -298,7 +302,9 @@ JOBS = (
     SimulatedJob("joined", _looked_through(joined()), lambda: Equal(_pairs), (LINES, OTHERS)),
     SimulatedJob("through", _looked_through(passed_through()), lambda: Equal(_running_counts)),
     SimulatedJob("collected", _looked_through(collected()), Collected, (LINES, OTHERS)),
-    SimulatedJob("tossed", _looked_through(tossed()), lambda: Equal(_each)),
+    SimulatedJob(
+        "tossed", _looked_through(tossed()), lambda: Equal(_each), losses=0.4, partitions=(2,)
+    ),
     SimulatedJob(
         "bolts", _looked_through(bolts(JOB, LINES, RESULTS)), lambda: Equal(_counts_and_ticks)
     ),

@@ -7,27 +7,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from headrace.broker import jobs
 from headrace.broker.delays.scheduler import Plan, Scheduler
+from headrace.broker.handlers import jobs as handlers
 from headrace.broker.jobs import JobBook
 from headrace.broker.settings import UNSAFE_VARIABLE, Guards
-from headrace.client import _connection
+from headrace.client import Producer, _connection
 from headrace.client._process_queue import ProcessQueue
 from headrace.protocol.transactions import StateSummary
+from headrace.runtime.commit.journal import publishing
 from headrace.runtime.commit.journal.publishing import Publisher
+from headrace.runtime.marks import _BROKER_BITS, Marks
 from headrace.runtime.sources import starts
-from headrace.runtime.state import databases
+from headrace.runtime.state import databases, local
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
-from headrace.spark import source, standby
+from headrace.spark import coordinator, source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
+from headrace.store.fileops import read_all
+from headrace.store.log import CommitLog
 from headrace.store.replication.leading import ReplicaBook, Settled
 from headrace.store.requests import UnitResult
+from headrace.store.unit import _Files
 from headrace.store.writer import Writer
 
 if TYPE_CHECKING:
+    from headrace.broker.core import Core
+    from headrace.broker.jobs import JobState
+    from headrace.client import SendResult
+    from headrace.protocol.transactions import CommitRecord
+    from headrace.runtime.chunk import Int64s
+    from headrace.store.staging import StagedRun
     from tests.simulation.simulation import Story
 
 
@@ -75,6 +88,7 @@ def _every_attempt(
     return _commit_unit(self, staged, extra)
 
 
+_append = handlers._append
 _commit_unit = MessageStore.commit_unit
 _save = LocalCopies.save
 
@@ -100,6 +114,45 @@ def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
+def _unchecked(self: _Files, run: StagedRun, target: memoryview) -> None:
+    """Take staged bytes as the disk gives them."""
+    if run.path not in self._fds:
+        self._fds[run.path] = self._ops.open(run.path, os.O_RDONLY)
+    content = read_all(self._ops, self._fds[run.path], run.size, run.offset)
+    target[: len(content)] = content
+
+
+async def _read_back(
+    core: Core, topic: str, record: CommitRecord, driver: str, keys: list[StageKey]
+) -> JobState:
+    """Append a record, and learn from the log what was appended."""
+    noted = core.jobs.recorded
+    with patch.object(core.jobs, "recorded", _nothing):
+        await _append(core, topic, record, driver, keys)
+    state = handlers._restored(core, topic)
+    assert state is not None
+    noted(topic, state)
+    return state
+
+
+class _BlindProducer(Producer):
+    """Sends again whatever was not answered."""
+
+    def send_columns(self, *given: Any, once: bool = False, **more: Any) -> list[SendResult]:
+        del once
+        return super().send_columns(*given, **more)
+
+
+def _of_one_broker(_: Marks, __: str, positions: Int64s) -> Int64s:
+    """Give marks by positions alone."""
+    return positions << _BROKER_BITS
+
+
+def _believe(self: CommitLog, _: int) -> None:
+    """Take what a file reads for what is on the disk."""
+    self.synced = self.end
+
+
 def _as_they_are(_: object, offsets: Mapping[str, int], __: object) -> dict[str, int]:
     """Go on where the last commit says, whatever the queues hold."""
     return dict(offsets)
@@ -121,8 +174,8 @@ def _at_once(_: object, __: int, done: Callable[[Settled], None], *, now: float)
 
 #: Broken builds over the embedded broker.
 MUTANTS = (
-    Mutant("an older epoch is not refused", "epoch", 6, guards=Guards(epoch=False)),
-    Mutant("units have no marks", since=17, guards=Guards(marks=False)),
+    Mutant("an older epoch is not refused", "epoch", since=8, guards=Guards(epoch=False)),
+    Mutant("units have no marks", since=85, guards=Guards(marks=False)),
     Mutant(
         "state of an attempt is written before its commit",
         changes=((LocalCopies, "save", _save_at_once),),
@@ -131,7 +184,6 @@ MUTANTS = (
     Mutant("a commit is answered before it is on disk", changes=((Writer, "sync", _nothing),)),
     Mutant(
         "an answer goes to whichever request waits",
-        since=4,
         changes=((_connection, "_LARGEST_OPAQUE", 1),),
     ),
     Mutant(
@@ -145,6 +197,21 @@ MUTANTS = (
         since=5,
         changes=((starts, "held_offsets", _as_they_are), (source, "held_offsets", _as_they_are)),
     ),
+    Mutant(
+        "copies of another line are taken, and no sums are compared",
+        changes=((local, "_on_lineage", lambda *_: True), (local, "_agrees", lambda *_: True)),
+    ),
+    Mutant("staged bytes are not checked", changes=((_Files, "read", _unchecked),)),
+    Mutant(
+        "commits are not checked before they are appended",
+        changes=((jobs, "_check_commit", _nothing),),
+    ),
+    Mutant(
+        "what was committed is learnt by reading it back",
+        changes=((handlers, "_append", _read_back),),
+    ),
+    Mutant("a batch may mix attempts", changes=((coordinator, "_check_attempts", _nothing),)),
+    Mutant("what is left of a failed sync is believed", changes=((CommitLog, "settle", _believe),)),
     Mutant(
         "where a start goes on elsewhere is not committed",
         "not all is committed",
@@ -182,14 +249,30 @@ REPLICA_MUTANTS = (
 
 #: Broken builds over RocketMQ.
 JOURNAL_MUTANTS = (
-    Mutant(
-        "published before the commit was read back", "is sent, batch", 11, unsafe="read_back,lease"
-    ),
+    Mutant("published before the commit was read back", since=55, unsafe="read_back,lease"),
     Mutant("the tail of target queues is not read", unsafe="publish_tail"),
+    Mutant(
+        "tails are read before they show everything",
+        since=10,
+        changes=((Publisher, "_settle", _nothing),),
+    ),
+    Mutant(
+        "the publisher retries blindly",
+        since=40,
+        changes=((publishing, "Producer", _BlindProducer),),
+    ),
+    Mutant(
+        "positions do without their brokers", since=45, changes=((Marks, "of", _of_one_broker),)
+    ),
+    Mutant(
+        "late repetitions are read as state, and not made up for",
+        "not all is committed",
+        unsafe="first_copies,mend",
+    ),
     Mutant("state that a late message hides is not written again", since=13, unsafe="mend"),
     Mutant(
         "the tail is not read after a doubtful send",
-        since=8,
+        since=40,
         changes=((Publisher, "_arrived", lambda *_: 0),),
     ),
 )

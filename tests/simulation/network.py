@@ -27,7 +27,7 @@ _WAY = (0.0001, 0.002)
 #: When bytes are sent again that did not arrive, after there is a way, s.
 _RESENT = (0.0, 0.5)
 #: For how long a process that stood still may send what it had begun before, s.
-_STALE = 1.0
+_STALE = 0.1
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,25 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.client import Client
-from headrace.errors import HeadraceError
+from msgspec import structs
+
+from headrace.client import Client, Jobs
+from headrace.errors import (
+    FencedError,
+    HeadraceError,
+    InvalidParameterError,
+    PredecessorMismatchError,
+)
+from headrace.protocol.transactions import CommitRequest
+from headrace.runtime.commit.broker import BrokerTransactions
 from headrace.runtime.jobs.abort import abort
 from headrace.runtime.state.files import exported, import_state
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.rescaling import rescale
 from headrace.runtime.state.views import StateView
+from headrace.topology.names import commit_topic
 from tests.simulation.checks import require
-from tests.simulation.job import EPOCH, JOB
+from tests.simulation.job import EPOCH, JOB, LINES
 from tests.simulation.threads import sleep
 from tests.simulation.world import Process, ViolationError
 
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
 #: How long a step is tried again, s; the lease of a driver that was killed ends before that.
 _PATIENCE = 15.0
 _LATE = EPOCH + timedelta(days=365)
+_BELOW_ZERO = {f"{LINES}@broker-a@0": -1}
 
 
 class Operator:
@@ -65,7 +76,8 @@ class Operator:
     def plan(self, *, carries: bool) -> None:
         """Choose when to come, and for what: state in a file is not always that of the last commit."""
         chance = self._world.chance
-        visits = [self._look, self._abort, self._rescale, *([self._carry] if carries else [])]
+        visits = [self._look, self._abort, self._rescale, self._pry]
+        visits += [self._carry] if carries else []
         for _ in range(chance.choice((0, 0, 0, 1, 2))):
             visit = chance.choice(visits)
             self._world.at(chance.uniform(1.0, 7.0), partial(self._begin, visit))
@@ -112,6 +124,25 @@ class Operator:
                 found = list(exported(view))
                 _look_by_key(view)
             self._world.tell(f"the operator sees {len(found)} entries of {store}")
+
+    def _pry(self, home: StateHome) -> None:
+        """Send a commit that no driver would send, which must leave nothing in the log."""
+        if not isinstance(home.transactions, BrokerTransactions):
+            return
+        record = home.transactions.plan([], {}, 0, 0).record
+        if record is None:
+            return
+        wrong = self._world.chance.choice(({"lines": 1}, {"lines@broker-a@x": 1}, _BELOW_ZERO))
+        asked = structs.replace(
+            record, kind="commit", batch=record.batch + 1, offsets=record.offsets | wrong
+        )
+        request = CommitRequest(
+            commit_topic=commit_topic(JOB), group=JOB, previous=record.batch, parts=[], record=asked
+        )
+        try:
+            Jobs(home.client, request.commit_topic).commit(request)
+        except (InvalidParameterError, FencedError, PredecessorMismatchError) as error:
+            self._world.tell(f"somebody's commit is refused: {error.message[:90]}")
 
     def _abort(self, home: StateHome) -> None:
         """End whoever runs the job, in the middle of what it does."""

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -108,7 +108,7 @@ class Points:
     def __init__(self, world: World) -> None:
         self._world = world
         self._hits: Counter[str] = Counter()
-        #: What strikes at which hit of processes of a kind.
+        #: What strikes at which hit of processes of a kind, or of a failpoint.
         self.strikes: dict[tuple[str, int], Callable[[Process], None]] = {}
 
     def hit(self, name: str) -> None:
@@ -117,12 +117,13 @@ class Points:
             return
         self._world.pause()
         kind = me.process.kind
-        self._hits[kind] += 1
-        strike = self.strikes.pop((kind, self._hits[kind]), None)
-        if strike is not None:
+        for place in (kind, name):
+            self._hits[place] += 1
+            strike = self.strikes.pop((place, self._hits[place]), None)
+            if strike is None:
+                continue
             self._world.tell(f"{me.process.name} is at {name}")
-            process = me.process
-            self._world.after(0.0, lambda: strike(process))
+            self._world.after(0.0, partial(strike, me.process))
             self._world.block(0.0)
 
 

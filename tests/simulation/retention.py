@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Drivers
     from tests.simulation.rocketmq import RocketMQCluster
 
-__all__ = ["Losses", "Sources"]
+__all__ = ["UNDER_WAY", "Losses", "Sources"]
 
 _BELOW = re.compile(
     r"must go on at offset (\d+) of queue (\S+), but the broker's first offset is (\d+):"
@@ -40,7 +40,7 @@ _GOES_ON = re.compile(r"; it goes on at (\d+)$")
 #: How long it may take until nobody takes a topic for gone that was made anew, s.
 _KNOWN_AFTER = 8.0
 #: Longer than a request is held up on its way, s.
-_UNDER_WAY = 3.2
+UNDER_WAY = 3.2
 
 
 @dataclass
@@ -90,6 +90,13 @@ class Source:
             gone = self._before if offset > len(self.now.lines) else None
             (gone or self.now).committed = offset
         self.committed = self.offset = offset
+        self.said.clear()
+
+    def begin_anew(self) -> None:
+        """Forget what was read of it."""
+        for each in self._generations.values():
+            each.committed, each.skipped = 0, set()
+        self.committed = self.offset = 0
         self.said.clear()
 
     def check(self, name: str) -> None:
@@ -297,7 +304,7 @@ class Losses:
         while not any(source.committed for source in sources.queues.values()):
             # Until then a batch may be under way of which the job knows nothing when it looks.
             sleep(world, 0.1)
-        sleep(world, _UNDER_WAY)
+        sleep(world, UNDER_WAY)
         self._gone_until = 1e9
         world.tell(f"{LINES} is deleted")
         persist(lambda: admin.delete_topic(LINES))
@@ -305,7 +312,7 @@ class Losses:
         for _ in range(2):
             # A request that was held up may delete it once more.
             persist(lambda: admin.create_topic(LINES, queues=QUEUES))
-            sleep(world, _UNDER_WAY)
+            sleep(world, UNDER_WAY)
         world.tell(f"{LINES} was made anew")
         self._gone_until = world.now + _KNOWN_AFTER
         self.look()

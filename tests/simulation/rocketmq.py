@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -40,6 +40,7 @@ HOST, NAME_SERVER = "10.0.0.1", 9876
 LOCK_EXPIRY = 6.0
 #: How long it takes until readers see what is stored, at most, s.
 _SHOWN_AFTER = (*[0.0] * 12, 0.005, 0.005, 0.05, 3.0)
+_SHOWN_LATE = (0.0, 0.05, 3.0, 3.0)
 _COMPACTED = ("-commitTopic", "-stateTopic")
 
 Answer = Callable[[Command], None]
@@ -115,6 +116,7 @@ class SimulatedBroker:
         self._position = 0
         self._hidden: deque[tuple[Queue, int]] = deque()
         self._stored = 0
+        self.shown_after: Sequence[float] = _SHOWN_AFTER
         #: Called after each send, with its topic.
         self.on_send: Callable[[str], None] = lambda _: None
         self._begin()
@@ -168,7 +170,7 @@ class SimulatedBroker:
         self._hidden.append((queue, len(queue.records)))
         stored = self._stored = self._stored + 1
         chance = self._world.chance
-        delay = chance.choice(_SHOWN_AFTER)
+        delay = chance.choice(self.shown_after)
         if delay:
             self._world.after(delay * chance.random(), lambda: self._show(stored))
         else:
@@ -179,10 +181,10 @@ class SimulatedBroker:
             queue, end = self._hidden.popleft()
             queue.shown = max(queue.shown, end)
 
-    def compact(self) -> None:
-        """Compact the topics that are meant to be."""
+    def compact(self, kinds: tuple[str, ...] = _COMPACTED) -> None:
+        """Compact topics that are meant to be."""
         for topic, queues in self.topics.items():
-            for queue in queues if topic.endswith(_COMPACTED) else ():
+            for queue in queues if topic.endswith(kinds) else ():
                 queue.compact()
 
     def expire(self, topic: str, age: float) -> None:
@@ -398,6 +400,18 @@ class RocketMQCluster:
         for _ in range(size):
             broker = SimulatedBroker(world, network, self.brokers)
             broker.on_send = lambda _: self.on_arrival()
+
+    def show_late(self) -> None:
+        """Let readers wait for what is stored, often."""
+        # The commit topic is on the first: what is stored there is waited for often, and so shown.
+        for broker in self.brokers[1:] or self.brokers:
+            broker.shown_after = _SHOWN_LATE
+
+    def keep_compacting(self) -> None:
+        """Compact commit topics again and again."""
+        for broker in self.brokers:
+            broker.compact(_COMPACTED[:1])
+        self._world.after(0.5, self.keep_compacting)
 
     def compact(self) -> None:
         """Compact what is meant to be."""

@@ -33,7 +33,7 @@ from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.processes import processes_of, variables
 from tests.simulation.replicas import ADDRESSES, Replicas
-from tests.simulation.retention import Losses
+from tests.simulation.retention import UNDER_WAY, Losses
 from tests.simulation.rocketmq import LOCK_EXPIRY, RocketMQCluster
 from tests.simulation.standbys import Standbys
 from tests.simulation.strikes import Machines, Strikes
@@ -141,7 +141,7 @@ class Simulation:
             else:
                 self.cluster = RocketMQCluster(world, network, chance.choice((1, 1, 2, 3)))
                 self.checks = JournalChecks(self.cluster.brokers, self._job)
-            partitions = chance.choice((1, 2))
+            partitions = chance.choice(self._job.partitions)
             self._drivers = Drivers(
                 world,
                 numbers,
@@ -154,6 +154,7 @@ class Simulation:
                 ),
             )
             stack.enter_context(self._drivers.applied())
+            self._drivers.losses = self._job.losses
             if age or has(world.seed, "topics made anew"):
                 self._losses = Losses(world, self.checks.sources, self._drivers)
                 self._losses.look = self._look_at_bounds
@@ -187,6 +188,8 @@ class Simulation:
             self.strikes.plan(points)
             if self._replicas is not None:
                 self._replicas.plan(points, self._drivers)
+            if has(world.seed, "job begun anew"):
+                self.strikes.plan_moves(points)
             if has(world.seed, "cuts"):
                 Cuts(world, network, self.cluster, self._drivers, forgets=self._may_forget)
             world.run(lambda: self._has_failed() or self._is_done() or world.now > _END)
@@ -257,10 +260,10 @@ class Simulation:
         world, cluster = self.world, self.cluster
         assert isinstance(cluster, RocketMQCluster)
         cluster.send_late(self._job.topology.state_topics.values())
-        for machine in ("machine-0", "machine-new"):
+        for machine in ("machine-new", "machine-compacted"):
             for driver in self._drivers.alive:
                 driver.kill()
-            if machine == "machine-new":
+            if machine == "machine-compacted":
                 checks.look()
                 if checks.hidden():
                     raise ViolationError(f"compaction would lose {checks.hidden()} keys of state")
@@ -351,13 +354,19 @@ class Simulation:
             if self._standbys is not None:
                 self.world.after(0.6, self._standbys.keep)
             producer = Producer(client)
+            begins_anew = -1
             count = chance.randint(5, 20)
+            if has(self.world.seed, "job begun anew"):
+                count += 10
+                begins_anew = chance.randrange(5, count - 5)
             anew: list[int] = []
             if has(self.world.seed, "topics made anew"):
                 anew = chance.sample(range(1, count), chance.choice((1, 1, 2)))
             for number in range(count):
                 if number in anew and self._losses is not None:
                     self._losses.make_anew(self._persist, admin)
+                if number == begins_anew and isinstance(self.checks, Checks) and not self._replicas:
+                    self._delete_job(self.checks, admin)
                 topic = chance.choice(self._job.inputs)
                 line = f"{chance.choice(KEYS)}-{number}"
                 message = Message(topic=topic, body=line.encode())
@@ -378,6 +387,24 @@ class Simulation:
         while send().status:
             self.world.tell("only the primary has what the user has sent")
             sleep(self.world, 0.2)
+
+    def _delete_job(self, checks: Checks, admin: Admin) -> None:
+        """Delete what says where the job stands: the next driver begins anew, beside old copies."""
+        world, drivers, operator = self.world, self._drivers, self._operator
+        while operator.is_here or not checks.commits:
+            sleep(world, 0.1)
+        operator.is_here, drivers.away_until = True, 1e9
+        for driver in drivers.alive:
+            driver.kill()
+        sleep(world, UNDER_WAY)
+        topology = self._job.topology
+        for topic in (topology.commit_topic, *sorted(topology.state_topics.values())):
+            self._persist(partial(admin.delete_topic, topic))
+        # A request that was held up may delete them once more.
+        sleep(world, UNDER_WAY)
+        world.tell("the job begins anew")
+        checks.begin_anew()
+        operator.is_here, drivers.away_until = False, 0.0
 
     def _persist(self, run: Callable[[], object]) -> None:
         """Try something until it is done; what is sent may be there twice."""

@@ -107,16 +107,15 @@ class Call:
 
 
 class TaskNumbers:
-    """Stands in for Spark's task context: each attempt at a task has a number of its own."""
+    """Stands in for Spark's task context: each attempt has a number that no other of its Spark has."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count()
         self._by_thread: dict[SimulatedThread, int] = {}
 
-    def begin(self) -> None:
+    def begin(self, number: int) -> None:
         thread = this_thread()
         assert thread is not None
-        self._by_thread[thread] = next(self._numbers)
+        self._by_thread[thread] = number
 
     def get(self) -> TaskNumbers:
         return self
@@ -152,6 +151,8 @@ class SimulatedSession:
         self.numbers = numbers
         self._machines = machines
         self._generation = itertools.count(1)
+        #: As Spark numbers attempts: each Java begins anew.
+        self._attempts = itertools.count()
         self.java = self._make("java", driver.machine)
         #: One process plans the batches of a query; it lives as long as the query.
         self.workers = [
@@ -422,7 +423,7 @@ class SimulatedBatch:
         session = self._session
 
         def begin() -> Rows:
-            session.numbers.begin()
+            session.numbers.begin(next(session._attempts))
             return run()
 
         call = Call(self._world, session.worker(), begin)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.cluster import Drivers, EmbeddedCluster
 from tests.simulation.network import TROUBLES, Network
+from tests.simulation.rocketmq import RocketMQCluster
 from tests.simulation.world import Process, World
 
 if TYPE_CHECKING:
     from tests.simulation.disk import SimulatedDatabases
     from tests.simulation.operator import Operator
     from tests.simulation.processes import Points
-    from tests.simulation.rocketmq import RocketMQCluster
     from tests.simulation.spark import SimulatedSession
 
 #: Writes of a thousand, by clients, that meet with trouble.
@@ -28,6 +28,8 @@ _RATES = (0, 10, 40, 120)
 _CALM = 12.0
 #: How often a kind comes in a seed, beside the others.
 _WEIGHTS = (0, 1, 1, 4)
+#: Passed by a driver that has sent a part of a batch.
+_PUBLISHING = "journal.publish.sent"
 
 
 class Machines:
@@ -51,7 +53,7 @@ class Machines:
         self._databases.go_back(self._folder / machine)
         for path in sorted((self._folder / machine).rglob("*.arrow")):
             content = path.read_bytes()
-            match chance.randrange(4):
+            match chance.randrange(6):
                 case 0:
                     path.unlink()
                 case 1:
@@ -105,7 +107,9 @@ class Strikes:
                 self._plan_late_calls,
                 self._plan_machines,
                 self._plan_power_cuts,
+                self._plan_failed_syncs,
                 self._plan_lost_outputs,
+                self._plan_successors,
                 *[self._plan_everything] * 5,
             )
         )
@@ -145,25 +149,54 @@ class Strikes:
 
     def _plan_doubts(self, points: Points) -> None:
         """Leave drivers in doubt whether what they ask for is done, mostly, and stop some."""
-        del points
         chance, network = self._chance, self._network
         network.trouble = chance.choice((100, 200, 300))
         network.troubles = chance.choice((("answer lost",), ("answer late", "held up"), TROUBLES))
         network.whose = "driver"
+        self._show_late()
+        if isinstance(self._cluster, RocketMQCluster) and chance.random() < 0.5:
+            self._cluster.keep_compacting()
         for _ in range(chance.randint(1, 3)):
             self._plan_one(chance.choice((self._stop_driver, self._kill_driver, self._kill_java)))
+
+    def _plan_successors(self, points: Points) -> None:
+        """End or stop drivers that have begun to publish, and let others go on meanwhile."""
+        chance = self._chance
+        self._show_late()
+        for _ in range(chance.randint(2, 4)):
+            where = chance.choice((_PUBLISHING, _PUBLISHING, "job.after_commit"))
+            strike = chance.choice((Process.kill, self._replace))
+            points.strikes[where, chance.randint(1, 12)] = strike
+
+    def _show_late(self) -> None:
+        """Have RocketMQ show late what it has stored, mostly."""
+        if isinstance(self._cluster, RocketMQCluster) and self._chance.random() < 0.7:
+            self._cluster.show_late()
+
+    def _replace(self, driver: Process) -> None:
+        """Stop a driver with all that is its own, and start another one."""
+        self.count += 1
+        self._put_to_sleep(driver)
+        self._drivers.start_another()
 
     def _plan_late_calls(self, points: Points) -> None:
         """Let Java die under what its batch function has begun, and that take a while."""
         for _ in range(self._chance.randint(2, 5)):
-            points.strikes["driver", self._chance.randint(3, 60)] = self._outlive_java
+            where, most = self._chance.choice((("driver", 60), (_PUBLISHING, 10)))
+            points.strikes[where, self._chance.randint(1, most)] = self._outlive_java
         self._network.trouble = self._chance.choice((0, 40))
 
     def _plan_machines(self, points: Points) -> None:
-        """Take from machines what they have, at any step of a commit."""
-        for _ in range(self._chance.randint(2, 6)):
-            kind = self._chance.choice((self._cut_power_of_machine, self._lose_machine))
-            points.strikes["driver", self._chance.randint(3, 80)] = partial(_without_process, kind)
+        """Take from machines what they have, at any step of a commit, or right behind it."""
+        chance = self._chance
+        if chance.random() < 0.5:
+            # What one driver leaves there, its successor finds.
+            self._drivers.machines = self._drivers.machines[:1]
+        for _ in range(chance.randint(2, 6)):
+            kinds = (self._cut_power_of_machine, self._cut_power_of_machine, self._lose_machine)
+            where, most = chance.choice((("driver", 80), ("job.after_commit", 12)))
+            strike = partial(_without_process, chance.choice(kinds))
+            points.strikes[where, chance.randint(1, most)] = strike
 
     def _plan_power_cuts(self, points: Points) -> None:
         """Let brokers end by a power cut again and again, on disks that fail."""
@@ -171,6 +204,25 @@ class Strikes:
         for _ in range(self._chance.randint(1, 3)):
             points.strikes["broker", self._chance.randint(1, 60)] = self._strike_point
             self._plan_one(self._cut_power)
+
+    def _plan_failed_syncs(self, points: Points) -> None:
+        """Let syncs of brokers fail, and power soon after, on disks that fail."""
+        chance, cluster = self._chance, self._cluster
+        for _ in range(chance.randint(1, 3)):
+            points.strikes["broker", chance.randint(5, 80)] = self._fail_sync
+        if isinstance(cluster, EmbeddedCluster):
+            cluster.files.trouble = chance.choice((0, 20))
+            cluster.files.on_failed_sync = self._cut_power_soon
+
+    def _fail_sync(self, _: Process) -> None:
+        self.count += 1
+        if isinstance(self._cluster, EmbeddedCluster):
+            self._cluster.files.failing_syncs = 1
+
+    def _cut_power_soon(self) -> None:
+        if self._world.now < _CALM:
+            # By then it has started anew, and has taken more.
+            self._world.after(self._chance.uniform(0.3, 2.5), self._cut_power)
 
     def _plan_lost_outputs(self, points: Points) -> None:
         """Have Spark make again, often, what a stage had made for the next."""
@@ -194,6 +246,11 @@ class Strikes:
         self._network.trouble = 0
         self._fail_disk(0)
         self._turns.clear()
+
+    def plan_moves(self, points: Points) -> None:
+        """Kill drivers behind commits, so that others go on elsewhere, beside older copies."""
+        for hit in self._chance.sample(range(2, 30), 4):
+            points.strikes["job.after_commit", hit] = Process.kill
 
     def _on_turn(self) -> None:
         strike = self._turns.pop(self._world.turns, None)
@@ -259,12 +316,15 @@ class Strikes:
         if (driver := self._driver()) is None:
             return
         self.count += 1
+        self._put_to_sleep(driver)
+        if self._chance.random() < 0.8:
+            self._drivers.start_another()
+
+    def _put_to_sleep(self, driver: Process) -> None:
         seconds = self._chance.uniform(0.5, 8.0)
         for process in self._world.processes:
             if process is driver or process.name.startswith(f"{driver.name}."):
                 process.sleep(seconds)
-        if self._chance.random() < 0.8:
-            self._drivers.start()
 
     def _stop_worker(self) -> None:
         if (session := self._session()) is not None:
@@ -274,7 +334,7 @@ class Strikes:
     def _second_driver(self) -> None:
         if self._drivers.processes:
             self.count += 1
-            self._drivers.start()
+            self._drivers.start_another()
 
     def _crash_broker(self) -> None:
         self.count += 1

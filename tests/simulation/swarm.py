@@ -7,7 +7,14 @@ from typing import Literal
 __all__ = ["EXTRAS", "Extra", "has"]
 
 Extra = Literal[
-    "retention", "topics made anew", "cuts", "standby", "neighbours", "damage", "follower"
+    "retention",
+    "topics made anew",
+    "cuts",
+    "standby",
+    "neighbours",
+    "damage",
+    "follower",
+    "job begun anew",
 ]
 
 #: Of so many seeds one has it, the one with this rest.  Odd seeds run the job of which every commit
@@ -20,6 +27,8 @@ _SEEDS: dict[Extra, tuple[int, int]] = {
     "neighbours": (12, 3),
     "damage": (12, 7),
     "follower": (13, 2),
+    # On the embedded broker; those of RocketMQ have nothing of it.
+    "job begun anew": (12, 11),
 }
 EXTRAS = tuple(_SEEDS)
 

@@ -259,13 +259,17 @@ class Core:
             _log.warning("group %r stays hidden from RocketMQ's tools: %s", name, error)
 
     def delete_topic(self, name: str) -> Future[int] | None:
-        """Delete a topic with all that is known about it; None when there is none."""
-        if not self.topics.delete(name):
-            return None
+        """Delete a topic with all that is known about it; None when there is none.
+
+        Where a disk has failed half way, the next call deletes the rest.
+        """
+        known = self.topics.delete(name)
         self.static_topics.forget(name)
         self.save_topics()
         self.offsets.forget_topic(name)
         self.jobs.forget(name)
+        if not known and all(topic != name for topic, _ in self.store.queues()):
+            return None
         return self.store.delete_topic(name)
 
     def arrived(self, queues: Collection[Queue]) -> None:

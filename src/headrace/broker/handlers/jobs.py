@@ -108,7 +108,11 @@ async def open_job(core: Core, request: Request) -> Command:
     topic = asked.commit_topic
     check_new_topic(core, topic)
     async with core.turn(topic):
+        begins = core.jobs.state(topic) is None
         record = core.jobs.open(asked, now=core.now())
+        if begins:
+            # What is staged is of a job of this name before it, whose attempts had the same names.
+            await core.in_thread(core.store.drop_staged, asked.job, lambda _: False)
         await core.ensure_compacted(topic)
         state = await _append(core, topic, record, asked.driver, [])
         core.start_task(_sweep(core, record))

@@ -169,7 +169,7 @@ class LocalCopies:
                 "key": pa.array(changes.keys, pa.binary()),
                 "value": pa.array(changes.values, pa.binary()),
             },
-            metadata={b"base": _base_name(base)},
+            metadata={b"base": _base_name(base), b"content": _content_name(changes)},
         )
         content = pa.BufferOutputStream()
         with pa.ipc.new_file(content, batch.schema) as writer:
@@ -216,7 +216,10 @@ class LocalCopies:
                 if crc32(changed) != int.from_bytes(told, "big"):
                     return False
                 table = pa.ipc.open_file(changed).read_all()
-                if (table.schema.metadata or {}).get(b"base") != _base_name(mark):
+                told_of = table.schema.metadata or {}
+                if told_of.get(b"base") != _base_name(mark):
+                    return False
+                if told_of.get(b"content") != _content_name(summary):
                     return False
                 keys, values = (table.column(name).to_pylist() for name in ("key", "value"))
         except (OSError, pa.ArrowInvalid, KeyError):
@@ -363,6 +366,14 @@ def _base_name(base: _Mark | StateSummary | None) -> bytes:
     """Name the content that changes were made on: a file fits no other."""
     base = base or _FRESH
     return f"{base.end_offset} {base.count} {base.checksum}".encode()
+
+
+def _content_name(after: ChangeSet | StateSummary) -> bytes:
+    """Name the content that changes lead to.
+
+    An attempt may have had the name of another one: where topics were deleted, epochs begin anew.
+    """
+    return f"{after.count} {after.checksum}".encode()
 
 
 def _on_lineage(mark: _Mark, lineage: list[list[int]]) -> bool:
