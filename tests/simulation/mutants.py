@@ -181,18 +181,23 @@ MUTANTS = (
     ),
     Mutant(
         "copies of another line are taken, and no sums are compared",
+        since=20,
         changes=((local, "_on_lineage", lambda *_: True), (local, "_agrees", lambda *_: True)),
     ),
-    Mutant("staged bytes are not checked", changes=((_Files, "read", _unchecked),)),
+    Mutant("staged bytes are not checked", since=20, changes=((_Files, "read", _unchecked),)),
     Mutant(
         "commits are not checked before they are appended",
+        since=30,
         changes=((jobs, "_check_commit", _nothing),),
     ),
     Mutant(
         "what was committed is learnt by reading it back",
+        since=50,
         changes=((handlers, "_append", _read_back),),
     ),
-    Mutant("a batch may mix attempts", changes=((coordinator, "_check_attempts", _nothing),)),
+    Mutant(
+        "a batch may mix attempts", since=190, changes=((coordinator, "_check_attempts", _nothing),)
+    ),
     Mutant("what is left of a failed sync is believed", changes=((CommitLog, "settle", _believe),)),
     Mutant(
         "where a start goes on elsewhere is not committed",
