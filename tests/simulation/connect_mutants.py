@@ -34,19 +34,19 @@ CONNECT_MUTANTS = (
     Mutant(
         "positions of an attempt that was rolled back count",
         "comes, and",
-        12,
+        29,
         changes=((Ahead, "give", _something_new),),
     ),
     Mutant(
         "positions of a task are looked for only where all tasks before it have some",
         "is committed to",
-        104,
+        200,
         changes=((positions, "_jobs", _up_to_a_gap),),
     ),
     Mutant(
         "a state that was held up counts behind its successor",
         "not all is committed",
-        39,
+        10,
         changes=((UnitStory, "is_behind", lambda *_, **__: False),),
     ),
 )

@@ -174,16 +174,19 @@ def _at_once(_: object, __: int, done: Callable[[Settled], None], *, now: float)
 
 #: Broken builds over the embedded broker.
 MUTANTS = (
-    Mutant("an older epoch is not refused", "epoch", since=8, guards=Guards(epoch=False)),
-    Mutant("units have no marks", since=85, guards=Guards(marks=False)),
+    Mutant("an older epoch is not refused", "epoch", since=11, guards=Guards(epoch=False)),
+    Mutant("units have no marks", since=89, guards=Guards(marks=False)),
     Mutant(
         "state of an attempt is written before its commit",
         changes=((LocalCopies, "save", _save_at_once),),
     ),
     Mutant("every staged attempt counts", changes=((MessageStore, "commit_unit", _every_attempt),)),
-    Mutant("a commit is answered before it is on disk", changes=((Writer, "sync", _nothing),)),
+    Mutant(
+        "a commit is answered before it is on disk", since=1, changes=((Writer, "sync", _nothing),)
+    ),
     Mutant(
         "an answer goes to whichever request waits",
+        since=1,
         changes=((_connection, "_LARGEST_OPAQUE", 1),),
     ),
     Mutant(
@@ -199,18 +202,23 @@ MUTANTS = (
     ),
     Mutant(
         "copies of another line are taken, and no sums are compared",
+        since=1691,
         changes=((local, "_on_lineage", lambda *_: True), (local, "_agrees", lambda *_: True)),
     ),
-    Mutant("staged bytes are not checked", changes=((_Files, "read", _unchecked),)),
+    Mutant("staged bytes are not checked", since=25, changes=((_Files, "read", _unchecked),)),
     Mutant(
         "commits are not checked before they are appended",
+        since=3,
         changes=((jobs, "_check_commit", _nothing),),
     ),
     Mutant(
         "what was committed is learnt by reading it back",
+        since=55,
         changes=((handlers, "_append", _read_back),),
     ),
-    Mutant("a batch may mix attempts", changes=((coordinator, "_check_attempts", _nothing),)),
+    Mutant(
+        "a batch may mix attempts", since=192, changes=((coordinator, "_check_attempts", _nothing),)
+    ),
     Mutant("what is left of a failed sync is believed", changes=((CommitLog, "settle", _believe),)),
     Mutant(
         "where a start goes on elsewhere is not committed",
@@ -226,7 +234,7 @@ MUTANTS = (
     ),
     Mutant(
         "a group's offsets pass what is not done",
-        since=3,
+        since=363,
         changes=((ProcessQueue, "committable", property(lambda self: self.next_offset)),),
     ),
     Mutant(
@@ -242,37 +250,38 @@ REPLICA_MUTANTS = (
     Mutant(
         "an answer does not wait for the follower",
         "were acknowledged, and are lost",
-        since=2,
+        since=28,
         changes=((ReplicaBook, "wait", _at_once),),
     ),
 )
 
 #: Broken builds over RocketMQ.
 JOURNAL_MUTANTS = (
-    Mutant("published before the commit was read back", since=55, unsafe="read_back,lease"),
-    Mutant("the tail of target queues is not read", unsafe="publish_tail"),
+    Mutant("published before the commit was read back", since=59, unsafe="read_back,lease"),
+    Mutant("the tail of target queues is not read", since=1, unsafe="publish_tail"),
     Mutant(
         "tails are read before they show everything",
-        since=10,
+        since=16,
         changes=((Publisher, "_settle", _nothing),),
     ),
     Mutant(
         "the publisher retries blindly",
-        since=40,
+        since=46,
         changes=((publishing, "Producer", _BlindProducer),),
     ),
     Mutant(
-        "positions do without their brokers", since=45, changes=((Marks, "of", _of_one_broker),)
+        "positions do without their brokers", since=50, changes=((Marks, "of", _of_one_broker),)
     ),
     Mutant(
         "late repetitions are read as state, and not made up for",
         "not all is committed",
+        since=1,
         unsafe="first_copies,mend",
     ),
     Mutant("state that a late message hides is not written again", since=13, unsafe="mend"),
     Mutant(
         "the tail is not read after a doubtful send",
-        since=40,
+        since=46,
         changes=((Publisher, "_arrived", lambda *_: 0),),
     ),
 )
