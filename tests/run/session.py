@@ -33,6 +33,8 @@ _ROOT = Path(__file__).parents[2]
 #: Where programs put files that are told of no folder, and by which names they are ours.
 _PLACES = (Path("/tmp"), Path("/dev/shm"))
 _OURS = ("headrace", "spark-", "pyspark", "blockmgr", "rocketmq", "pytest-of", "hsperfdata_")
+#: Where RocketMQ's tool writes the bodies of the messages that it shows, whatever it is told.
+_SHOWN = Path("/tmp/rocketmq")
 _CACHES = ("__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", ".venv")
 _UNCLOSED = "unclosed"
 #: What processes may need to end by themselves, seconds.
@@ -193,6 +195,8 @@ class Leftovers:
                 os.kill(pid, signal.SIGKILL)
         self.said += [f"in the checkout: {path}" for path in sorted(_untracked() - self.checkout)]
         self.said += [str(folder)] if folder.exists() else []
+        if _SHOWN not in self.machine:
+            shutil.rmtree(_SHOWN, ignore_errors=True)
         if left := _files_of_ours() - self.machine:
             # A driver that is killed leaves its checkpoint to the next one: there is no next one.
             from headrace.spark.session import scratch_folder, sweep_scratch

@@ -20,7 +20,13 @@ from headrace.connect.lifecycle import boot_time
 from headrace.connect.log.folding import Applied, fold
 from headrace.connect.log.memory import MemoryLog
 from headrace.connect.log.protocol import LogStatistics, decoded, encoded
-from headrace.errors import ConnectError, HeadraceError, MessageTooLargeError, TopicNotFoundError
+from headrace.errors import (
+    BrokerStorageError,
+    ConnectError,
+    HeadraceError,
+    MessageTooLargeError,
+    TopicNotFoundError,
+)
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
@@ -293,7 +299,8 @@ class TopicLog:
                 await self._advance(queue, self._wait)
             except HeadraceError as error:
                 logger.warning("the log in topic %s: %s", self._topic, error)
-                if not error.retriable:
+                # A disk of the broker that fails, or has no descriptor left, may be well again.
+                if not error.retriable and not isinstance(error, BrokerStorageError):
                     self._fail(error)
                 await asyncio.sleep(pause)
 
