@@ -246,6 +246,7 @@ def test_messages_are_sent_with_keys_tags_and_properties_and_found_again(capsys:
     assert "none" in shown
 
 
+@pytest.mark.budget(3)  # four processes, one after the other
 def test_a_table_is_followed_until_it_is_interrupted() -> None:
     run("topic", "create", "live", "--queues", "1", "--compaction")
     run("produce", "live", "--key-separator", "=", "a=1")
