@@ -46,7 +46,7 @@ CONNECT_MUTANTS = (
     Mutant(
         "a state that was held up counts behind its successor",
         "not all is committed",
-        10,
+        26,
         changes=((UnitStory, "is_behind", lambda *_, **__: False),),
     ),
 )
