@@ -78,9 +78,17 @@ class Caretaker:
         if in_log or self._chance.random() < 0.3:
             # A start must do; it cuts off what a power cut has left of writes.
             return
-        repair_store(self._store, lambda _: True, ops=ops)
+        self._apply_repair()
+
+    def _apply_repair(self) -> list[Loss]:
+        """Repair the store, which must be sound then: what is lost."""
+        ops = self._cluster.files
+        plan = repair_store(self._store, lambda _: True, ops=ops)
+        require(plan is not None, "a repair was refused")
+        assert plan is not None
         left = examine_store(self._store, deep=True, ops=ops).damage
         require(not left, f"a repair leaves {left}")
+        return list(plan.losses)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self._store.rglob("*") if path.is_file())
@@ -135,17 +143,11 @@ class Caretaker:
 
     def _repair(self) -> tuple[list[Loss], int]:
         """Repair the store: what is lost, and where the log ends that cannot be told from torn."""
-        ops = self._cluster.files
-        found = examine_store(self._store, deep=True, ops=ops)
-        plan = repair_store(self._store, lambda _: True, ops=ops)
-        require(plan is not None, "a repair was refused")
-        assert plan is not None
-        losses = list(plan.losses)
+        found = examine_store(self._store, deep=True, ops=self._cluster.files)
+        losses = self._apply_repair()
         said = [loss for each in found.damage for loss in each.losses]
         require(sorted(map(str, said)) == sorted(map(str, losses)), f"{said} is not {losses}")
         self._world.tell(f"repaired; lost: {', '.join(map(str, losses)) or 'nothing'}")
-        left = examine_store(self._store, deep=True, ops=ops).damage
-        require(not left, f"a repair leaves {left}")
         tails = [
             each.position for each in found.findings if each.severity == "remark" and each.position
         ]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -39,8 +38,8 @@ from headrace.client import (
 from headrace.errors import HeadraceError
 from headrace.protocol.groups import dead_letter_topic
 from headrace.protocol.properties import REAL_TOPIC
-from tests.simulation.checks import NewMessages
-from tests.simulation.threads import sleep
+from tests.simulation.checks import NewMessages, require
+from tests.simulation.threads import persist, sleep
 from tests.simulation.world import Process, ViolationError, World
 
 if TYPE_CHECKING:
@@ -223,14 +222,7 @@ class Neighbours:
         return LocalTransactionState.ROLLBACK_MESSAGE
 
     def _persist(self, run: Callable[[], object]) -> None:
-        while True:
-            try:
-                run()
-            except HeadraceError as error:
-                self._world.tell(f"the author tries again after: {error.message[:90]}")
-                sleep(self._world, 0.2)
-            else:
-                return
+        persist(self._world, "the author", run)
 
     # Readers
 
@@ -259,26 +251,22 @@ class Neighbours:
                         self._done.add(message.body.decode())
 
     def _listen(self, message: StoredMessage) -> Outcome:
-        with self._noting():
-            name = message.body.decode()
-            self._receive(message)
-            sleep(self._world, self._chance.choice((0.0, 0.0, 0.1)))
-            luck = self._chance.random()
-            if luck < 0.2 and self._tries[name] < 3:
-                return Retry()
-            if luck < 0.25 and self._group == "push":
-                self._dead.add(name)
-                return DEAD_LETTER
-            self._done.add(name)
-        return None
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """Note what is wrong: a listener that raises is called again."""
+        name = message.body.decode()
         try:
-            yield
+            self._receive(message)
         except ViolationError as error:
+            # A listener that raises would only be called again.
             self.failure = self.failure or error
+            return None
+        sleep(self._world, self._chance.choice((0.0, 0.0, 0.1)))
+        luck = self._chance.random()
+        if luck < 0.2 and self._tries[name] < 3:
+            return Retry()
+        if luck < 0.25 and self._group == "push":
+            self._dead.add(name)
+            return DEAD_LETTER
+        self._done.add(name)
+        return None
 
     def _receive(self, message: StoredMessage) -> None:
         name, now = message.body.decode(), self._world.now
@@ -330,41 +318,41 @@ class Neighbours:
         stats = admin.topic_stats(LETTERS)
         for queue, end in ends.items():
             lines = self._queues[queue.queue_id]
-            self._require(end == len(lines) == stats[queue].end, f"{queue} ends at {end}")
+            require(end == len(lines) == stats[queue].end, f"{queue} ends at {end}")
             for offset, name in enumerate(lines):
                 found = admin.message(queue, offset)
-                self._require(found.body.decode() == name, f"{queue} has {found.body!r}")
+                require(found.body.decode() == name, f"{queue} has {found.body!r}")
                 by_id = admin.message_by_id(LETTERS, found.offset_id)
-                self._require(by_id == found, f"{found.offset_id} is another message")
+                require(by_id == found, f"{found.offset_id} is another message")
         there = Counter(name for names in self._queues.values() for name in names)
         for name, letter in self._letters.items():
             if letter.kind in ("delayed", "shown"):
                 what = f"letter {name} came {there[name]} times of {self._parked[name]}"
-                self._require(there[name] == self._parked[name], what)
+                require(there[name] == self._parked[name], what)
             named = [
                 each.body.decode() for each in admin.messages_by_key(LETTERS, f"letter-{name}")
             ]
             is_there = letter.is_stored and letter.kind != "dropped"
-            self._require(set(named) <= {name} and (named or not is_there), f"{name} is {named}")
-        self._require(READERS in admin.groups(), "nobody knows the readers")
+            require(set(named) <= {name} and (named or not is_there), f"{name} is {named}")
+        require(READERS in admin.groups(), "nobody knows the readers")
         config = structs.replace(admin.group_config(READERS), retry_max_times=7)
         admin.set_group_config(config)
-        self._require(admin.group_config(READERS) == config, "a setting of the group is lost")
-        self._require(len(admin.group_members(READERS)) <= _MEMBERS, "the readers are too many")
+        require(admin.group_config(READERS) == config, "a setting of the group is lost")
+        require(len(admin.group_members(READERS)) <= _MEMBERS, "the readers are too many")
         queues_of = {c.read_queue_nums for c in admin.topic_config(LETTERS).values()}
-        self._require(queues_of == {_QUEUES}, f"the topic has {queues_of} queues")
-        self._require(READERS in admin.topic_groups(LETTERS), "nobody reads the letters")
+        require(queues_of == {_QUEUES}, f"the topic has {queues_of} queues")
+        require(READERS in admin.topic_groups(LETTERS), "nobody reads the letters")
         for queue, progress in admin.group_progress(READERS, LETTERS).items():
             done = self._queues[queue.queue_id][: progress.offset]
             undone = [name for name in done if self._tries[name] == 0]
-            self._require(not undone, f"{undone} of {queue} were never read")
-        self._require(admin.lag(READERS, LETTERS).queues.keys() == set(queues), "no lag")
-        self._require(admin.broker_status("broker-a")["brokerActive"] == "true", "no status")
-        self._require("brokerName" in admin.broker_config("broker-a"), "no config")
-        self._require({LETTERS, TABLE} <= set(admin.topics()), "topics are missing")
+            require(not undone, f"{undone} of {queue} were never read")
+        require(admin.lag(READERS, LETTERS).queues.keys() == set(queues), "no lag")
+        require(admin.broker_status("broker-a")["brokerActive"] == "true", "no status")
+        require("brokerName" in admin.broker_config("broker-a"), "no config")
+        require({LETTERS, TABLE} <= set(admin.topics()), "topics are missing")
         with TableReader(client, TABLE, wait=timedelta(seconds=1)) as table:
             table.caught_up(timedelta(seconds=10))
-            self._require(dict(table.items()) == self._table, f"the table is {dict(table.items())}")
+            require(dict(table.items()) == self._table, f"the table is {dict(table.items())}")
 
     def _have_read_again(self, admin: Admin) -> None:
         """Set the readers back to the begin: they must read every letter once more."""
@@ -372,7 +360,7 @@ class Neighbours:
         self._persist(partial(self._set_back, admin))
         until = self._world.now + _PATIENCE
         while unread := [name for name in visible if self._tries[name] <= before.get(name, 0)]:
-            self._require(self._world.now < until, f"{sorted(unread)} are not read again")
+            require(self._world.now < until, f"{sorted(unread)} are not read again")
             sleep(self._world, 0.2)
 
     def _set_back(self, admin: Admin) -> None:
@@ -388,8 +376,4 @@ class Neighbours:
             reader.kill()
         sleep(self._world, 0.5)
         admin.delete_group(READERS)
-        self._require(READERS not in admin.groups(), "the group is there after its deletion")
-
-    def _require(self, condition: object, what: str) -> None:
-        if not condition:
-            raise ViolationError(what)
+        require(READERS not in admin.groups(), "the group is there after its deletion")

@@ -38,7 +38,7 @@ from tests.simulation.rocketmq import LOCK_EXPIRY, RocketMQCluster
 from tests.simulation.standbys import Standbys
 from tests.simulation.strikes import Machines, Strikes
 from tests.simulation.swarm import has
-from tests.simulation.threads import sleep
+from tests.simulation.threads import persist, sleep
 from tests.simulation.world import StuckError, ViolationError, World
 
 #: By when all must be done, s.
@@ -408,14 +408,7 @@ class Simulation:
 
     def _persist(self, run: Callable[[], object]) -> None:
         """Try something until it is done; what is sent may be there twice."""
-        while True:
-            try:
-                run()
-            except HeadraceError as error:
-                self.world.tell(f"the user tries again after: {error.message[:90]}")
-                sleep(self.world, 0.2)
-            else:
-                return
+        persist(self.world, "the user", run)
 
     def _keep(self) -> None:
         """Start a driver where there is none, as a supervisor does."""

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
+from headrace.errors import HeadraceError
 from tests.simulation.world import BEGIN, Killed, SimulatedThread, World, this_thread
 
 
@@ -224,6 +225,18 @@ def sleep(world: World, seconds: float) -> None:
     deadline = world.now + seconds
     while (rest := deadline - world.now) > 0:
         world.block(rest)
+
+
+def persist(world: World, who: str, run: Callable[[], object]) -> None:
+    """Try something until no error of ours comes."""
+    while True:
+        try:
+            run()
+        except HeadraceError as error:
+            world.tell(f"{who} tries again after: {error.message[:90]}")
+            sleep(world, 0.2)
+        else:
+            return
 
 
 @contextmanager

@@ -61,10 +61,11 @@ class QueueLocks:
             if strays := mine - self._wanted:
                 # They were given back while the broker was asked, which may have heard that before.
                 await self._unlock(strays)
+            mine &= self._wanted
+            granted |= mine
             for queue in part:
-                if queue in mine & self._wanted:
+                if queue in mine:
                     self._granted[queue] = asked
-                    granted.add(queue)
                 else:
                     self._granted.pop(queue, None)
                     self._wanted.discard(queue)

@@ -9,8 +9,6 @@ from typing import Any
 
 from headrace import Topology, serdes
 from headrace.client import Client, PullConsumer
-from headrace.protocol.commit_log import CommitLog, Verdict
-from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.runtime.testing import TestInput
 from headrace.runtime.testing.topics import Sent as Message
 from headrace.spark import SparkReplay
@@ -18,6 +16,7 @@ from tests.streams.model.inputs import Sent, given
 from tests.streams.model.jobs import output
 from tests.streams.model.plans import Plan, Record
 from tests.streams.test_model import EPOCH, KEYED, compared, record
+from tests.transactions.cases.evidence import read_history
 
 __all__ = ["arrived", "check", "messages"]
 
@@ -34,7 +33,7 @@ def messages(sent: Sequence[Sent]) -> list[Message]:
 
 def arrived(client: Client, job: Topology, sent: Sequence[Sent]) -> list[Sent]:
     """Sort records by their places: batch by batch, by position and, of one position, by broker."""
-    commits = _commits(client, job)
+    commits = read_history(client, job)
     consumer = PullConsumer(client)
     places: dict[tuple[str, int, int], tuple[int, int, str]] = {}
     for topic in {one.topic for one in sent}:
@@ -50,18 +49,6 @@ def arrived(client: Client, job: Topology, sent: Sequence[Sent]) -> list[Sent]:
         placed.append((places[one.topic, one.queue, count[one.topic, one.queue]], one))
         count[one.topic, one.queue] += 1
     return [one for _, one in sorted(placed, key=lambda pair: pair[0])]
-
-
-def _commits(client: Client, job: Topology) -> list[CommitRecord]:
-    """Give the commits that count, oldest first."""
-    (queue,) = client.queues(job.commit_topic)
-    consumer, log, found = PullConsumer(client), CommitLog(), []
-    for block in consumer.blocks(queue, 0, consumer.end_offset(queue)):
-        for message in block.messages():
-            record = commit_in(message)
-            if record is not None and log.feed(message.queue_offset, record) is Verdict.VALID:
-                found.append(record)
-    return found
 
 
 def check(
