@@ -235,6 +235,19 @@ class TestExactlyOnce:
                 successor.write(batch(1, 3))
         assert values(kafka, topic) == expected(3)
 
+    def test_a_zombie_stops_whatever_kafka_says(self, life: NewLife) -> None:
+        class Fenced:
+            def purge(self) -> None:
+                """Do nothing."""
+
+            def flush(self, _timeout: float) -> None:
+                raise KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
+
+        with life() as zombie:
+            leaving, zombie.task._producer = zombie.task._producer, Fenced()  # type: ignore[attr-defined]
+            zombie.task.stop()
+            zombie.task._producer = leaving  # type: ignore[attr-defined]
+
     def test_a_zombie_cannot_take_its_queue_back(self, life: NewLife, topic: str) -> None:
         late = life({"transactional.id.prefix": f"{topic}-other-"}, generation=4)
         with life(generation=5), pytest.raises(FencedError, match="generation 5"), late:
