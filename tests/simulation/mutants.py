@@ -14,6 +14,7 @@ from headrace.broker import jobs
 from headrace.broker.delays.scheduler import Plan, Scheduler
 from headrace.broker.handlers import jobs as handlers
 from headrace.broker.jobs import JobBook
+from headrace.broker.naming import names
 from headrace.broker.settings import UNSAFE_VARIABLE, Guards
 from headrace.client import Producer, _connection
 from headrace.client._process_queue import ProcessQueue
@@ -236,6 +237,12 @@ MUTANTS = (
         "a group's offsets pass what is not done",
         since=363,
         changes=((ProcessQueue, "committable", property(lambda self: self.next_offset)),),
+    ),
+    Mutant(
+        "keys of a name server are not kept",
+        "key",
+        since=10,
+        changes=((names, "save_snapshot", _nothing),),
     ),
     Mutant(
         "a delayed message does not wait",

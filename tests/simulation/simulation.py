@@ -39,6 +39,7 @@ from tests.simulation.standbys import Standbys
 from tests.simulation.strikes import Machines, Strikes
 from tests.simulation.swarm import has
 from tests.simulation.threads import persist, sleep
+from tests.simulation.tools import Tools
 from tests.simulation.world import StuckError, ViolationError, World
 
 #: By when all must be done, s.
@@ -96,6 +97,7 @@ class Simulation:
         self._standbys: Standbys | None = None
         self._neighbours: Neighbours | None = None
         self._caretaker: Caretaker | None = None
+        self._tools: Tools | None = None
         #: The broker and its follower, in some seeds.
         self._replicas: Replicas | None = None
         self._address = f"{HOST}:{PORT}"
@@ -213,10 +215,14 @@ class Simulation:
     def _brokers(
         self, network: Network, first: EmbeddedCluster, folder: Path
     ) -> Sequence[EmbeddedCluster]:
-        """Give all brokers there are: the first may have a follower."""
+        """Give all brokers there are: the first may have a follower, or a name server."""
         seed = self.world.seed
         # What nobody looks at before it goes is not known here.
         loses = has(seed, "retention") or has(seed, "topics made anew")
+        if has(seed, "tools") and not has(seed, "follower"):
+            self._tools = Tools(self.world, network, first, folder)
+            self._tools.plan()
+            return first, self._tools.names
         if loses or not has(seed, "follower"):
             return (first,)
         self._replicas = Replicas(self.world, network, first, folder)
@@ -236,6 +242,8 @@ class Simulation:
             wrong = self.checks.disagreement() or "not all is committed"
             if self.checks.is_done() and self._neighbours is not None:
                 wrong = self._neighbours.disagreement()
+            if self.checks.is_done() and self._tools is not None:
+                wrong = self._tools.disagreement()
             raise ViolationError(f"after {end:.0f} s: {wrong}")
         if isinstance(self.checks, JournalChecks):
             self.checks.finish()
@@ -289,14 +297,16 @@ class Simulation:
         self._sent = True
 
     def _has_failed(self) -> bool:
-        watched = (self._drivers, self._operator, self._losses, self._standbys, self._neighbours)
+        others = (self._losses, self._standbys, self._neighbours, self._tools)
+        watched = (self._drivers, self._operator, *others)
         failures = (each.failure for each in watched if each is not None)
         self._failure = self._failure or next(filter(None, failures), None)
         return self._failure is not None
 
     def _is_done(self) -> bool:
-        others = self._neighbours is None or self._neighbours.are_done()
-        return self._sent and self.checks.is_done() and others
+        others = (self._neighbours, self._tools)
+        are_done = all(each is None or each.are_done() for each in others)
+        return self._sent and self.checks.is_done() and are_done
 
     # Looking
 

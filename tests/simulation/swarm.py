@@ -15,6 +15,7 @@ Extra = Literal[
     "damage",
     "follower",
     "job begun anew",
+    "tools",
 ]
 
 #: Of so many seeds one has it, the one with this rest.  Odd seeds run the job of which every commit
@@ -29,6 +30,7 @@ _SEEDS: dict[Extra, tuple[int, int]] = {
     "follower": (13, 2),
     # On the embedded broker; those of RocketMQ have nothing of it.
     "job begun anew": (12, 11),
+    "tools": (12, 10),
 }
 EXTRAS = tuple(_SEEDS)
 
