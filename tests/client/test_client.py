@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.client import AsyncClient, ClientSettings
+from headrace.client import AsyncAdmin, AsyncClient, ClientSettings
 from headrace.errors import (
     BrokerBusyError,
     ConnectionFailedError,
@@ -40,7 +40,7 @@ def echo(command: Command) -> Command:
     return command.reply(ext=dict(command.ext))
 
 
-def cluster_of(server: ScriptedServer, answer: Answer) -> Answer:
+def cluster_of(server: ScriptedServer, answer: Answer, *, write: int = 2) -> Answer:
     """Answer as a name server whose one broker is the same server."""
 
     def reply(command: Command) -> Command | None:
@@ -51,11 +51,40 @@ def cluster_of(server: ScriptedServer, answer: Answer) -> Answer:
             if command.ext["topic"] == "missing":
                 return command.reply(ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
             broker = BrokerData(broker_name="b", broker_addrs={"0": server.address})
-            part = QueueData(broker_name="b", read_queue_nums=3, write_queue_nums=2)
+            part = QueueData(broker_name="b", read_queue_nums=3, write_queue_nums=write)
             return command.reply(body=dumps(TopicRoute(broker_datas=[broker], queue_datas=[part])))
         return answer(command)
 
     return reply
+
+
+def test_a_broker_is_asked_again_for_a_topic_that_the_name_server_does_not_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.client.admin._ROUTE_AGAIN", timedelta(seconds=0.1))
+
+    async def scenario() -> list[str | None]:
+        asked: list[str | None] = []
+
+        def create(command: Command) -> Command:
+            asked.append(command.ext.get("attributes"))
+            return command.reply()
+
+        async with scripted(echo) as server, AsyncClient(server.address, FAST) as client:
+            known = cluster_of(server, create, write=3)
+
+            def late(command: Command) -> Command | None:
+                is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+                if is_route and len(asked) < 2:
+                    return command.reply(ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
+                return known(command)
+
+            server.answer = late
+            await AsyncAdmin(client).create_topic("t", 3, attributes={"a": "b"})
+        return asked
+
+    # Only a new topic takes attributes.
+    assert asyncio.run(scenario()) == ["+a=b", None]
 
 
 def test_answers_are_matched_by_number_though_they_come_in_another_order() -> None:

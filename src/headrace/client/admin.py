@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,7 +30,7 @@ from headrace.protocol.routes import ClusterInfo, TopicConfig, TopicList
 from headrace.protocol.stats import RuntimeInfo, TopicStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from headrace.client.queues import MessageQueue
 
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncAdmin"]
 
 #: How long a new topic may take until its route names all its brokers: a broker tells name servers
-#: at once, and should that be lost, again within 30 s.
+#: at once, and should that be lost, again within 30 s, or when it is asked once more.
 _ROUTE_TIMEOUT = timedelta(seconds=40)
+_ROUTE_AGAIN = timedelta(seconds=8)
 _ROUTE_PAUSE = 0.05
 
 
@@ -88,10 +90,15 @@ class AsyncAdmin(GroupAdministration):
                 f"no broker is registered at {self.client.name_servers[0]}",
                 hint="start one, and look at its log if it runs",
             )
-        ext = topic_fields(name, queues, attributes or {}, perm)
-        make = lambda: Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)  # noqa: E731
-        await asyncio.gather(*(self.client.ask_broker(broker, make) for broker in chosen))
-        await self._await_route(name, queues, set(chosen))
+
+        async def create(attributes: Mapping[str, str]) -> None:
+            ext = topic_fields(name, queues, attributes, perm)
+            make = partial(Command, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            await asyncio.gather(*(self.client.ask_broker(broker, make) for broker in chosen))
+
+        await create(attributes or {})
+        # Brokers refuse attributes of a topic that is there.
+        await self._await_route(name, queues, set(chosen), again=lambda: create({}))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its messages; one that does not exist is no error."""
@@ -277,10 +284,21 @@ class AsyncAdmin(GroupAdministration):
         route = await self.client.route(topic, refresh=True)
         return sorted(part.broker_name for part in route.queue_datas)
 
-    async def _await_route(self, topic: str, queues: int, brokers: set[str]) -> None:
+    async def _await_route(
+        self,
+        topic: str,
+        queues: int,
+        brokers: set[str],
+        *,
+        again: Callable[[], Awaitable[None]],
+    ) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _ROUTE_TIMEOUT.total_seconds()
+        due = loop.time() + _ROUTE_AGAIN.total_seconds()
         while not await self._is_routed(topic, queues, brokers):
+            if loop.time() > due:
+                await again()
+                due = loop.time() + _ROUTE_AGAIN.total_seconds()
             if loop.time() > deadline:
                 raise RequestTimeoutError(
                     f"topic {topic!r} was created on {', '.join(sorted(brokers))}, but after "
