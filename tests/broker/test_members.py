@@ -172,6 +172,11 @@ def test_offsets_of_a_group_are_cloned(wire: JobWire) -> None:
     assert wire.ask(code, srcGroup="g", destGroup="h", topic="t").code == 0
     asked = {"consumerGroup": "h", "topic": "t", "queueId": 1}
     assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext["offset"] == "1"
+    # Also where a group was set back, and no member has heard of it yet.
+    back = {"topic": "t", "group": "h", "timestamp": 0, "isForce": "true"}
+    wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **back)
+    assert wire.ask(code, srcGroup="g", destGroup="h", topic="t").code == 0
+    assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext["offset"] == "1"
 
 
 def test_lag_of_a_group_that_never_came_is_all_there_is(wire: JobWire) -> None:

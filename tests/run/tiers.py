@@ -83,6 +83,7 @@ _DEARER: dict[str, float] = {
     "tests/connect/hosts/": 3.0,
     "tests/connect/rest/test_cases.py": 12.0,
     "tests/connect/rest/": 3.0,
+    "tests/examples/": 3.0,
     "tests/faults/": 6.0,
     "tests/faults/test_kills.py": 40.0,
     "tests/faults/test_supervision.py": 40.0,

@@ -120,11 +120,10 @@ class Tools:
         """Choose when everything happens."""
         world = self._world
         world.after(0.1, self.names.start)
-        for _ in range(self._chance.choice((0, 1, 2))):
-            crash = partial(self.names.crash, self._chance.uniform(0.1, 1.0))
-            crash = partial(crash, power=self._chance.random() < 0.5)
-            world.at(self._chance.uniform(1.0, 8.0), crash)
         world.at(self._chance.uniform(0.5, 2.0), self._begin)
+
+    def _crash(self) -> None:
+        self.names.crash(self._chance.uniform(0.1, 1.0), power=self._chance.random() < 0.5)
 
     def are_done(self) -> bool:
         """Tell whether everything was asked."""
@@ -159,6 +158,8 @@ class Tools:
                 for visit in visits:
                     self._at = visit.__name__.strip("_")
                     self._world.tell(f"the tool comes to {self._at}")
+                    if self._chance.random() < 0.3:
+                        self._world.after(self._chance.uniform(0.0, 0.5), self._crash)
                     desk.persist(partial(visit, desk))
                     sleep(self._world, self._chance.choice((0.0, 0.3, 1.0)))
                 desk.persist(partial(self._look_at_the_end, desk))
@@ -186,7 +187,7 @@ class Tools:
         asked = partial(desk.ask, _NAMES, RequestCode.GET_KV_CONFIG, namespace="tools")
         for key in "012":
             if key in self._kept:
-                found = asked(key=key).ext["value"]
+                found = asked(key=key, expect=_REFUSED).ext.get("value")
                 require(found == self._kept[key], f"key {key} is {found}, not {self._kept[key]}")
             else:
                 desk.refuses(_NAMES, RequestCode.GET_KV_CONFIG, namespace="tools", key=key)

@@ -62,6 +62,12 @@ class ConsumerOffsets:
         self._table.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
         self.version += 1
 
+    def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Let the group begin elsewhere; a reset that waits to be heard of leads there, too."""
+        if (group, topic, queue_id) in self._resets:
+            self._resets[group, topic, queue_id] = _Reset(offset)
+        self._set(group, topic, queue_id, offset)
+
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Move the group, by queue id; its pulls are told so until one goes on from there."""
         for queue_id, offset in offsets.items():

@@ -6,6 +6,7 @@ import hashlib
 import sys
 import zlib
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -111,8 +112,13 @@ def _home(module: ModuleType) -> Path | None:
     file = getattr(module, "__file__", None)
     if not file:
         return None
-    folder = Path(file).resolve().parent
+    folder = _folder_of(file)
     return folder.parent if hasattr(module, "__path__") else folder
+
+
+@cache
+def _folder_of(file: str) -> Path:
+    return Path(file).resolve().parent
 
 
 def prepare_topics(job: JobConnection) -> dict[str, list[str]]:

@@ -140,7 +140,7 @@ def clone_offsets(core: Core, request: Request) -> Command:
         for queue_id in range(core.topics.get(topic).read_queue_nums):
             offset = core.offsets.get(source, topic, queue_id)
             if offset is not None:
-                core.offsets.update(target, topic, queue_id, offset)
+                core.offsets.put(target, topic, queue_id, offset)
     return request.reply()
 
 
