@@ -32,6 +32,8 @@ from tests.clusters import Cluster, missing_tool, require_rocketmq, running_rock
 
 #: The folder of this run, where its processes keep what they share.
 FOLDER = "TESTS_FOLDER"
+#: Another one in memory, where there is such a place.
+MEMORY = "TESTS_MEMORY"
 
 _LIFE = "life"
 #: The first run may have to fetch what a server is made of.

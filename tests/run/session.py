@@ -31,7 +31,8 @@ from tests.run import forking, servers
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _ROOT = Path(__file__).parents[2]
 #: Where programs put files that are told of no folder, and by which names they are ours.
-_PLACES = (Path("/tmp"), Path("/dev/shm"))
+_MEMORY = Path("/dev/shm")
+_PLACES = (Path("/tmp"), _MEMORY)
 _OURS = ("headrace", "spark-", "pyspark", "blockmgr", "rocketmq", "pytest-of", "hsperfdata_")
 #: Where RocketMQ's tool writes the bodies of the messages that it shows, whatever it is told.
 _SHOWN = Path("/tmp/rocketmq")
@@ -112,8 +113,10 @@ def _own_folder() -> Iterator[None]:
     # Sockets have short names, and PostgreSQL runs as a user of its own.
     folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))
     folder.chmod(0o711)
+    memory = Path(tempfile.mkdtemp(prefix="hr-", dir=_MEMORY)) if _MEMORY.is_dir() else folder
     os.environ |= {
         servers.FOLDER: str(folder),
+        servers.MEMORY: str(memory),
         "TMPDIR": str(folder),
         "SPARK_LOCAL_DIRS": str(folder),
         "JAVA_TOOL_OPTIONS": (
@@ -126,7 +129,8 @@ def _own_folder() -> Iterator[None]:
     finally:
         tempfile.tempdir = None
         os.environ.pop("TMPDIR")
-        shutil.rmtree(folder, ignore_errors=True)
+        for each in (folder, memory):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 @contextmanager
