@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from benchmarks.against import compare
 from benchmarks.measures import LEAST_RUNS, Plan, Runner, chosen, discover
 from benchmarks.sizes import FULL, SMALL
 from benchmarks.table import results_table
@@ -28,6 +29,11 @@ def main() -> int:
         parser.error(str(error))
     # A polite end must end brokers and jobs, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if options.against:
+        more = ["--small"] if options.small else ["--runs", str(options.runs)]
+        found = compare(options.against, selected, more=more)
+        sys.stdout.write(found.table())
+        return 1 if found.worse() else 0
     runs = options.runs or 1 if options.small else max(LEAST_RUNS, options.runs)
     runner = Runner(Plan(runs, SMALL if options.small else FULL), options.results)
     runner.run(selected)
@@ -44,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--peers", action="store_true", help="measure other systems, and what compares with them")
     add("--runs", type=int, default=0, help=f"runs of each; at least {LEAST_RUNS}")
     add("--small", action="store_true", help="see that it works: little work, one run")
+    add("--against", metavar="COMMIT", help="measure another commit beside this one, in turns")
     add("--results", type=Path, default=Path("bench-results"), help="folder of result files")
     add("--table", type=Path, nargs="+", metavar="FILE", help="print results as Markdown instead")
     return parser

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import closed_windows, compaction, hot_keys, modes, store_life
+from benchmarks.against import Comparison
 from benchmarks.growth.compacted import write_amplification
 from benchmarks.growth.held import held
 from benchmarks.measures import Benchmark, Plan, Runner, benchmark, chosen, discover
@@ -49,6 +50,44 @@ def measured(folder: Path, *arguments: str) -> dict[str, float]:
 
 def test_restore_is_measured(tmp_path: Path) -> None:
     assert measured(tmp_path, "restore")["restore"] > 0
+
+
+@pytest.mark.slow
+def test_another_commit_is_measured_beside_this_one() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git repository")
+    command = [sys.executable, "-m", "benchmarks", "--small", "--against", "HEAD", "restore"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert "| `restore` |" in done.stdout, done.stderr
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "worktree", "list"], capture_output=True, text=True, check=True
+    )
+    assert "/before" not in listed.stdout
+
+
+@pytest.mark.parametrize(
+    ("measure", "unit", "before", "now", "is_worse"),
+    [
+        ("word_count_1k", "words/s", 100, 94, True),
+        ("word_count_1k", "words/s", 100, 96, False),
+        ("latency_p50", "s", 0.1, 0.11, True),
+        ("latency_p50", "s", 0.1, 0.09, False),
+        ("something_new", "bytes", 100, 120, True),
+    ],
+)
+def test_what_is_worse_than_before_is_named(
+    measure: str, unit: str, before: float, now: float, *, is_worse: bool
+) -> None:
+    found = Comparison()
+    for side, value in (("before", before), ("now", now)):
+        found.add(side, {"measure": measure, "unit": unit, "runs": [value, value * 9, 0]})
+    # Of what only one commit has, nothing can be said.
+    found.add("now", {"measure": "newer", "unit": "s", "runs": [1]})
+    assert found.worse() == [measure] * is_worse
+    assert ("(worse)" in found.table()) == is_worse
+    assert "newer" not in found.table()
 
 
 def test_r41_the_modes_are_compared_on_one_topology_and_an_acker_hears_of_every_tuple() -> None:
