@@ -48,7 +48,7 @@ class Scene:
         strike(self.run, chance)
         self.survived.strikes[kind] += 1
         self.run.await_batches(1)
-        assert self.watch.problems == []
+        assert not self.watch.problems, self.watch.problems
 
     def finish(self) -> Survived:
         """Let the job catch up, end it, and look at everything."""

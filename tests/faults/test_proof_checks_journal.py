@@ -156,3 +156,9 @@ def test_repetitions_are_counted_where_a_sleeper_publishes_without_its_lease(
     assert scene.wake(sleeper) == 1
     scene.finish(successor, 60, "lease")
     assert (scene.found(), scene.checkers.repeats() > 0) == ({}, True)
+
+
+def test_a_batch_that_its_successor_has_still_to_publish_is_nothing_wrong(scene: Scene) -> None:
+    scene.start(60, "journal.commit.appended=stop:2", "lease")
+    scene.start(60, "journal.publish.begin=stop:1", "lease")
+    assert scene.checkers.look() == []
