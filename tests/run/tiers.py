@@ -73,7 +73,7 @@ _BOTH_KINDS = ("tests/client/", "tests/spark/test_job.py", "tests/spark/rocketmq
 _DEARER: dict[str, float] = {
     # Jobs whose processes die, models, thousands of seeds, whole benchmarks.
     "tests/broker/replication/test_kills.py": 5.0,
-    "tests/cli/test_run.py": 12.0,
+    "tests/cli/test_run.py": 20.0,
     "tests/cli/test_supervision.py": 3.0,
     "tests/cli/connect/test_worker.py": 15.0,
     "tests/client/test_push_faults.py": 3.0,

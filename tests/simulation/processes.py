@@ -234,15 +234,16 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
         gc.disable()
         values = [(module, name, vars(module)[name]) for module, name, _ in world.variables]
         others = _LoopOfOthers(headrace.client._loop._current)
-        try:
-            with headrace.client._loop.called_by(others):
+        # Until all is as it was before: others may ask for their loop at any moment.
+        with headrace.client._loop.called_by(others):
+            try:
                 yield points, databases_of_all, numbers
-        finally:
-            world.end()
-            gc.collect()
-            close_all()
-            for module, name, value in values:
-                setattr(module, name, value)
-            headrace.client._loop._current = others.loop
-            if enabled:
-                gc.enable()
+            finally:
+                world.end()
+                gc.collect()
+                close_all()
+                for module, name, value in values:
+                    setattr(module, name, value)
+                headrace.client._loop._current = others.loop
+                if enabled:
+                    gc.enable()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.client._loop import loop_thread
 from tests.simulation.mutants import (
     JOURNAL_MUTANTS,
     MUTANTS,
@@ -109,6 +110,12 @@ def test_other_threads_of_the_process_live_in_their_own_time(tmp_path: Path) -> 
     alone = [simulate(5, tmp_path / "job", embedded=kind).log for kind in (True, False)]
     over, began = threading.Event(), time.monotonic()
     turns: list[float] = []
+    loops: list[object] = []
+
+    def ask() -> None:
+        while not over.wait(0.0001):
+            if (loop := loop_thread()) not in loops:
+                loops.append(loop)
 
     def live() -> None:
         lock, letters = threading.Condition(), queue.Queue[int]()
@@ -121,14 +128,17 @@ def test_other_threads_of_the_process_live_in_their_own_time(tmp_path: Path) -> 
             asyncio.run(asyncio.sleep(0.001))
             turns.append(time.monotonic())
 
-    thread = threading.Thread(target=live)
-    thread.start()
+    threads = [threading.Thread(target=live), threading.Thread(target=ask)]
+    for thread in threads:
+        thread.start()
     try:
         beside = [simulate(5, tmp_path / "job", embedded=kind).log for kind in (True, False)]
     finally:
         over.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
     assert beside == alone
+    assert len(loops) == 1
     assert turns == sorted(turns)
     assert began < turns[0]
 
