@@ -30,7 +30,13 @@ _PATIENCE = 600
 
 # A busy machine is no reason for a property test to fail.
 hypothesis.settings.register_profile("headrace", deadline=None)
-hypothesis.settings.load_profile("headrace")
+# What a change waits for has the same examples in each run: a new one tells of no change.
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("steady" if config.option.hold_budgets else "headrace")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.columns import Expression, Schema, coalesce, col, concat, explode, if_else, lit
@@ -47,6 +47,7 @@ INTS = st.one_of(
     "compute", [operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod]
 )
 @given(pairs=st.lists(st.tuples(INTS, INTS), min_size=1, max_size=20))
+@example(pairs=[(-(2**63), -1)])
 def test_arithmetic_on_ints_is_exact(
     compute: Callable[[Any, Any], Any], pairs: list[tuple[int | None, int | None]]
 ) -> None:

@@ -199,6 +199,8 @@ def _modulo(left: Column, right: Column) -> Column:
     if any(pa.types.is_decimal(one.type) for one in (left, right)):
         return _python(operator.mod, _kind_of(left, right), left, _nonzero(right))
     whole = _floor_divide(left, right)
+    if _is_wide(whole.type):
+        return _python(operator.mod, pa.int64(), left, _nonzero(right))
     return pc.subtract(left, pc.multiply(whole, right))
 
 
