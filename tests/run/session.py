@@ -113,7 +113,9 @@ def _own_folder() -> Iterator[None]:
     # Sockets have short names, and PostgreSQL runs as a user of its own.
     folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))
     folder.chmod(0o711)
-    memory = Path(tempfile.mkdtemp(prefix="hr-", dir=_MEMORY)) if os.access(_MEMORY, os.W_OK) else folder
+    memory = (
+        Path(tempfile.mkdtemp(prefix="hr-", dir=_MEMORY)) if os.access(_MEMORY, os.W_OK) else folder
+    )
     os.environ |= {
         servers.FOLDER: str(folder),
         servers.MEMORY: str(memory),
