@@ -100,8 +100,8 @@ test-all: setup ## Run all tests but the soaks (ARGS="tests/faults" for some of 
 soak: $(DONE)/archive ## Run the long fault tests (MINUTES=10 of random kills per master, FAULTS_SEED=n repeats them)
 	MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak -s --timeout 0 $(ARGS)
 
-properties: $(DONE)/package ## Give every property test examples that it has never had (ARGS="tests/columns")
-	$(BIN)/python -m pytest -m "hypothesis and not soak" --timeout 0 $(ARGS)
+properties: setup ## Give every property test examples that it has never had (ARGS="tests/columns")
+	$(PYTEST) -m "hypothesis and not soak" --timeout 0 $(ARGS)
 
 fuzz: $(DONE)/package ## Give mutated input to every decoder and to a broker (SECONDS=600, ARGS="--seed N")
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)

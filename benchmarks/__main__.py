@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,7 +32,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if options.against:
         more = ["--small"] if options.small else ["--runs", str(options.runs)]
-        found = compare(options.against, selected, more=more)
+        try:
+            found = compare(options.against, selected, more=more)
+        except subprocess.CalledProcessError as error:
+            parser.error(str(error))
         sys.stdout.write(found.table())
         return 1 if found.worse() else 0
     runs = options.runs or 1 if options.small else max(LEAST_RUNS, options.runs)

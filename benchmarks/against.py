@@ -93,7 +93,7 @@ def compare(commit: str, benchmarks: Sequence[Benchmark], *, more: Sequence[str]
     Raises
     ------
     subprocess.CalledProcessError
-        There is no such commit.
+        There is no such commit, or a benchmark fails in this checkout.
     """
     found = Comparison()
     with _checkout(commit) as other, tempfile.TemporaryDirectory() as results:
@@ -101,7 +101,8 @@ def compare(commit: str, benchmarks: Sequence[Benchmark], *, more: Sequence[str]
         for one in benchmarks:
             for number, side in enumerate(_TURNS):
                 folder = Path(results, f"{min(one.units)}-{number}".replace("/", "-"))
-                _run(places[side], [min(one.units), *more, "--results", str(folder)])
+                options = [min(one.units), *more, "--results", str(folder)]
+                _run(places[side], options, check=side == "now")
                 for file in folder.glob("*.jsonl"):
                     for text in file.read_text().splitlines():
                         found.add(side, json.loads(text))
@@ -121,9 +122,9 @@ def _checkout(commit: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=False)
 
 
-def _run(tree: Path, arguments: Sequence[str]) -> None:
-    """Run benchmarks of a checkout; one that it does not have gives nothing."""
+def _run(tree: Path, arguments: Sequence[str], *, check: bool) -> None:
+    """Run benchmarks of a checkout; unless checked, one that it does not have gives nothing."""
     path = os.pathsep.join((str(tree / "src"), str(tree)))
     command = [sys.executable, "-m", "benchmarks", *arguments]
     environment = {**os.environ, "PYTHONPATH": path}
-    subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, check=False)
+    subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, check=check)

@@ -17,15 +17,12 @@ from headrace.protocol.registration import body_checksum
 from headrace.protocol.routes import (
     ClusterInfo,
     DataVersion,
-    RegisterBroker,
-    TopicConfig,
-    TopicConfigTable,
     TopicList,
     TopicRoute,
     dumps,
     loads,
 )
-from tests.broker.wire import JobWire, Wire
+from tests.broker.wire import JobWire, Wire, registration
 from tests.clusters import Cluster, running_rocketmq_broker
 from tests.java.clients import Java
 
@@ -33,11 +30,7 @@ OTHER = {"brokerName": "other", "brokerAddr": "127.0.0.1:9", "clusterName": "c2"
 
 
 def register(wire: Wire, *topics: str, version: int = 1, **more: object) -> int:
-    table = TopicConfigTable(
-        topic_config_table={name: TopicConfig(topic_name=name) for name in topics},
-        data_version=DataVersion(counter=version),
-    )
-    body = dumps(RegisterBroker(topic_config_serialize_wrapper=table))
+    body = registration(topics, version)
     fields = {**OTHER, "haServerAddr": "127.0.0.1:10", "bodyCrc32": body_checksum(body), **more}
     return wire.ask(RequestCode.REGISTER_BROKER, body, **fields).code
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +14,13 @@ from headrace.protocol.codes import RequestCode
 from headrace.protocol.columns import encode_records
 from headrace.protocol.frames import Buffer, Command, FrameBuffer, encode
 from headrace.protocol.messages import Message, encode_batch
+from headrace.protocol.routes import (
+    DataVersion,
+    RegisterBroker,
+    TopicConfig,
+    TopicConfigTable,
+    dumps,
+)
 from headrace.protocol.transactions import (
     CommitRecord,
     CommitRequest,
@@ -30,6 +37,30 @@ from headrace.protocol.transactions import (
 JOB = "job"
 COMMIT_TOPIC = "job-commitTopic"
 _ONEWAY = 2
+
+
+def pull_fields(group: str, topic: str, queue: int, offset: int) -> dict[str, object]:
+    """Fields of a pull that names its subscription itself."""
+    return {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": queue,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subVersion": 0,
+    }
+
+
+def registration(topics: Iterable[str], version: int) -> bytes:
+    """What a broker says of its topics when it registers."""
+    table = TopicConfigTable(
+        topic_config_table={name: TopicConfig(topic_name=name) for name in topics},
+        data_version=DataVersion(counter=version),
+    )
+    return dumps(RegisterBroker(topic_config_serialize_wrapper=table))
 
 
 class Wire:
@@ -125,18 +156,7 @@ class Wire:
         return self.receive(self.start_pull(topic, queue, offset, **more))
 
     def start_pull(self, topic: str, queue: int = 0, offset: int = 0, /, **more: object) -> int:
-        fields: dict[str, object] = {
-            "consumerGroup": "g",
-            "topic": topic,
-            "queueId": queue,
-            "queueOffset": offset,
-            "maxMsgNums": 32,
-            "sysFlag": 4,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subVersion": 0,
-        }
-        return self.send(RequestCode.PULL_MESSAGE, **(fields | more))
+        return self.send(RequestCode.PULL_MESSAGE, **pull_fields("g", topic, queue, offset) | more)
 
     def close(self) -> None:
         self._socket.close()

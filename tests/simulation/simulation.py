@@ -220,7 +220,7 @@ class Simulation:
         # What nobody looks at before it goes is not known here.
         loses = has(seed, "retention") or has(seed, "topics made anew")
         if has(seed, "tools") and not has(seed, "follower"):
-            self._tools = Tools(self.world, network, first, folder)
+            self._tools = Tools(self.world, network, first, folder, _USER)
             self._tools.plan()
             return first, self._tools.names
         if loses or not has(seed, "follower"):
@@ -240,10 +240,8 @@ class Simulation:
         if not self._has_failed() and not self._is_done():
             self._stacks = world.stacks()
             wrong = self.checks.disagreement() or "not all is committed"
-            if self.checks.is_done() and self._neighbours is not None:
-                wrong = self._neighbours.disagreement()
-            if self.checks.is_done() and self._tools is not None:
-                wrong = self._tools.disagreement()
+            if self.checks.is_done():
+                wrong = next((each.disagreement() for each in self._others()), wrong)
             raise ViolationError(f"after {end:.0f} s: {wrong}")
         if isinstance(self.checks, JournalChecks):
             self.checks.finish()
@@ -297,16 +295,18 @@ class Simulation:
         self._sent = True
 
     def _has_failed(self) -> bool:
-        others = (self._losses, self._standbys, self._neighbours, self._tools)
-        watched = (self._drivers, self._operator, *others)
+        watched = (self._drivers, self._operator, self._losses, self._standbys, *self._others())
         failures = (each.failure for each in watched if each is not None)
         self._failure = self._failure or next(filter(None, failures), None)
         return self._failure is not None
 
     def _is_done(self) -> bool:
-        others = (self._neighbours, self._tools)
-        are_done = all(each is None or each.are_done() for each in others)
+        are_done = all(each.are_done() for each in self._others())
         return self._sent and self.checks.is_done() and are_done
+
+    def _others(self) -> list[Neighbours | Tools]:
+        """Give those who use the broker beside the job."""
+        return [each for each in (self._neighbours, self._tools) if each is not None]
 
     # Looking
 

@@ -33,13 +33,12 @@ from headrace.protocol.routes import (
     MappingDetail,
     MappingItem,
     QueueData,
-    RegisterBroker,
     TopicConfig,
     TopicConfigList,
-    TopicConfigTable,
     TopicRoute,
     dumps,
 )
+from tests.broker.wire import pull_fields, registration
 from tests.simulation.checks import require
 from tests.simulation.cluster import HOST, PORT, EmbeddedCluster
 from tests.simulation.retention import UNDER_WAY
@@ -58,12 +57,6 @@ T = TypeVar("T")
 _BROKER, _NAMES = "broker-a", "names"
 _TOPIC, _STATIC, _GROUP, _MEMBER = "tooled", "static", "toolers", "tool-1"
 _QUEUES = 2
-_SETTINGS = ClientSettings(
-    request_timeout=timedelta(seconds=0.5),
-    connect_timeout=timedelta(seconds=20),
-    retry_timeout=timedelta(seconds=20),
-)
-_SUBSCRIPTION = 4
 #: How an answer may end that says what there is to pull, or that something cannot be.
 _PULLED = (
     ResponseCode.SUCCESS,
@@ -94,11 +87,19 @@ class Tools:
         Who announces itself at the name server.
     folder
         For the name server's files: it is a broker, too.
+    client
+        Settings of whoever asks.
     """
 
     def __init__(
-        self, world: World, network: Network, broker: EmbeddedCluster, folder: Path
+        self,
+        world: World,
+        network: Network,
+        broker: EmbeddedCluster,
+        folder: Path,
+        client: ClientSettings,
     ) -> None:
+        self._client = client
         self.failure: ViolationError | None = None
         self._world = world
         self._chance = random.Random(f"{world.seed} tools")
@@ -138,7 +139,7 @@ class Tools:
 
     def _run(self) -> None:
         try:
-            with Client(f"{HOST}:{self.names.port}", _SETTINGS) as client:
+            with Client(self.names.address, self._client) as client:
                 desk = _Desk(self._world, client)
                 brokers = [_BROKER, _NAMES]
                 make = partial(desk.admin.create_topic, _TOPIC, queues=_QUEUES, brokers=brokers)
@@ -399,7 +400,7 @@ class Tools:
         """Change settings: all that were named, or none."""
         name = "defaultTopicQueueNums"
 
-        def change() -> tuple[str, str, str]:
+        def change() -> tuple[str, str, bool]:
             body = f"# by hand\n{name}=3\n".encode()
             desk.ask(_BROKER, RequestCode.UPDATE_BROKER_CONFIG, body)
             changed = desk.admin.broker_config(_BROKER)[name]
@@ -409,10 +410,10 @@ class Tools:
             desk.ask(_BROKER, RequestCode.UPDATE_BROKER_CONFIG, f"{name}=8".encode())
             desk.ask(_NAMES, RequestCode.UPDATE_NAMESRV_CONFIG, b"a=b\n#c=d")
             told = desk.ask(_NAMES, RequestCode.GET_NAMESRV_CONFIG).payload
-            return changed, kept, "a=b" if b"\na=b\n" in bytes(told) else "nothing"
+            return changed, kept, b"\na=b\n" in bytes(told)
 
         found = desk.in_one_life(change)
-        require(found == ("3", "3", "a=b"), f"settings are {found}")
+        require(found == ("3", "3", True), f"settings are {found}")
         desk.refuses(_BROKER, RequestCode.VIEW_BROKER_STATS_DATA, statsName="a", statsKey="b")
         for code in (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC):
             desk.ask(_BROKER, code)
@@ -555,11 +556,7 @@ class _Desk:
 
     def register(self, place: dict[str, str], topics: set[str], expect: Any = (0,)) -> Command:
         """Register a broker with its topics."""
-        table = TopicConfigTable(
-            topic_config_table={name: TopicConfig(topic_name=name) for name in sorted(topics)},
-            data_version=DataVersion(counter=1),
-        )
-        body = dumps(RegisterBroker(topic_config_serialize_wrapper=table))
+        body = registration(sorted(topics), version=1)
         more = {"haServerAddr": f"{HOST}:2", "bodyCrc32": body_checksum(body)}
         return self.ask(_NAMES, RequestCode.REGISTER_BROKER, body, expect=expect, **more, **place)
 
@@ -594,18 +591,8 @@ class _Desk:
 
     def pull(self, queue: MessageQueue, offset: int, /, expect: Any, **more: object) -> Command:
         """Pull from a queue, with whatever fields."""
-        fields = {
-            "consumerGroup": _GROUP,
-            "topic": queue.topic,
-            "queueId": queue.queue_id,
-            "queueOffset": offset,
-            "maxMsgNums": 32,
-            "sysFlag": _SUBSCRIPTION,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subVersion": 0,
-        }
-        return self.ask(queue.broker, RequestCode.PULL_MESSAGE, expect=expect, **(fields | more))
+        fields = pull_fields(_GROUP, queue.topic, queue.queue_id, offset) | more
+        return self.ask(queue.broker, RequestCode.PULL_MESSAGE, expect=expect, **fields)
 
     def messages(self, queue: MessageQueue) -> list[StoredMessage]:
         """Read a queue to its end."""
