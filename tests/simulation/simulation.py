@@ -40,7 +40,7 @@ from tests.simulation.strikes import Machines, Strikes
 from tests.simulation.swarm import has
 from tests.simulation.threads import persist, sleep
 from tests.simulation.tools import Tools
-from tests.simulation.world import StuckError, ViolationError, World
+from tests.simulation.world import StuckError, ViolationError, World, on_one_core
 
 #: By when all must be done, s.
 _END = 60.0
@@ -443,7 +443,7 @@ def what_is_wrong(run: Callable[[Path], None], folder: Path) -> str | None:
     logging.disable(logging.CRITICAL)
     try:
         # What a process that is killed leaves there goes with the seed.
-        with patch.object(tempfile, "tempdir", str(temporary)):
+        with patch.object(tempfile, "tempdir", str(temporary)), on_one_core():
             run(folder)
     except (ViolationError, StuckError) as error:
         return str(error)

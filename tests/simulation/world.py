@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import heapq
+import os
 import random
 import sys
 import threading
@@ -18,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +27,8 @@ from typing import Any
 BEGIN = 1_700_000_000.0
 #: What a turn takes at most, s.
 _TURN = 20e-6
+#: One turn of so many looks whether the world has come to its end.
+_LOOKS = 16
 
 
 class Killed(BaseException):
@@ -153,6 +157,25 @@ def quietly() -> Iterator[None]:
             yield
     finally:
         sys.unraisablehook = hook
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Keep this thread, and those that it starts, on the core where it is.
+
+    One that hands its turn on wakes another of the same core in two thirds of the time.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    # The 39th field, of which the second may hold spaces.
+    state = Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()
+    os.sched_setaffinity(0, {int(state[36])} & allowed or allowed)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 class World:
@@ -374,7 +397,7 @@ class World:
         self.turns += 1
         self.now += self.chance.random() * _TURN
         self.on_turn()
-        while not self._finished():
+        while not self._is_finished():
             events, ready = self._events, self._ready
             if events and (not ready or events[0].at <= self.now):
                 event = heapq.heappop(events)
@@ -393,6 +416,11 @@ class World:
                     return thread
                 thread.process.backlog.append(thread)
         return None
+
+    def _is_finished(self) -> bool:
+        # Whether a job has come to its end takes longer to see than a turn takes.
+        due = self.over or self.turns % _LOOKS == 0 or not (self._ready or self._events)
+        return due and self._finished()
 
     def _enter(self, process: Process) -> None:
         """Give the modules the variables of another process."""
