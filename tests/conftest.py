@@ -41,8 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        long = any(folder in item.path.parents for folder in _OF_JOBS)
-        if long and item.get_closest_marker("timeout") is None:
+        if item.nodeid.startswith(_OF_JOBS) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_PATIENCE))
 
 
