@@ -23,9 +23,8 @@ pytest_plugins = [
 ]
 
 _numbers = itertools.count(1)
-_SPARK = Path(__file__).parent / "spark"
 #: Folders of tests that start whole jobs; a busy machine needs seconds for every process of them.
-_OF_JOBS = [_SPARK, *(Path(__file__).parent / name for name in ("faults", "transactions", "cli"))]
+_OF_JOBS = ("tests/spark/", "tests/faults/", "tests/transactions/", "tests/cli/")
 _PATIENCE = 600
 
 # A busy machine is no reason for a property test to fail.
