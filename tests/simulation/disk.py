@@ -11,11 +11,18 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
+from headrace.runtime.state import local
 from headrace.store.fileops import Buffer, FileOps
-from tests.simulation.world import Killed, World, this_thread
+from tests.simulation.world import Killed, ViolationError, World, this_thread
+
+if TYPE_CHECKING:
+    from headrace.protocol.transactions import CommitRecord, StateSummary
+    from headrace.runtime.state.local import Copy, LocalCopies
 
 #: What a call of the system may fail with.
 _OPEN_ERRORS = (errno.EMFILE, errno.ENOSPC, errno.EIO)
@@ -412,3 +419,61 @@ class SimulatedDatabases:
         """Let others open it."""
         self.world.check()
         self._holders.pop(path, None)
+
+
+class CopyWatch:
+    """Looks at each copy of state that a task is given: it holds what its commit says.
+
+    Results seldom show that one does not: sums find it some batches later, and all is read anew.
+
+    Parameters
+    ----------
+    databases
+        All databases of copies.
+    commits
+        Gives the commits of the job.
+    """
+
+    def __init__(
+        self, databases: SimulatedDatabases, commits: Callable[[], Sequence[CommitRecord]]
+    ) -> None:
+        self.failure: ViolationError | None = None
+        self._databases = databases
+        self._commits = commits
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Look at all that are opened."""
+        open_copy, usable = local.LocalCopies.open, local.LocalCopies._usable_mark
+
+        def opened(copies: LocalCopies, store: str, partition: int, *given: Any) -> Copy:
+            copy = open_copy(copies, store, partition, *given)
+            if copy._database is not None and this_thread() is not None:
+                self._look_at_content(copies._folder(store, partition) / "db", given[0])
+            return copy
+
+        def used(copies: LocalCopies, *given: Any) -> Any:
+            mark = usable(copies, *given)
+            if mark is not None and this_thread() is not None:
+                self._look_at_mark(mark, given[1])
+            return mark
+
+        with (
+            patch.object(local.LocalCopies, "open", opened),
+            patch.object(local.LocalCopies, "_usable_mark", used),
+        ):
+            yield
+
+    def _look_at_content(self, path: Path, of: StateSummary) -> None:
+        held = {k: v for k, v in self._databases.entries[path].items() if k != local._MARK_KEY}
+        checksum = local._checksum(list(held), list(held.values())) % local._MODULUS
+        if (len(held), checksum) != (of.count, of.checksum):
+            self._fail(f"a copy of {of.store} is not that of epoch {of.epoch}, batch {of.batch}")
+
+    def _look_at_mark(self, mark: Any, of: StateSummary) -> None:
+        for commit in self._commits():
+            if commit.batch == mark.batch and commit.epoch != mark.epoch:
+                self._fail(f"a copy of {of.store} is of {mark}, which does not count")
+
+    def _fail(self, wrong: str) -> None:
+        self.failure = self.failure or ViolationError(wrong)

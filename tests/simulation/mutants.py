@@ -202,9 +202,22 @@ MUTANTS = (
         changes=((starts, "held_offsets", _as_they_are), (source, "held_offsets", _as_they_are)),
     ),
     Mutant(
-        "copies of another line are taken, and no sums are compared",
-        since=1691,
-        changes=((local, "_on_lineage", lambda *_: True), (local, "_agrees", lambda *_: True)),
+        "copies of another line are taken",
+        "which does not count",
+        since=11,
+        changes=((local, "_on_lineage", lambda *_: True),),
+    ),
+    Mutant(
+        "sums of copies are not compared",
+        "is not that of",
+        since=1391,
+        changes=((local, "_agrees", lambda *_: True),),
+    ),
+    Mutant(
+        "a change file fits any copy",
+        "is not that of",
+        since=128,
+        changes=((local, "_base_name", lambda _: b""),),
     ),
     Mutant("staged bytes are not checked", since=25, changes=((_Files, "read", _unchecked),)),
     Mutant(

@@ -130,6 +130,8 @@ class Points:
 @contextmanager
 def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, TaskNumbers]]:
     """Have what asks for its process, its files or chance get those of this world."""
+    # Others may ask for theirs while the world begins: it is there already.
+    headrace.client._loop.loop_thread()
     luck = random.Random(f"{world.seed} luck")
     databases_of_all, numbers = SimulatedDatabases(world), TaskNumbers()
     points = Points(world)

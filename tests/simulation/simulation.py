@@ -25,6 +25,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
 from tests.simulation.cuts import Cuts
 from tests.simulation.damage import Caretaker
+from tests.simulation.disk import CopyWatch
 from tests.simulation.job import COUNTS, JOB, JOBS, KEYS, LAST, LINES, QUEUES, RESULTS
 from tests.simulation.journal_checks import JournalChecks
 from tests.simulation.mutants import Mutant
@@ -116,6 +117,8 @@ class Simulation:
         with ExitStack() as stack:
             points, databases, numbers = stack.enter_context(processes_of(world))
             stack.enter_context(self._mutant.applied())
+            self._copies = CopyWatch(databases, lambda: self.checks.commits)
+            stack.enter_context(self._copies.applied())
             network = Network(world)
             age = chance.uniform(0.5, 2.5) if has(world.seed, "retention") else None
             self.cluster: EmbeddedCluster | RocketMQCluster
@@ -144,17 +147,13 @@ class Simulation:
                 self.cluster = RocketMQCluster(world, network, chance.choice((1, 1, 2, 3)))
                 self.checks = JournalChecks(self.cluster.brokers, self._job)
             partitions = chance.choice(self._job.partitions)
-            self._drivers = Drivers(
-                world,
-                numbers,
-                self._job.topology,
-                job_settings(
-                    folder / "state",
-                    partitions=partitions,
-                    max_records_per_batch=chance.choice((1, 2, 3, 5)),
-                    namesrv=self._address,
-                ),
+            job = job_settings(
+                folder / "job",
+                partitions=partitions,
+                max_records_per_batch=chance.choice((1, 2, 3, 5)),
+                namesrv=self._address,
             )
+            self._drivers = Drivers(world, numbers, self._job.topology, job)
             stack.enter_context(self._drivers.applied())
             self._drivers.losses = self._job.losses
             if age or has(world.seed, "topics made anew"):
@@ -183,7 +182,7 @@ class Simulation:
                 sorted(self._job.topology.state_topics),
             )
             self._operator.plan(carries=self._replicas is None)
-            machines = Machines(databases, folder / "state")
+            machines = Machines(databases, Path(job.local_state))
             self.strikes = Strikes(
                 world, self.cluster, network, self._drivers, machines, self._operator
             )
@@ -295,7 +294,14 @@ class Simulation:
         self._sent = True
 
     def _has_failed(self) -> bool:
-        watched = (self._drivers, self._operator, self._losses, self._standbys, *self._others())
+        watched = (
+            self._drivers,
+            self._operator,
+            self._copies,
+            self._losses,
+            self._standbys,
+            *self._others(),
+        )
         failures = (each.failure for each in watched if each is not None)
         self._failure = self._failure or next(filter(None, failures), None)
         return self._failure is not None

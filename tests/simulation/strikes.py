@@ -57,9 +57,9 @@ class Machines:
                 case 0:
                     path.unlink()
                 case 1:
-                    path.write_bytes(content[: chance.randrange(len(content))])
+                    path.write_bytes(content[: chance.randint(0, len(content))])
                 case 2:
-                    at = chance.randrange(len(content))
+                    at = chance.randint(0, len(content))
                     path.write_bytes(content[:at] + bytes(len(content) - at))
 
     def lose(self, machine: str) -> None:
