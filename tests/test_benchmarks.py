@@ -48,6 +48,7 @@ def measured(folder: Path, *arguments: str) -> dict[str, float]:
     return {line["measure"]: line["value"] for line in lines}
 
 
+@pytest.mark.slow
 def test_restore_is_measured(tmp_path: Path) -> None:
     assert measured(tmp_path, "restore")["restore"] > 0
 
@@ -131,6 +132,7 @@ def test_the_life_of_a_store_is_measured() -> None:
     assert queues["queues_10k_files"] < 100
 
 
+@pytest.mark.slow
 def test_growth_is_measured(tmp_path: Path) -> None:
     """What needs no broker, in this process."""
     assert all(value > 0 for value in held(tmp_path, 2_000_000).values())

@@ -29,7 +29,7 @@ from tests.streams.model.plans import Plan, Windows
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("brokers", [1, 2, 3])
+@pytest.mark.parametrize("brokers", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_the_engine_gives_what_the_model_says_whoever_gives_up(
     brokers: int, tmp_path: Path
 ) -> None:
@@ -48,7 +48,7 @@ def test_the_engine_gives_what_the_model_says_whoever_gives_up(
         check(topics, plans, arrived(client, made, sent), one_log=brokers == 1)
 
 
-@pytest.mark.parametrize("brokers", [2, 3])
+@pytest.mark.parametrize("brokers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_place_without_its_broker_is_found(brokers: int, tmp_path: Path) -> None:
     plans = [plan for plan in FIXED if isinstance(plan, Windows | Interval)]
     with scene(brokers, plans, brokers, tmp_path) as (topics, sent):

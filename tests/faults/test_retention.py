@@ -58,7 +58,10 @@ class Forgetful:
 
 @pytest.fixture(
     scope="module",
-    params=["embedded", pytest.param("rocketmq_that_forgets", marks=pytest.mark.rocketmq)],
+    params=[
+        "embedded",
+        pytest.param("rocketmq_that_forgets", marks=[pytest.mark.rocketmq, pytest.mark.slow]),
+    ],
 )
 def forgetful(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -39,6 +39,7 @@ _MODULES = (
     "headrace.broker.embedded",
     "headrace.cli.app",
     "headrace.connect.data.engine",
+    "headrace.connect.hosts.host",
     "headrace.connect.hosts.nursery",
     "headrace.connect.rest",
     "headrace.connect.worker",

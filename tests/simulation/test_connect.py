@@ -53,8 +53,8 @@ def test_a_broken_build_of_connect_is_found(mutant: Mutant, tmp_path: Path) -> N
 
 
 def test_a_seed_of_connect_has_one_story(tmp_path: Path) -> None:
-    stories = [simulate_connect(seed, tmp_path / "job").log for seed in (1, 13, 1, 13)]
-    assert stories[:2] == stories[2:]
+    stories = [simulate_connect(seed, tmp_path / "job").log for seed in (13, 13)]
+    assert stories[0] == stories[1]
     again = "python -m tests.simulation --seed 3 --connect"
     assert str(simulate_connect(3, tmp_path / "job")).endswith(again)
 

@@ -71,6 +71,7 @@ def test_a_connector_is_made_changed_looked_after_and_deleted(
     assert cli.do("connector", "list") == []
 
 
+@pytest.mark.slow
 def test_all_connectors_or_those_of_a_pattern_are_paused_resumed_and_deleted(
     cli: Cli, guarded: Running
 ) -> None:
@@ -110,6 +111,7 @@ def test_what_goes_wrong_is_told_with_our_words(cli: Cli) -> None:
     assert "there is no connector plugin 'Nothing'" in text
 
 
+@pytest.mark.slow
 def test_the_health_check_is_0_while_all_is_well_and_1_while_a_task_has_failed(
     cli: Cli, guarded: Running
 ) -> None:

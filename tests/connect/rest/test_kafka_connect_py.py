@@ -56,6 +56,7 @@ def test_a_connector_is_made_changed_looked_after_and_deleted(
     assert kc(guarded, "list") == []
 
 
+@pytest.mark.slow
 def test_all_connectors_of_a_pattern_or_a_state_are_handled_at_once(guarded: Running) -> None:
     def states() -> dict[str, str]:
         told = kc(guarded, "list", "--expand", "status", "--pattern", "b-.*")

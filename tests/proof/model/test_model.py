@@ -6,6 +6,7 @@ Larger scopes run with ``make soak``.  ``python -m tests.proof.model`` prints al
 from __future__ import annotations
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.proof.model.scopes import (
     EMBEDDED,
@@ -19,16 +20,24 @@ from tests.proof.model.scopes import (
 
 Scope = dict[str, int]
 
+#: They take longer than all others together.
+_LARGEST = (EMBEDDED[-1], ROCKETMQ[0])
+
+
+def _scopes(of: list[Scope]) -> list[ParameterSet | Scope]:
+    slow = pytest.mark.slow
+    return [pytest.param(one, marks=slow) if one in _LARGEST else one for one in of]
+
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("scope", EMBEDDED, ids=str)
+@pytest.mark.parametrize("scope", _scopes(EMBEDDED), ids=str)
 def test_nothing_is_wrong_on_the_embedded_broker(scope: Scope) -> None:
     outcome = explored("embedded", "", scope)
     assert outcome.wrong is None, outcome.story()
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("scope", ROCKETMQ, ids=str)
+@pytest.mark.parametrize("scope", _scopes(ROCKETMQ), ids=str)
 def test_nothing_is_wrong_on_rocketmq(scope: Scope) -> None:
     outcome = explored("rocketmq", "", scope)
     assert outcome.wrong is None, outcome.story()
