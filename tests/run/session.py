@@ -85,7 +85,9 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Look for examples in docstrings only where there are some: half of all files have none."""
     found = yield
     if _EXAMPLE in file_path.read_bytes():

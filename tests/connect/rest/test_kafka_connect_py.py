@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of
 from tests.connect.rest.programs import call
 from tests.connect.running import Running
