@@ -22,7 +22,8 @@ pytest_plugins = [
 ]
 
 _numbers = itertools.count(1)
-#: Folders of tests that start whole jobs; a busy machine needs seconds for every process of them.
+#: Folders of tests that start whole jobs: a busy machine needs seconds for every process of them, as
+#: it does for what is slow.  Who takes longer than this ends the process that ran it.
 _OF_JOBS = ("tests/spark/", "tests/faults/", "tests/transactions/", "tests/cli/")
 _PATIENCE = 600
 
@@ -39,7 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(_OF_JOBS) and item.get_closest_marker("timeout") is None:
+        long = item.nodeid.startswith(_OF_JOBS) or item.get_closest_marker("slow")
+        if long and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_PATIENCE))
 
 

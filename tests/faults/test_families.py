@@ -106,7 +106,6 @@ def test_nothing_is_left_of_a_driver_that_is_killed_in_a_batch(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_nothing_is_left_of_three_drivers_that_are_killed_in_a_row(tmp_path: Path) -> None:
     with deaf_job(tmp_path) as run:
         send(run, LAST)
@@ -120,7 +119,6 @@ def test_nothing_is_left_of_three_drivers_that_are_killed_in_a_row(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("who", ["driver", "supervisor", "both"])
 def test_nothing_is_left_where_drivers_are_supervised(tmp_path: Path, who: str) -> None:
     with deaf_job(tmp_path) as run:
@@ -137,7 +135,6 @@ def test_nothing_is_left_where_drivers_are_supervised(tmp_path: Path, who: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "an error"])
 def test_nothing_is_left_of_a_driver_that_ends_by_itself(tmp_path: Path, how: str) -> None:
     with deaf_job(tmp_path) as run:
@@ -154,7 +151,6 @@ def test_nothing_is_left_of_a_driver_that_ends_by_itself(tmp_path: Path, how: st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_nothing_is_left_of_a_program_of_a_users_own(tmp_path: Path) -> None:
     with deaf_job(tmp_path) as run:
         send(run, LAST)
