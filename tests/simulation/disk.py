@@ -428,17 +428,12 @@ class CopyWatch:
 
     Parameters
     ----------
-    databases
-        All databases of copies.
     commits
         Gives the commits of the job.
     """
 
-    def __init__(
-        self, databases: SimulatedDatabases, commits: Callable[[], Sequence[CommitRecord]]
-    ) -> None:
+    def __init__(self, commits: Callable[[], Sequence[CommitRecord]]) -> None:
         self.failure: ViolationError | None = None
-        self._databases = databases
         self._commits = commits
 
     @contextmanager
@@ -446,10 +441,10 @@ class CopyWatch:
         """Look at all that are opened."""
         open_copy, usable = local.LocalCopies.open, local.LocalCopies._usable_mark
 
-        def opened(copies: LocalCopies, store: str, partition: int, *given: Any) -> Copy:
-            copy = open_copy(copies, store, partition, *given)
+        def opened(copies: LocalCopies, *given: Any) -> Copy:
+            copy = open_copy(copies, *given)
             if copy._database is not None and this_thread() is not None:
-                self._look_at_content(copies._folder(store, partition) / "db", given[0])
+                self._look_at_content(copy._database, given[2])
             return copy
 
         def used(copies: LocalCopies, *given: Any) -> Any:
@@ -464,10 +459,8 @@ class CopyWatch:
         ):
             yield
 
-    def _look_at_content(self, path: Path, of: StateSummary) -> None:
-        held = {k: v for k, v in self._databases.entries[path].items() if k != local._MARK_KEY}
-        checksum = local._checksum(list(held), list(held.values())) % local._MODULUS
-        if (len(held), checksum) != (of.count, of.checksum):
+    def _look_at_content(self, database: Any, of: StateSummary) -> None:
+        if local._content(database) != (of.count, of.checksum):
             self._fail(f"a copy of {of.store} is not that of epoch {of.epoch}, batch {of.batch}")
 
     def _look_at_mark(self, mark: Any, of: StateSummary) -> None:

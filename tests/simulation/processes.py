@@ -20,7 +20,7 @@ import headrace.client._session
 import headrace.spark.worker
 from headrace import failpoints
 from headrace.client import _retry
-from headrace.client._loop import LoopThread
+from headrace.client._loop import LoopThread, loop_thread
 from headrace.runtime.commit import drivers
 from headrace.runtime.state import databases, local
 from tests.simulation.disk import SimulatedBatch, SimulatedDatabases, SimulatedReadOptions
@@ -75,7 +75,10 @@ class _LockOfProcess:
 class _LoopOfOthers:
     """Gives the loop of a client to threads of no world, whose process has no part in this one."""
 
-    def __init__(self, loop: LoopThread | None) -> None:
+    def __init__(self) -> None:
+        # They may ask for it while the world begins: it is there already.
+        loop = loop_thread()
+        assert isinstance(loop, LoopThread), "a world within another"
         self.loop = loop
         self._starting = threading.Lock()
 
@@ -83,7 +86,7 @@ class _LoopOfOthers:
         if this_thread() is not None:
             return None
         with self._starting:
-            if self.loop is None or self.loop.failure is not None:
+            if self.loop.failure is not None:
                 self.loop = LoopThread()
             return self.loop
 
@@ -130,8 +133,7 @@ class Points:
 @contextmanager
 def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, TaskNumbers]]:
     """Have what asks for its process, its files or chance get those of this world."""
-    # Others may ask for theirs while the world begins: it is there already.
-    headrace.client._loop.loop_thread()
+    others = _LoopOfOthers()
     luck = random.Random(f"{world.seed} luck")
     databases_of_all, numbers = SimulatedDatabases(world), TaskNumbers()
     points = Points(world)
@@ -235,7 +237,6 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
         # Finalizers run where they are due, and not when the collector happens to come.
         gc.disable()
         values = [(module, name, vars(module)[name]) for module, name, _ in world.variables]
-        others = _LoopOfOthers(headrace.client._loop._current)
         # Until all is as it was before: others may ask for their loop at any moment.
         with headrace.client._loop.called_by(others):
             try:

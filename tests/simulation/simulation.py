@@ -117,7 +117,7 @@ class Simulation:
         with ExitStack() as stack:
             points, databases, numbers = stack.enter_context(processes_of(world))
             stack.enter_context(self._mutant.applied())
-            self._copies = CopyWatch(databases, lambda: self.checks.commits)
+            self._copies = CopyWatch(lambda: self.checks.commits)
             stack.enter_context(self._copies.applied())
             network = Network(world)
             age = chance.uniform(0.5, 2.5) if has(world.seed, "retention") else None
