@@ -61,6 +61,16 @@ def running_rocketmq(folder: Path, *settings: str, java: str = "") -> Iterator[C
 
 
 @contextmanager
+def running_name_server(folder: Path) -> Iterator[str]:
+    """Start RocketMQ's name server alone, and give its address."""
+    require_rocketmq()
+    try:
+        yield f"127.0.0.1:{_start(folder, lambda port: ['names', folder, port])}"
+    finally:
+        subprocess.run([SCRIPT, "stop", folder, "-9"], check=False, timeout=120)
+
+
+@contextmanager
 def running_rocketmq_broker(folder: Path, namesrv: str, name: str, java: str = "") -> Iterator[str]:
     """Start a real broker alone; give its address once a name server knows it."""
     require_rocketmq()

@@ -23,7 +23,7 @@ from headrace.protocol.routes import (
     loads,
 )
 from tests.broker.wire import JobWire, Wire, registration
-from tests.clusters import Cluster, running_rocketmq_broker
+from tests.clusters import running_name_server, running_rocketmq_broker
 from tests.java.clients import Java
 
 OTHER = {"brokerName": "other", "brokerAddr": "127.0.0.1:9", "clusterName": "c2", "brokerId": 0}
@@ -184,25 +184,23 @@ def test_a_real_broker_registers_with_ours_and_java_uses_both(
 
 
 @pytest.mark.rocketmq
-def test_ours_registers_with_a_real_name_server(
-    tmp_path: Path, rocketmq: Cluster, java: Java
-) -> None:
-    settings = BrokerSettings(broker_name="ours", name_servers=(rocketmq.namesrv,))
-    with (
-        EmbeddedBroker(tmp_path, settings=settings) as ours,
-        Wire(ours.address) as there,
-        Wire(rocketmq.namesrv) as names_there,
-    ):
-        there.create("at-ours", queues=2)
-        poll_until(lambda: names(names_there, "at-ours") == ["ours"])
-        with java.producer(rocketmq.namesrv) as producer:
-            (sent,) = producer.send("at-ours", b"x", queue=("at-ours", "ours", 1))
-            assert (sent.queue, sent.offset) == (1, 0)
-        with java.lite_consumer(rocketmq.namesrv, "g-ours", "at-ours") as consumer:
-            assert consumer.bodies(1) == [b"x"]
-        there.create("at-ours", queues=3)
-        poll_until(lambda: len(listed(names_there)) == 3)
-    with Wire(rocketmq.namesrv) as names_there:
+def test_ours_registers_with_a_real_name_server(tmp_path: Path, java: Java) -> None:
+    # Its own: topics that other tests make meanwhile must not come to ours.
+    with running_name_server(tmp_path) as namesrv, Wire(namesrv) as names_there:
+        settings = BrokerSettings(broker_name="ours", name_servers=(namesrv,))
+        with (
+            EmbeddedBroker(tmp_path / "ours", settings=settings) as ours,
+            Wire(ours.address) as there,
+        ):
+            there.create("at-ours", queues=2)
+            poll_until(lambda: names(names_there, "at-ours") == ["ours"])
+            with java.producer(namesrv) as producer:
+                (sent,) = producer.send("at-ours", b"x", queue=("at-ours", "ours", 1))
+                assert (sent.queue, sent.offset) == (1, 0)
+            with java.lite_consumer(namesrv, "g-ours", "at-ours") as consumer:
+                assert consumer.bodies(1) == [b"x"]
+            there.create("at-ours", queues=3)
+            poll_until(lambda: len(listed(names_there)) == 3)
         poll_until(lambda: names(names_there, "at-ours") == [])
 
 

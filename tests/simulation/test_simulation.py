@@ -33,7 +33,7 @@ from tests.simulation.swarm import EXTRAS, has
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
 
 #: Seeds on the own broker and on stock ones: of `make test`, and of all.
-SEEDS = {True: 120, False: 80}
+SEEDS = {True: 100, False: 60}
 ALL_SEEDS = {True: 400, False: 300}
 SHARE = 20
 #: A broken build is found within so many seeds of the first that is tried.

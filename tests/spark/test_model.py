@@ -21,7 +21,6 @@ from headrace.settings import JobSettings
 from headrace.spark import SparkReplay
 from headrace.topology import Topology
 from tests.faults.harness import Driver, await_true
-from tests.streams.model import program
 from tests.streams.model.checking import check, messages
 from tests.streams.model.inputs import QUEUES
 from tests.streams.model.jobs import SEED, all_plans, merged, records
@@ -74,6 +73,9 @@ def test_spark_gives_what_the_model_says_after_kills(tmp_path: Path) -> None:
     plans, sent = all_plans(), records()
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {"PYTHONPATH": os.pathsep.join(paths), "MODEL_SEED": str(SEED)}
+    # It makes its plans where it is read: not in every process that collects tests.
+    from tests.streams.model import program
+
     with replaying(program.topology) as replay:
         drivers: list[Driver] = []
 
