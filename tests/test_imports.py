@@ -25,6 +25,7 @@ BOTTOM = {
     "failpoints",
     "java",
     "keys",
+    "private",
     "serdes",
     "settings",
     "user_lines",

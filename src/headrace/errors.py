@@ -6,6 +6,7 @@ Our exception hierarchy::
     ├── ConfigurationError (ValueError)
     │   ├── TopologyError
     │   ├── SettingsError
+    │   ├── UnsafeFileError
     │   ├── ConnectorConfigError
     │   └── JavaNotFoundError
     ├── ConnectionFailedError (ConnectionError)
@@ -144,6 +145,7 @@ __all__ = [
     "TopologyError",
     "TransformError",
     "UnknownBrokerError",
+    "UnsafeFileError",
     "UserCodeError",
     "WorkerIdTakenError",
     "WorkerStoppingError",
@@ -202,6 +204,12 @@ class SettingsError(ConfigurationError):
     """A setting has a value that cannot work."""
 
     code = "settings"
+
+
+class UnsafeFileError(ConfigurationError):
+    """A file or a folder could have been made, or read, by another user."""
+
+    code = "unsafe_file"
 
 
 class ConnectorConfigError(ConfigurationError):

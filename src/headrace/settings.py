@@ -238,6 +238,15 @@ class JobSettings:
         shown="none",
         secret=True,
     )
+    pickle_secret: str | None = setting(
+        None,
+        doc="Key of the signatures under the job's pickles, where it has any: the same one on every "
+        "machine that runs a driver of the job.",
+        unit="text, at least 16 bytes",
+        shown="made at the first start, in data_dir",
+        pattern=r"^\S{16,}$",
+        secret=True,
+    )
     tls: bool = setting(
         default=False,
         doc="Whether connections to the cluster use TLS.",

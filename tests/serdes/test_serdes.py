@@ -28,7 +28,8 @@ VALUES: dict[serdes.Serde[Any], st.SearchStrategy[Any]] = {
     serdes.plain: st.one_of(st.integers(), st.text(), st.decimals(allow_nan=False), st.none()),
     serdes.key: st.one_of(st.text(), st.tuples(st.integers(), st.text())),
     serdes.pickle: st.one_of(st.integers(), st.complex_numbers(allow_nan=False)),
-    serdes.state: st.one_of(st.text(), st.complex_numbers(allow_nan=False)),
+    serdes.state: st.one_of(st.text(), st.integers()),
+    serdes.StateSerde(pickles=True): st.one_of(st.text(), st.complex_numbers(allow_nan=False)),
 }
 
 

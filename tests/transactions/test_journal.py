@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from headrace import TopologyError, TopologyTestDriver, serdes
+from headrace.private import users_folder
 from headrace.topology import BatchGroupId, TaskContext
 from headrace.transactions import (
     FieldsDeclarer,
@@ -58,11 +59,11 @@ def test_two_groups_come_of_it_with_a_topic_between_them() -> None:
     assert (reads.name, writes.name) == ("site", "site-clicks-source")
     with TopologyTestDriver(writes, partitions=2) as driver:
         driver.run_batches(2)
-        journal = driver.output("site-clicks-spoutTopic", serdes.pickle).read_all()
+        journal = driver.output("site-clicks-spoutTopic", serdes.state).read_all()
     emitted = sorted(record.value["number"] for record in journal)
     assert emitted == [0, 0, 1, 1, 2, 2, 3, 3]
     with TopologyTestDriver(reads, partitions=2) as driver:
-        driver.input("site-clicks-spoutTopic", serdes.pickle).pipe([r.value for r in journal])
+        driver.input("site-clicks-spoutTopic", serdes.state).pipe([r.value for r in journal])
         found = [record.value for record in driver.output("out", serdes.json).read_all()]
     assert sorted(row["number"] for row in found) == emitted
     assert all(row["parity"] == row["number"] % 2 for row in found)
@@ -148,7 +149,7 @@ class TestRollBack:
     def test_an_entry_that_a_dying_process_left_unfinished_is_none(self, folder: Path) -> None:
         spout = JournalSpout(Clicks())
         emitted(task(spout), 2)
-        (file,) = folder.glob("headrace-spouts-*/*")
+        (file,) = users_folder("spouts").glob("*/*")
         file.write_bytes(file.read_bytes() + pickle.dumps([7, 1])[:-3])
         second = task(spout)
         assert emitted(second, 1) == [0, 1]
@@ -162,14 +163,14 @@ class TestRollBack:
 
 def test_what_a_driver_left_behind_is_removed_after_a_day(folder: Path) -> None:
     for age in (2, 30):
-        old = folder / f"headrace-spouts-{age}"
+        old = users_folder("spouts") / f"{age}"
         old.mkdir()
         (old / "clicks-0").touch()
         for path in (old / "clicks-0", old):
             os.utime(path, (time.time() - age * 3600, time.time() - age * 3600))
     emitted(task(JournalSpout(Clicks())))
-    assert (folder / "headrace-spouts-2").exists()
-    assert not (folder / "headrace-spouts-30").exists()
+    assert (users_folder("spouts") / "2").exists()
+    assert not (users_folder("spouts") / "30").exists()
 
 
 @pytest.mark.parametrize("streams", [("other",), ("default", "other")])

@@ -96,6 +96,7 @@ def run(
     retry_timeout: Annotated[str | None, _option("retry_timeout")] = None,
     access_key: Annotated[str | None, _option("access_key")] = None,
     secret_key: Annotated[str | None, _option("secret_key")] = None,
+    pickle_secret: Annotated[str | None, _option("pickle_secret")] = None,
     security_token: Annotated[str | None, _option("security_token")] = None,
     tls: Annotated[bool | None, _option("tls")] = None,
     tls_verify: Annotated[bool | None, _option("tls_verify")] = None,

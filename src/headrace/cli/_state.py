@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._cluster import DataDir, NameServer, cluster, settings_from
 from headrace.cli._security import connecting
 from headrace.cli._terminal import say
 
@@ -142,11 +143,15 @@ def import_file(
 def _view(
     job: str, operator: str, program: Path | None, namesrv: str | None, data_dir: Path | None
 ) -> Iterator[StateView]:
+    from headrace.runtime.job_plan import pickle_secret
     from headrace.runtime.state.home import StateHome
     from headrace.runtime.state.views import StateView
+    from headrace.serdes.signed import travelling_with
 
     known = None if program is None else _operator(program, operator)
+    settings = settings_from(namesrv, data_dir)
     with (
+        travelling_with(partial(pickle_secret, settings, job)),
         cluster(namesrv, data_dir) as client,
         StateView(StateHome.of(job, client), operator, known) as view,
     ):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
 from headrace.errors import NoPermissionError, RequestNotSupportedError
+from headrace.private import secret_in
 from headrace.protocol.routes import LOGICAL_BROKER
 from headrace.protocol.transactions import WHOLE, Share
 from headrace.runtime.bolts.instances import Instances
@@ -20,6 +21,7 @@ from headrace.runtime.commit.sending import sender
 from headrace.runtime.sources.patterns import PatternTopics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.interface import StorePlace
+from headrace.serdes.signed import SECRET_BYTES
 from headrace.topology.names import journal_topic, state_topic
 from headrace.topology.operators.core import Sink, Source
 from headrace.topology.operators.outside import MessageSource
@@ -35,7 +37,20 @@ if TYPE_CHECKING:
     from headrace.settings import JobSettings
     from headrace.topology import StagePlan, Topology
 
-__all__ = ["JobConnection", "JobPlan"]
+__all__ = ["JobConnection", "JobPlan", "pickle_secret"]
+
+
+def pickle_secret(settings: JobSettings, job: str) -> bytes:
+    """Return the secret that a job's pickles are signed with; it is made at the first use.
+
+    Raises
+    ------
+    UnsafeFileError
+        Somebody else could have made its file, or can read it.
+    """
+    if given := settings.pickle_secret:
+        return given.encode()
+    return secret_in(settings.data_dir / "secrets" / job, SECRET_BYTES)
 
 
 @dataclass(frozen=True)
@@ -150,6 +165,10 @@ class JobPlan:
     def stages(self) -> StagePlan:
         """The topology, cut at every shuffle."""
         return self.topology.plan
+
+    def pickle_secret(self) -> bytes:
+        """Return the secret of the job's pickles, as :func:`pickle_secret` does."""
+        return pickle_secret(self.settings, self.job)
 
     @property
     def state_root(self) -> Path:

@@ -18,10 +18,8 @@ from headrace.serdes._documents import (
     JsonSerde,
     KeySerde,
     NothingSerde,
-    PickleSerde,
     PlainSerde,
     PydanticSerde,
-    StateSerde,
     TypedJsonSerde,
     json_of,
 )
@@ -58,6 +56,7 @@ from headrace.serdes.registry import (
     SchemaRegistry,
     registered,
 )
+from headrace.serdes.signed import PickleSerde, StateSerde
 
 __all__ = [
     "AvroSerde",

@@ -1,11 +1,10 @@
-"""Serdes of structured values: JSON, plain data, typed JSON, pickles."""
+"""Serdes of structured values: JSON, plain data, typed JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import keyword
-import pickle
 import sys
 import typing
 from collections.abc import Iterator, Mapping
@@ -29,10 +28,8 @@ __all__ = [
     "JsonSerde",
     "KeySerde",
     "NothingSerde",
-    "PickleSerde",
     "PlainSerde",
     "PydanticSerde",
-    "StateSerde",
     "TypedJsonSerde",
     "json_of",
 ]
@@ -41,8 +38,6 @@ T = TypeVar("T")
 M = TypeVar("M", bound="pydantic.BaseModel")
 
 _CACHE = "__msgspec_cache__"
-#: Before a pickle: no plain data begins so.
-_PICKLED = b"P"
 
 
 class JsonSerde(Serde[Any]):
@@ -175,38 +170,6 @@ def _fields_of_class(hint: Any) -> list[Any] | None:
         else:
             fields.append((one.name, hints[one.name]))
     return fields
-
-
-class StateSerde(Serde[Any]):
-    """Plain data as ``plain`` writes it, a ``P`` and a pickle of anything else.
-
-    What tasks of spouts and bolts keep: a state of plain data can be read without its program.
-
-    Examples
-    --------
-    >>> serde = StateSerde()
-    >>> serde.serialize("be"), serde.deserialize(serde.serialize(1 + 2j))
-    (b'sbe', (1+2j))
-    """
-
-    name: ClassVar[str] = "state"
-
-    def serialize(self, value: Any) -> bytes:
-        try:
-            return encode_exact(value)
-        except SerializationError:
-            return _PICKLED + pickle.dumps(value, protocol=5)
-
-    def deserialize(self, data: bytes) -> Any:
-        if data[:1] == _PICKLED:
-            return pickle.loads(memoryview(data)[1:])  # noqa: S301 - state of the program's own
-        return decode(data)
-
-    def serialize_many(self, values: list[Any]) -> pa.BinaryArray:
-        try:
-            return pa.array(encode_exact_many(values), pa.binary())
-        except SerializationError:
-            return super().serialize_many(values)
 
 
 class PydanticSerde(Serde[M]):
@@ -377,23 +340,3 @@ class NothingSerde(Serde[Any]):
 
     def deserialize_many(self, data: pa.BinaryArray) -> list[Any]:
         return [None] * len(data)
-
-
-class PickleSerde(Serde[Any]):
-    """Pickles: any Python object, never chosen by default.
-
-    Reading a pickle runs code of whoever wrote it, so use it only for topics that nobody else
-    writes to; and a renamed class makes what is stored unreadable.
-    """
-
-    name: ClassVar[str] = "pickle"
-
-    @property
-    def hint(self) -> type[object]:
-        return object
-
-    def serialize(self, value: Any) -> bytes:
-        return pickle.dumps(value, protocol=5)
-
-    def deserialize(self, data: bytes) -> Any:
-        return pickle.loads(data)  # noqa: S301 - chosen by name, with the warning above

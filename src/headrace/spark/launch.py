@@ -18,11 +18,13 @@ from headrace.errors import (
     ConnectionFailedError,
     TopicNotFoundError,
     TopologyError,
+    UnsafeFileError,
 )
 from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.checks import other_partitions
+from headrace.serdes.signed import travelling_with
 from headrace.spark.worker import PlanHandle
 from headrace.topology.names import journal_topic
 
@@ -81,7 +83,10 @@ def pickle_plan(plan: JobPlan) -> PlanHandle:
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
-        payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+        with travelling_with(plan.pickle_secret):
+            payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    except UnsafeFileError:
+        raise
     except Exception as error:
         names = ", ".join(sorted(module.__name__ for module in modules)) or "none"
         raise TopologyError(

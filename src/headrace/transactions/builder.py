@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import TopologyError
-from headrace.serdes import pickle
 from headrace.topology import DEFAULT_STREAM, check_pickling
 from headrace.topology.callers import caller
 from headrace.topology.names import check_job_name, check_operator_name, check_topic, spout_topic
-from headrace.transactions.compiling import compile_group
+from headrace.transactions.compiling import compile_group, state_serde
 from headrace.transactions.components import FieldsDeclarer
 from headrace.transactions.config import Configuration
 from headrace.transactions.declaring import BoltDeclarer, Declared, SinkDeclarer
@@ -262,9 +261,10 @@ class TransactionTopologyBuilder:
             )
         topic, fields = spout_topic(self.name, name), outputs.streams[DEFAULT_STREAM]
         check_topic(topic, f"{what} ({origin})")
-        self._add("spout", name, TopicSpout(topic, pickle, fields=fields), 1, origin)
+        serde = state_serde(self.config)
+        self._add("spout", name, TopicSpout(topic, serde, fields=fields), 1, origin)
         self._add("spout", f"{name}-source", spout, parallelism, origin)
-        self._add("sink", f"{name}-journal", TopicSink(topic, pickle, fields=fields), 1, origin)
+        self._add("sink", f"{name}-journal", TopicSink(topic, serde, fields=fields), 1, origin)
         declarer = self._inputs[f"{name}-journal"] = SinkDeclarer(f"{name}-journal")
         declarer.shuffle_grouping(f"{name}-source")
         self._journals.append(topic)

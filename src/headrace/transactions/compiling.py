@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TopologyError
-from headrace.serdes import Serde, as_deserializer, as_serializer, key, pickle, state, with_key
+from headrace.serdes import Serde, StateSerde, as_deserializer, as_serializer, key, with_key
 from headrace.topology import (
     DEFAULT_STREAM,
     Bolt,
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from headrace.transactions.declaring import Declared, Input
     from headrace.transactions.graph import Group
 
-__all__ = ["compile_group"]
+__all__ = ["compile_group", "state_serde"]
+
+#: What goes from task to task and never through a topic may be anything.
+_BETWEEN = StateSerde(pickles=True)
 
 
 def compile_group(
@@ -53,12 +56,21 @@ def compile_group(
     return Topology(name, tuple(work.operators))
 
 
+def state_serde(config: Configuration) -> StateSerde:
+    """Give the serde of what a topology keeps and of what its journals hold."""
+    return StateSerde(pickles=config["topology.fall.back.on.pickle"])
+
+
 @dataclass
 class _Compiling:
     group: Group
     components: Mapping[str, Declared]
     config: Configuration
     operators: list[Operator] = field(default_factory=list)
+
+    @property
+    def _state(self) -> StateSerde:
+        return state_serde(self.config)
 
     def add(self, declared: Declared) -> None:
         """Add what runs one component."""
@@ -80,7 +92,7 @@ class _Compiling:
             **self._component(declared, (), OffsetReader(component, limit))
             if by_offset
             else self._component(declared, (), component),
-            state_serde=state,
+            state_serde=self._state,
             # What lies between two offsets is one batch, whatever the number of its tuples.
             batch_size=0 if by_offset else limit,
             delay_ms=self.config["transaction.schedule.batch.delay.ms"],
@@ -98,10 +110,10 @@ class _Compiling:
             "on_error": self.config["poison.policy"],
         }
         if keyed:
-            fields |= {"key_serde": key, "value_serde": state, "ranges": tasks}
+            fields |= {"key_serde": key, "value_serde": self._state, "ranges": tasks}
             return [*ways, KeyValueBoltNode(**fields)]
         if is_stateful(component):
-            return [*ways, StatefulBoltNode(**fields, state_serde=state)]
+            return [*ways, StatefulBoltNode(**fields, state_serde=self._state)]
         return [*ways, Bolt(**fields)]
 
     def _component(
@@ -159,11 +171,11 @@ class _Compiling:
         common: dict[str, Any] = {"origin": declared.origin}
         if len(records) > 1:
             name = f"{declared.name}-records"
-            yield Merge(name=name, parents=parents, value_serde=pickle, **common)
+            yield Merge(name=name, parents=parents, value_serde=_BETWEEN, **common)
             parents = (name,)
         if any(taken.kind == "fields" for taken in inputs):
             name = f"{declared.name}-by-key"
-            yield Repartition(name=name, parents=parents, value_serde=pickle, **common)
+            yield Repartition(name=name, parents=parents, value_serde=_BETWEEN, **common)
             parents = (name,)
         serializer = as_serializer(sink.serializer)
         yield Sink(

@@ -130,6 +130,15 @@ _ALL: tuple[ConfigKey, ...] = (
         default=5,
     ),
     ConfigKey(
+        "topology.fall.back.on.pickle",
+        (
+            "Whether what spouts and bolts keep, and what a `JournalSpout` emits, may be any object: "
+            "what is no plain data is pickled and signed (docs/security.md). False refuses it."
+        ),
+        _flag,
+        default=False,
+    ),
+    ConfigKey(
         "topology.state.ttl.time.sec",
         "Time to live of keyed state.",
         _no_ttl,

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import pickle
 import shutil
-import tempfile
 import time
-from pathlib import Path
 from typing import Any, BinaryIO
+
+from headrace.private import private_folder, users_folder
 
 __all__ = ["SpoutLog"]
 
-_PREFIX = "headrace-spouts-"
+_FOLDER = "spouts"
 #: Seconds after which what a driver left behind is of no use to anybody.
 _OLD = 24 * 3600.0
 
@@ -33,7 +33,7 @@ class SpoutLog:
     """
 
     def __init__(self, owner: str, task: str) -> None:
-        self._folder = Path(tempfile.gettempdir(), f"{_PREFIX}{owner}")
+        self._folder = users_folder(_FOLDER) / owner
         self._path = self._folder / task
         self._file: BinaryIO | None = None
 
@@ -93,14 +93,14 @@ class SpoutLog:
         if self._file is None:
             if not self._folder.exists():
                 _sweep()
-                self._folder.mkdir(mode=0o700, exist_ok=True)
+                private_folder(self._folder)
             self._file = self._path.open("ab")
         return self._file
 
 
 def _sweep() -> None:
     """Remove what drivers left behind that ended long ago."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in users_folder(_FOLDER).iterdir():
         with contextlib.suppress(OSError):
             newest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
             if time.time() - max(newest, folder.stat().st_mtime) > _OLD:

@@ -44,11 +44,10 @@ def reader(known: Operator | None, shape: Mapping[str, str]) -> Read:
     def read(value: bytes, part: str) -> Any:
         if results is not None:
             return results(value)
-        if serde := own.get(part or "state"):
-            return serde.deserialize(value)
         # A serde may be shown by the name of the one inside it.
+        shown = _KNOWN.get(shape.get(part or "state", ""), serdes.bytes)
         try:
-            return _KNOWN.get(shape.get(part or "state", ""), serdes.bytes).deserialize(value)
+            return own.get(part or "state", shown).deserialize(value)
         except DeserializationError:
             return value
 
