@@ -97,7 +97,7 @@ def embedded_broker(
     """
     from headrace.broker import spawn_broker
 
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + patience.total_seconds()
     while (found := running_broker(data_dir)) is None:
         try:

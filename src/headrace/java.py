@@ -10,6 +10,7 @@ the one that the extra ``headrace[java]`` brings.  Spark's launcher always asks 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shlex
@@ -19,12 +20,16 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from headrace.errors import JavaNotFoundError
+from headrace.errors import JavaNotFoundError, UnsafeFileError
+from headrace.private import private_folder, users_folder
 
 __all__ = ["MINIMUM_JAVA", "Java", "cache_folders", "find_java", "use_java"]
+
+_log = logging.getLogger(__name__)
 
 MINIMUM_JAVA = 17
 """The oldest Java that Spark 4.3 runs on."""
@@ -167,17 +172,20 @@ def _wrapped(java: Java) -> Path:
 
 
 def cache_folders() -> Iterator[Path]:
-    """Name the folders where files are kept that can be made again, the best one first."""
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
-    yield Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
+    """Yield the folders where files are kept that can be made again, the best one first.
+
+    Programs and classes lie there: a folder that another user could have made is left out.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for make in (partial(private_folder, home / "headrace"), partial(users_folder, "cache")):
+        try:
+            yield make()
+        except (OSError, UnsafeFileError) as error:
+            _log.warning("nothing is kept there: %s", error)
 
 
 def _write_executable(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.parent.stat().st_uid != os.getuid():
-        # A shared temporary folder may hold a trap under the same name.
-        message = f"{path.parent} belongs to another user"
-        raise PermissionError(message)
     # Two processes may do this at once: each writes its own file, the rename decides.
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(text)

@@ -5,8 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from headrace.broker.jobs import JobBook, JobState, check_parts
-from headrace.broker.settings import Guards
+from headrace.broker.jobs import JobBook, JobState, check_commit, check_parts
 from headrace.errors import (
     CommitLostError,
     FencedError,
@@ -17,6 +16,7 @@ from headrace.errors import (
     StagedPartMissingError,
 )
 from headrace.protocol.transactions import CommitRecord, CommitRequest, OpenRequest, StagedPart
+from tests.without import without
 
 TOPIC = "j-commitTopic"
 
@@ -61,8 +61,8 @@ def part(
     )
 
 
-def opened(*commits: CommitRequest, epochs: int = 1, guards: Guards | None = None) -> JobBook:
-    book = JobBook(guards)
+def opened(*commits: CommitRequest, epochs: int = 1) -> JobBook:
+    book = JobBook()
     for request in commits:
         if book.state(TOPIC) is None or request.record.epoch > current(book).epoch:
             reopen(book)
@@ -136,8 +136,8 @@ def test_driver_that_another_one_has_replaced_opens_nothing() -> None:
 
 
 def test_without_the_epoch_guard_a_driver_takes_the_job_back_from_its_successor() -> None:
-    book = opened(epochs=2, guards=Guards(epoch=False))
-    assert going_back(book, "host:2", 1).epoch == 3
+    with without("epoch"):
+        assert going_back(opened(epochs=2), "host:2", 1).epoch == 3
 
 
 def going_back(book: JobBook, driver: str, after: int) -> CommitRecord:
@@ -215,8 +215,12 @@ def test_repeated_commit_is_known_whatever_the_clock_says() -> None:
 def test_commit_is_refused(
     book: JobBook, request_: CommitRequest, error: type[HeadraceError]
 ) -> None:
-    with pytest.raises(error):
+    def judged() -> None:
+        check_commit(request_)
         book.commit(request_)
+
+    with pytest.raises(error):
+        judged()
 
 
 @pytest.mark.parametrize(
@@ -239,7 +243,7 @@ def test_commit_of_what_no_queue_can_hold_is_refused(queue: str, offset: int) ->
     asked = commit_request(1)
     record = msgspec.structs.replace(asked.record, offsets={queue: offset})
     with pytest.raises(InvalidParameterError) as caught:
-        opened().commit(msgspec.structs.replace(asked, record=record))
+        check_commit(msgspec.structs.replace(asked, record=record))
     assert repr(queue) in str(caught.value)
 
 
@@ -282,13 +286,13 @@ def test_part_that_staged_nothing_is_complete() -> None:
 
 
 def test_without_the_epoch_guard_an_older_epoch_gets_through() -> None:
-    book = opened(epochs=2, guards=Guards(epoch=False))
-    assert book.commit(commit_request(1, epoch=1)) is None
+    with without("epoch"):
+        assert opened(epochs=2).commit(commit_request(1, epoch=1)) is None
 
 
 def test_without_the_predecessor_guard_a_gap_gets_through() -> None:
-    book = opened(guards=Guards(predecessor=False))
-    assert book.commit(commit_request(5)) is None
+    with without("predecessor"):
+        assert opened().commit(commit_request(5)) is None
 
 
 def test_forgotten_job_begins_anew() -> None:

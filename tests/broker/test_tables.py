@@ -7,9 +7,8 @@ import pytest
 from headrace.broker.locks import QueueLocks
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.polls import LongPolls
-from headrace.broker.settings import Guards
 from headrace.broker.snapshots import load_snapshot, save_snapshot
-from headrace.errors import CorruptLogError, SettingsError
+from headrace.errors import CorruptLogError
 
 Table = dict[str, dict[str, dict[int, int]]]
 
@@ -140,20 +139,3 @@ def test_damaged_snapshot_names_the_file(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(CorruptLogError, match=r"table\.json"):
         load_snapshot(file, Table)
-
-
-@pytest.mark.parametrize(
-    ("value", "guards"),
-    [
-        ("", Guards()),
-        ("epoch", Guards(epoch=False)),
-        ("predecessor,marks", Guards(predecessor=False, marks=False)),
-    ],
-)
-def test_guards_are_switched_off_by_name(value: str, guards: Guards) -> None:
-    assert Guards.from_environment({"HEADRACE_UNSAFE": value}) == guards
-
-
-def test_unknown_guard_is_refused() -> None:
-    with pytest.raises(SettingsError, match="fence"):
-        Guards.from_environment({"HEADRACE_UNSAFE": "fence"})

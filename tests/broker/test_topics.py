@@ -58,13 +58,13 @@ def test_unknown_topic_says_how_to_create_it() -> None:
 
 def test_first_message_creates_a_topic_like_the_template() -> None:
     topics = table()
-    created, new = topics.for_sending("t", DEFAULT_TOPIC, 4)
-    assert (created.write_queue_nums, created.perm, new) == (4, 6, True)
-    assert topics.for_sending("t", DEFAULT_TOPIC, 2) == (created, False)
+    created = topics.for_sending("t", DEFAULT_TOPIC, 4)
+    assert (created.write_queue_nums, created.perm) == (4, 6)
+    assert topics.for_sending("t", DEFAULT_TOPIC, 2) == created
 
 
 def test_template_limits_the_queues_of_a_new_topic() -> None:
-    assert table().for_sending("t", DEFAULT_TOPIC, 100)[0].write_queue_nums == 8
+    assert table().for_sending("t", DEFAULT_TOPIC, 100).write_queue_nums == 8
 
 
 @pytest.mark.parametrize("template", ["", "missing", "plain"])

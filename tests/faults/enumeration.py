@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Admin, Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_hits
 from headrace.protocol.commit_log import CommitLog
@@ -33,6 +32,7 @@ from tests.faults.proof_fronts import Checkers
 from tests.faults.proof_pipeline import QUEUES, Names, proof
 from tests.faults.verification import bodies_by_key
 from tests.streams.model.brokers import without_brokers
+from tests.without import without
 
 BATCH_SIZE = 60
 #: Folder of each driver, and the batch after which it ends; the last one does what is left.
@@ -120,7 +120,7 @@ class Orders:
     until: int | None
     failpoints: str
     #: Safeguards that it goes without.
-    unsafe: str
+    without: str
     #: Whether a position is a place to it, of whichever broker.
     forgets_brokers: bool
 
@@ -128,13 +128,13 @@ class Orders:
 def drive(orders: Orders) -> None:
     """Be a driver, up to a batch or to the end of the input."""
     arm(orders.failpoints)
-    os.environ[UNSAFE_VARIABLE] = orders.unsafe
     more: dict[str, Any] = {
         "name": str(DriverName.here()),
         "journal": isinstance(orders.names, ClusterNames),
     }
     job = job_of(orders.names)
     with (
+        without(orders.without),
         without_brokers() if orders.forgets_brokers else nullcontext(),
         LocalDriver(orders.namesrv, orders.folder, BATCH_SIZE, job=job, **more) as driver,
     ):
@@ -203,17 +203,17 @@ class Enumeration:
         ]
         return sorted(hits), committed(self._client, names)
 
-    def survives(self, hit: Hit, unsafe: str = "", *, forgets_brokers: bool = False) -> list[str]:
+    def survives(self, hit: Hit, without: str = "", *, forgets_brokers: bool = False) -> list[str]:
         """Run a job in which the process dies that makes a hit; list what is wrong after it.
 
-        ``unsafe`` names safeguards that the drivers go without, so that something is wrong; so do
+        ``without`` names safeguards that the drivers go without, so that something is wrong; so do
         drivers to whom a position is a place, whichever broker it is of.
         """
         in_broker = any(hit.name == name for name in read_hits(self._of_broker))
         names, points = self._new_job()
         self._arm(hit, points, in_broker=in_broker)
         with kept_running(self._broker) as kills:
-            deaths = self._run(names, points, unsafe, forgets_brokers=forgets_brokers)
+            deaths = self._run(names, points, without, forgets_brokers=forgets_brokers)
         problems = [] if deaths + len(kills) == 1 else [f"{deaths} deaths, {len(kills)} of brokers"]
         if committed(self._client, names) != self.committed:
             problems.append("what is published differs from what a run without faults publishes")
@@ -237,7 +237,7 @@ class Enumeration:
         return names, points
 
     def _run(
-        self, names: Names, points: Path, unsafe: str = "", *, forgets_brokers: bool = False
+        self, names: Names, points: Path, without: str = "", *, forgets_brokers: bool = False
     ) -> int:
         """Run the drivers in turn, each until it ends well; how many of them died."""
         deaths = 0
@@ -246,7 +246,7 @@ class Enumeration:
                 place = self._folder / names.job / folder
                 failpoints = f"folder:{points}"
                 told = Orders(
-                    self._address, place, names, until, failpoints, unsafe, forgets_brokers
+                    self._address, place, names, until, failpoints, without, forgets_brokers
                 )
                 code = self._drive(told)
                 if code == 0:

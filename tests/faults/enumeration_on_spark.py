@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm_in_folder, read_hits
 from tests.faults.broker import Broker, kept_running, running_broker
@@ -24,6 +23,7 @@ from tests.faults.enumerated_job import ROUNDS, Place, Published
 from tests.faults.enumeration import Hit
 from tests.faults.harness import PATIENT
 from tests.faults.spark_hosts import Hosting, Order, SparkHosts
+from tests.without import going_without
 
 _SETTINGS: Mapping[str, Any] = {"partitions": 2, "master": "local[2,4]"}
 
@@ -89,17 +89,17 @@ class SparkEnumeration:
         ]
         return sorted(hits), place.published(self._client)
 
-    def survives(self, *hits: SparkHit, unsafe: str = "") -> list[str]:
+    def survives(self, *hits: SparkHit, without: str = "") -> list[str]:
         """Run a job in which each process dies that makes one of the hits; list what is wrong.
 
-        ``unsafe`` names safeguards that broker or drivers go without, so that something is wrong.
+        ``without`` names safeguards that broker or drivers go without, so that something is wrong.
         """
         began = time.monotonic()
         place = self._new_job()
         wanted = {hit.name: self._count()[hit.name] + hit.number for hit in hits}
         self._arm(wanted)
-        with self._without(unsafe), kept_running(self._broker) as kills:
-            deaths = self._run(place, "" if self._broker else unsafe)
+        with self._broker_without(without), kept_running(self._broker) as kills:
+            deaths = self._run(place, "" if self._broker else without)
         self._arm({})
         kinds = Counter(hit.kind for hit in hits)
         problems = [
@@ -115,7 +115,7 @@ class SparkEnumeration:
             self.seconds[kind] += time.monotonic() - began
         return problems + place.problems(self._client)
 
-    def _run(self, place: Place, unsafe: str = "") -> int:
+    def _run(self, place: Place, without: str = "") -> int:
         """Run a job over all rounds; how many drivers died."""
         data = self._folder / place.job
         place.make_topics(self._client)
@@ -125,7 +125,7 @@ class SparkEnumeration:
                 deaths += self._hosts.obey(Order())
                 place.harm_copies(data)
             place.feed(self._address, number)
-            deaths += self._hosts.obey(Order(place, data, unsafe))
+            deaths += self._hosts.obey(Order(place, data, without))
         deaths += self._hosts.obey(Order())
         shutil.rmtree(data)
         return deaths
@@ -149,14 +149,14 @@ class SparkEnumeration:
             arm_in_folder(folder, text)
 
     @contextmanager
-    def _without(self, unsafe: str) -> Iterator[None]:
+    def _broker_without(self, without: str) -> Iterator[None]:
         """Let the broker go without safeguards for a while."""
-        if self._broker is None or not unsafe:
+        if self._broker is None or not without:
             yield
             return
-        for words in (unsafe, ""):
+        for words in (without, ""):
             self._broker.kill()
-            self._broker.restart({UNSAFE_VARIABLE: words})
+            self._broker.restart(going_without(words))
             if words:
                 yield
 

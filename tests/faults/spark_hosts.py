@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -21,12 +22,12 @@ from typing import Any
 import psutil
 
 from headrace import JobSettings, StreamJob
-from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm
 from headrace.spark.session import get_session
 from tests.faults.enumerated_job import Place
 from tests.faults.harness import PATIENCE
 from tests.run.forking import descendants
+from tests.without import without
 
 _CAUGHT_UP = timedelta(seconds=PATIENCE)
 
@@ -38,7 +39,7 @@ class Order:
     place: Place | None = None
     folder: Path = Path()
     #: Safeguards that the driver goes without.
-    unsafe: str = ""
+    without: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class _Host:
         self._hosting = hosting
         self._at = Order()
         self._job: StreamJob | None = None
+        #: Safeguards that it goes without.
+        self._taken = ExitStack()
 
     def obey(self, order: Order) -> str:
         try:
@@ -87,7 +90,8 @@ class _Host:
             self._job.stop()
             self._job = None
         self._at = order
-        os.environ[UNSAFE_VARIABLE] = order.unsafe
+        self._taken.close()
+        self._taken.enter_context(without(order.without))
         if order.place is not None:
             settings = JobSettings(**self._hosting.settings, data_dir=order.folder)
             self._job = StreamJob(order.place.topology(), settings).start()

@@ -71,7 +71,7 @@ def test_a_death_at_each_failpoint_in_one_run_changes_nothing(embedded: SparkEnu
 def test_half_a_commit_that_is_not_cut_off_is_found(embedded: SparkEnumeration) -> None:
     hit = middle(embedded.hits, "store.unit.middle")
     assert embedded.survives(hit) == []
-    found = embedded.survives(hit, unsafe="marks")
+    found = embedded.survives(hit, without="marks")
     assert any("counted differs" in problem for problem in found), found
 
 
@@ -94,7 +94,7 @@ def test_without_a_look_at_the_tails_a_death_on_rocketmq_is_found(
     on_rocketmq: SparkEnumeration,
 ) -> None:
     hit = middle(on_rocketmq.hits, "journal.publish.done")
-    found = on_rocketmq.survives(hit, unsafe="publish_tail")
+    found = on_rocketmq.survives(hit, without="publish_tail")
     assert any("counted differs" in problem for problem in found), found
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from headrace import StreamBuilder, Topology, serdes
-from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Client
 from headrace.errors import BrokerError, FencedError, PredecessorMismatchError, RollbackError
 from headrace.failpoints import ENVIRONMENT_VARIABLE
@@ -30,6 +29,7 @@ from tests.faults.broker import (
 from tests.faults.local_driver import LocalDriver
 from tests.faults.verification import messages_of, problems, read_results
 from tests.faults.word_pipeline import EACH, LINES, topology
+from tests.without import going_without
 
 ALL_ON = ""
 
@@ -37,10 +37,10 @@ ALL_ON = ""
 class Scene:
     """A broker with some safeguards off, and drivers that all use one state folder."""
 
-    def __init__(self, folder: Path, unsafe: str, failpoints: str = "") -> None:
+    def __init__(self, folder: Path, without: str, failpoints: str = "") -> None:
         self._folder = folder
         self._opened = ExitStack()
-        environment = {UNSAFE_VARIABLE: unsafe, ENVIRONMENT_VARIABLE: failpoints}
+        environment = going_without(without) | {ENVIRONMENT_VARIABLE: failpoints}
         self.broker: Broker = self._opened.enter_context(
             running_broker(folder / "broker", environment=environment)
         )
@@ -68,7 +68,7 @@ def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
         scene.close()
 
 
-def unsafe(*names: str) -> pytest.MarkDecorator:
+def without(*names: str) -> pytest.MarkDecorator:
     """Give a test a broker without these safeguards."""
     return pytest.mark.parametrize("scene", [(",".join(names),)], indirect=True)
 
@@ -104,7 +104,7 @@ def test_driver_that_wakes_beside_its_successor_is_fenced(scene: Scene) -> None:
     assert scene.problems() == []
 
 
-@unsafe("epoch")
+@without("epoch")
 def test_without_the_epoch_check_the_sleeper_pushes_its_successor_out(scene: Scene) -> None:
     with pytest.raises(PredecessorMismatchError):
         wake_before_the_successor_commits(scene)
@@ -132,7 +132,7 @@ def test_driver_that_wakes_and_goes_back_leaves_the_job_to_its_successor(scene: 
     assert scene.problems() == []
 
 
-@unsafe("epoch", "predecessor")
+@without("epoch", "predecessor")
 def test_without_the_epoch_check_a_sleeper_takes_the_job_back(scene: Scene) -> None:
     roll_back_beside_the_successor(scene)
     found = scene.problems()
@@ -156,7 +156,7 @@ def test_driver_that_wakes_after_its_successor_is_fenced(scene: Scene) -> None:
     assert scene.problems() == []
 
 
-@unsafe("epoch", "predecessor")
+@without("epoch", "predecessor")
 def test_without_both_checks_a_sleeper_publishes_its_batch_again(scene: Scene) -> None:
     wake_after_the_successor_is_done(scene)
     found = scene.problems()
@@ -186,7 +186,7 @@ def test_delayed_repeat_of_an_old_commit_is_refused(scene: Scene) -> None:
     assert scene.problems() == []
 
 
-@unsafe("predecessor")
+@without("predecessor")
 def test_without_the_predecessor_check_an_old_commit_turns_the_job_back(scene: Scene) -> None:
     repeat_a_commit_that_is_history(scene)
     scene.driver().catch_up()

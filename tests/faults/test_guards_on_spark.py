@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Client, Jobs
 from headrace.errors import PredecessorMismatchError
 from headrace.protocol.transactions import CommitRecord, CommitRequest
@@ -16,6 +15,7 @@ from tests.faults.broker import make_lines, running_broker, send
 from tests.faults.harness import KillTest, await_true, kill_test
 from tests.faults.verification import problems, read_results
 from tests.faults.word_pipeline import topology
+from tests.without import going_without
 
 pytestmark = pytest.mark.slow
 
@@ -24,14 +24,14 @@ SILENCE = [" "] * 40
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "unsafe",
+    "without",
     [
         pytest.param("predecessor", marks=pytest.mark.spark),
         pytest.param("", marks=pytest.mark.soak),
     ],
 )
-def test_delayed_repeat_of_an_old_commit(tmp_path: Path, unsafe: str) -> None:
-    environment = {UNSAFE_VARIABLE: unsafe}
+def test_delayed_repeat_of_an_old_commit(tmp_path: Path, without: str) -> None:
+    environment = going_without(without)
     with (
         running_broker(tmp_path / "broker", environment=environment) as broker,
         kill_test(tmp_path, broker) as run,
@@ -43,7 +43,7 @@ def test_delayed_repeat_of_an_old_commit(tmp_path: Path, unsafe: str) -> None:
             send(broker.address, lines)
             run.await_caught_up()
         assert run.driver.stop() == 0, run.driver.said
-        if unsafe:
+        if without:
             repeat_silent_commit(broker.address)
         else:
             with pytest.raises(PredecessorMismatchError):
@@ -53,7 +53,7 @@ def test_delayed_repeat_of_an_old_commit(tmp_path: Path, unsafe: str) -> None:
         run.await_caught_up()
         assert run.driver.stop() == 0, run.driver.said
         found = problems(read_results(broker.address))
-        if unsafe:
+        if without:
             assert any("published more than once" in problem for problem in found), found
         else:
             assert found == []
@@ -85,9 +85,9 @@ def published(record: CommitRecord) -> int:
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("unsafe", ["", "epoch"])
-def test_driver_that_wakes_beside_its_successor(tmp_path: Path, unsafe: str) -> None:
-    environment = {UNSAFE_VARIABLE: unsafe}
+@pytest.mark.parametrize("without", ["", "epoch"])
+def test_driver_that_wakes_beside_its_successor(tmp_path: Path, without: str) -> None:
+    environment = going_without(without)
     with (
         running_broker(tmp_path / "broker", environment=environment) as broker,
         kill_test(tmp_path, broker) as run,
@@ -98,7 +98,7 @@ def test_driver_that_wakes_beside_its_successor(tmp_path: Path, unsafe: str) -> 
         successor = run.take_over("job.before_commit=stop")
         await_true("the pause of the successor", successor.is_stopped)
         sleeper.signal(signal.SIGCONT)
-        if unsafe:
+        if without:
             # Its commit fails for another reason, so it opens an epoch of its own and goes on.
             run.await_epoch(3)
             assert "goes on after" in sleeper.said

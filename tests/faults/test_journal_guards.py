@@ -12,6 +12,7 @@ import pytest
 from tests.faults.broker import make_lines
 from tests.faults.journal_scene import Scene
 from tests.run.servers import LEASE
+from tests.without import going_without
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -26,10 +27,6 @@ def scene(namesrv: str, tmp_path: Path) -> Iterator[Scene]:
     scene.close()
 
 
-def without(*guards: str) -> dict[str, str]:
-    return {"HEADRACE_UNSAFE": ",".join(guards)}
-
-
 @pytest.mark.slow
 def test_driver_that_sleeps_while_it_publishes_sends_nothing_more(scene: Scene) -> None:
     sleeper = scene.start("journal.publish.begin=stop:2")
@@ -41,8 +38,8 @@ def test_driver_that_sleeps_while_it_publishes_sends_nothing_more(scene: Scene) 
 
 
 def test_without_the_lease_it_publishes_beside_its_successor(scene: Scene) -> None:
-    sleeper = scene.start("journal.publish.begin=stop:2", **without("lease"))
-    assert scene.run(**without("lease")).returncode == 0
+    sleeper = scene.start("journal.publish.begin=stop:2", **going_without("lease"))
+    assert scene.run(**going_without("lease")).returncode == 0
     assert "FencedError" in scene.wake(sleeper)
     assert scene.repeated() > 0
     # Readers that go by the tags still see each result once; the offsets of the group, which
@@ -52,7 +49,7 @@ def test_without_the_lease_it_publishes_beside_its_successor(scene: Scene) -> No
 
 def late_repetitions_in_the_state_topics(scene: Scene) -> None:
     """A driver wakes that sends its batch a second time, after later ones."""
-    guards = without("lease", "mend")
+    guards = going_without("lease", "mend")
     sleeper = scene.start("journal.publish.begin=stop:2", **guards)
     assert scene.run(**guards).returncode == 0
     scene.wake(sleeper)
@@ -64,7 +61,7 @@ def late_repetitions_in_the_state_topics(scene: Scene) -> None:
 
 def test_state_is_restored_without_late_repetitions(scene: Scene) -> None:
     late_repetitions_in_the_state_topics(scene)
-    done = scene.run(**without("mend"))
+    done = scene.run(**going_without("mend"))
     assert done.returncode == 0, done.stderr
     assert scene.problems() == []
 
@@ -72,7 +69,7 @@ def test_state_is_restored_without_late_repetitions(scene: Scene) -> None:
 @pytest.mark.slow
 def test_without_their_filter_the_restore_fails(scene: Scene) -> None:
     late_repetitions_in_the_state_topics(scene)
-    done = scene.run(**without("first_copies", "mend"))
+    done = scene.run(**going_without("first_copies", "mend"))
     assert "StateMismatchError" in done.stdout + done.stderr
 
 
@@ -84,19 +81,19 @@ def test_next_driver_sends_only_what_is_missing(scene: Scene) -> None:
 
 def test_without_a_look_at_the_tails_it_sends_all_again(scene: Scene) -> None:
     assert scene.run("journal.publish.sent=kill:9").returncode == _KILLED
-    assert scene.run(**without("publish_tail")).returncode == 0
+    assert scene.run(**going_without("publish_tail")).returncode == 0
     assert scene.repeated() > 0
 
 
 def test_commit_that_does_not_count_is_not_published(scene: Scene) -> None:
-    sleeper = scene.start("journal.commit.before=stop:2", **without("lease"))
-    assert scene.run(**without("lease")).returncode == 0
+    sleeper = scene.start("journal.commit.before=stop:2", **going_without("lease"))
+    assert scene.run(**going_without("lease")).returncode == 0
     assert "FencedError" in scene.wake(sleeper)
     assert (scene.problems(), scene.repeated()) == ([], 0)
 
 
 def test_without_reading_back_it_is_published(scene: Scene) -> None:
-    sleeper = scene.start("journal.commit.before=stop:2", **without("lease", "read_back"))
-    assert scene.run(**without("lease")).returncode == 0
+    sleeper = scene.start("journal.commit.before=stop:2", **going_without("lease", "read_back"))
+    assert scene.run(**going_without("lease")).returncode == 0
     scene.wake(sleeper)
     assert scene.repeated() > 0

@@ -16,11 +16,12 @@ from tests.clusters import Cluster
 from tests.faults.broker import make_lines
 from tests.faults.journal_scene import Scene
 from tests.faults.word_pipeline import pipeline
+from tests.without import going_without
 
 pytestmark = pytest.mark.timeout(180)
 
-_NO_LEASE = {"HEADRACE_UNSAFE": "lease"}
-_NO_MENDING = {"HEADRACE_UNSAFE": "lease,mend"}
+_NO_LEASE = going_without("lease")
+_NO_MENDING = going_without("lease", "mend")
 
 
 @pytest.fixture

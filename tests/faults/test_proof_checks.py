@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Client
 from headrace.errors import FencedError
 from headrace.failpoints import ENVIRONMENT_VARIABLE
@@ -18,6 +17,7 @@ from tests.faults.local_driver import LocalDriver
 from tests.faults.proof_feeder import ProofFeeder, make_topics
 from tests.faults.proof_fronts import Checkers, Front, job_of
 from tests.faults.proof_pipeline import Names
+from tests.without import going_without
 
 
 class Scene:
@@ -26,10 +26,10 @@ class Scene:
     names = Names("proof")
     batch_size = 60
 
-    def __init__(self, folder: Path, unsafe: str, failpoints: str, front: Front) -> None:
+    def __init__(self, folder: Path, without: str, failpoints: str, front: Front) -> None:
         self._folder, self.front = folder, front
         self._opened = ExitStack()
-        environment = {UNSAFE_VARIABLE: unsafe, ENVIRONMENT_VARIABLE: failpoints}
+        environment = going_without(without) | {ENVIRONMENT_VARIABLE: failpoints}
         self.broker: Broker = self._opened.enter_context(
             running_broker(folder / "broker", environment=environment)
         )
@@ -81,10 +81,10 @@ def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
         scene.close()
 
 
-def broker(unsafe: str = "", failpoints: str = "") -> pytest.MarkDecorator:
+def broker(without: str = "", failpoints: str = "") -> pytest.MarkDecorator:
     """Give a test a broker without some safeguards, that dies at a failpoint; for each front."""
     fronts = get_args(Front)
-    given = [(unsafe, failpoints, front) for front in fronts]
+    given = [(without, failpoints, front) for front in fronts]
     return pytest.mark.parametrize("scene", given, indirect=True, ids=fronts)
 
 
@@ -130,7 +130,7 @@ def test_checkers_find_nothing_when_a_sleeper_is_fenced(scene: Scene) -> None:
     assert scene.found() == {}
 
 
-@broker(unsafe="epoch,predecessor")
+@broker(without="epoch,predecessor")
 def test_every_checker_notices_a_sleeper_that_nobody_fenced(scene: Scene) -> None:
     sleep_through_everything(scene)
     found = scene.found()
@@ -160,7 +160,7 @@ def test_checkers_find_nothing_where_half_a_commit_was_cut_off(scene: Scene) -> 
     assert scene.found() == {}
 
 
-@broker(unsafe="marks", failpoints=HALF_OF_SECOND_COMMIT)
+@broker(without="marks", failpoints=HALF_OF_SECOND_COMMIT)
 def test_the_bank_notices_half_a_commit(scene: Scene) -> None:
     die_in_the_middle_of_a_commit(scene)
     found = scene.found()["bank"]

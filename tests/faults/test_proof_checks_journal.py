@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.broker.settings import UNSAFE_VARIABLE
 from headrace.client import Client
 from headrace.failpoints import arm
 from headrace.runtime.commit.drivers import DriverName
@@ -23,6 +22,7 @@ from tests.faults.proof_feeder import ProofFeeder, make_topics
 from tests.faults.proof_fronts import Checkers, Front, job_of
 from tests.faults.proof_pipeline import Names
 from tests.run.servers import LEASE
+from tests.without import without
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
@@ -44,11 +44,11 @@ def drive(namesrv: str, folder: Path, names: Names, front: Front, size: int, las
             driver.commit(driver.process())
 
 
-def drive_armed(failpoints: str, unsafe: str, *told: object) -> None:
+def drive_armed(failpoints: str, names: str, *told: object) -> None:
     """Be such a driver, with failpoints, and without some safeguards."""
     arm(failpoints)
-    os.environ[UNSAFE_VARIABLE] = unsafe
-    drive(*told)  # type: ignore[arg-type]
+    with without(names):
+        drive(*told)  # type: ignore[arg-type]
 
 
 class Scene:
@@ -67,9 +67,9 @@ class Scene:
         self.sent = feeder.stop()
         self.checkers = Checkers.of(self._client, self._names, front, journal=True)
 
-    def start(self, size: int, failpoint: str, unsafe: str) -> ForkServerProcess:
+    def start(self, size: int, failpoint: str, names: str) -> ForkServerProcess:
         """Start a driver that takes batches of a size; give it when it stands still."""
-        driver = self._start(size, failpoint, unsafe)
+        driver = self._start(size, failpoint, names)
         process = psutil.Process(driver.pid)
 
         def stands() -> bool:
@@ -79,10 +79,10 @@ class Scene:
         await_true("a driver that stands still", stands, patience=90)
         return driver
 
-    def _start(self, size: int, failpoint: str, unsafe: str) -> ForkServerProcess:
+    def _start(self, size: int, failpoint: str, names: str) -> ForkServerProcess:
         folder = self._folder / f"machine-{len(self._drivers)}"
         told = (self._namesrv, folder, self._names, self._front, size, self.sent.messages)
-        driver = self._context.Process(target=drive_armed, args=(failpoint, unsafe, *told))
+        driver = self._context.Process(target=drive_armed, args=(failpoint, names, *told))
         driver.start()
         self._drivers.append(driver)
         return driver
@@ -94,13 +94,13 @@ class Scene:
         driver.join(60)
         return driver.exitcode
 
-    def finish(self, driver: ForkServerProcess, size: int, unsafe: str) -> None:
+    def finish(self, driver: ForkServerProcess, size: int, names: str) -> None:
         """Let a driver go on; where it stood for longer than its lease, another ends the job."""
         code = self.wake(driver)
         for _ in range(5):
             if code == 0:
                 return
-            another = self._start(size, "", unsafe)
+            another = self._start(size, "", names)
             another.join(60)
             code = another.exitcode
         pytest.fail(f"drivers ended with {code}")

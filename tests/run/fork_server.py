@@ -241,17 +241,21 @@ def _run(arguments: list[str]) -> None:
             warnings.filterwarnings(arguments.pop(0))  # type: ignore[arg-type]
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [path for path in given if path and path not in sys.path]
-    first = arguments.pop(0)
-    if first == "-m":
+    for path in filter(None, given):
+        # A Python that starts looks for it.
+        if (first := Path(path, "sitecustomize.py")).exists():
+            runpy.run_path(str(first))
+    program = arguments.pop(0)
+    if program == "-m":
         sys.path.insert(0, str(Path.cwd()))
         sys.argv = arguments
         # Python warns where it runs a module that is imported already.
         sys.modules.pop(arguments[0], None)
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path.insert(0, str(Path(first).resolve().parent))
-        sys.argv = [first, *arguments]
-        runpy.run_path(first, run_name="__main__")
+        sys.path.insert(0, str(Path(program).resolve().parent))
+        sys.argv = [program, *arguments]
+        runpy.run_path(program, run_name="__main__")
 
 
 def _preload() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -174,9 +173,9 @@ class EmbeddedCluster:
             arrived(queues)
             self.on_arrival()
 
-        def delete_topic(name: str) -> Future[int] | None:
+        async def delete_topic(name: str) -> bool:
             self.on_delete()
-            return delete(name)
+            return await delete(name)
 
         core.arrived = tell  # type: ignore[method-assign]
         core.delete_topic = delete_topic  # type: ignore[method-assign]

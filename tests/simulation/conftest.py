@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from headrace.connect.config.permits import restrict
 from tests.run.servers import MEMORY
+
+
+@pytest.fixture(autouse=True)
+def outside() -> Iterator[None]:
+    """Hosts of simulated workers are threads of this process: what they restrict is open after them."""
+    yield
+    restrict(None)
 
 
 @pytest.fixture

@@ -108,7 +108,6 @@ class ConnectSimulation:
             network = self._network = _Network(world)
             network.trouble = chance.choice(_RATES)
             settings = BrokerSettings(
-                guards=self._mutant.guards,
                 save_interval=timedelta(seconds=2),
                 segment_size=chance.choice((16 << 10, 256 << 20)),
                 compaction=CompactionSettings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -10,12 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from headrace.broker import jobs
 from headrace.broker.delays.scheduler import Plan, Scheduler
 from headrace.broker.handlers import jobs as handlers
 from headrace.broker.jobs import JobBook
 from headrace.broker.naming import names
-from headrace.broker.settings import UNSAFE_VARIABLE, Guards
 from headrace.client import Producer, _connection
 from headrace.client._process_queue import ProcessQueue
 from headrace.protocol.transactions import StateSummary
@@ -34,6 +33,7 @@ from headrace.store.replication.leading import ReplicaBook, Settled
 from headrace.store.requests import UnitResult
 from headrace.store.unit import _Files
 from headrace.store.writer import Writer
+from tests.without import without
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
@@ -54,9 +54,8 @@ class Mutant:
     breaks: str = ""
     #: The first seed that is tried, not far from the first that finds it.
     since: int = 0
-    guards: Guards = Guards()  # noqa: RUF009 - frozen
-    #: Safeguards of transactions on RocketMQ that are left out.
-    unsafe: str = ""
+    #: Safeguards that are left out.
+    without: str = ""
     #: Place and what is there instead.
     changes: tuple[tuple[object, str, object], ...] = ()
 
@@ -64,7 +63,7 @@ class Mutant:
     def applied(self) -> Iterator[None]:
         """Break it for a while."""
         with ExitStack() as stack:
-            stack.enter_context(patch.dict(os.environ, {UNSAFE_VARIABLE: self.unsafe}))
+            stack.enter_context(without(self.without))
             for place, name, instead in self.changes:
                 stack.enter_context(patch.object(place, name, instead))
             yield
@@ -123,13 +122,18 @@ def _unchecked(self: _Files, run: StagedRun, target: memoryview) -> None:
     target[: len(content)] = content
 
 
+def _not_now(self: Writer) -> None:
+    """Take for synced what the system has."""
+    self._sync_time = time.monotonic()
+
+
 async def _read_back(
-    core: Core, topic: str, record: CommitRecord, driver: str, keys: list[StageKey]
+    core: Core, topic: str, record: CommitRecord, keys: list[StageKey], *, driver: str, owner: str
 ) -> JobState:
     """Append a record, and learn from the log what was appended."""
     noted = core.jobs.recorded
     with patch.object(core.jobs, "recorded", _nothing):
-        await _append(core, topic, record, driver, keys)
+        await _append(core, topic, record, keys, driver=driver, owner=owner)
     state = handlers._restored(core, topic)
     assert state is not None
     noted(topic, state)
@@ -175,15 +179,15 @@ def _at_once(_: object, __: int, done: Callable[[Settled], None], *, now: float)
 
 #: Broken builds over the embedded broker.
 MUTANTS = (
-    Mutant("an older epoch is not refused", "epoch", since=11, guards=Guards(epoch=False)),
-    Mutant("units have no marks", since=89, guards=Guards(marks=False)),
+    Mutant("an older epoch is not refused", "epoch", since=11, without="epoch"),
+    Mutant("units have no marks", since=101, without="marks"),
     Mutant(
         "state of an attempt is written before its commit",
         changes=((LocalCopies, "save", _save_at_once),),
     ),
     Mutant("every staged attempt counts", changes=((MessageStore, "commit_unit", _every_attempt),)),
     Mutant(
-        "a commit is answered before it is on disk", since=1, changes=((Writer, "sync", _nothing),)
+        "a commit is answered before it is on disk", since=3, changes=((Writer, "sync", _not_now),)
     ),
     Mutant(
         "an answer goes to whichever request waits",
@@ -204,13 +208,13 @@ MUTANTS = (
     Mutant(
         "copies of another line are taken",
         "which does not count",
-        since=11,
+        since=59,
         changes=((local, "_on_lineage", lambda *_: True),),
     ),
     Mutant(
         "sums of copies are not compared",
         "is not that of",
-        since=1391,
+        since=647,
         changes=((local, "_agrees", lambda *_: True),),
     ),
     Mutant(
@@ -219,11 +223,11 @@ MUTANTS = (
         since=128,
         changes=((local, "_base_name", lambda _: b""),),
     ),
-    Mutant("staged bytes are not checked", since=25, changes=((_Files, "read", _unchecked),)),
+    Mutant("staged bytes are not checked", since=609, changes=((_Files, "read", _unchecked),)),
     Mutant(
         "commits are not checked before they are appended",
         since=3,
-        changes=((jobs, "_check_commit", _nothing),),
+        changes=((handlers, "check_commit", _nothing),),
     ),
     Mutant(
         "what was committed is learnt by reading it back",
@@ -231,7 +235,9 @@ MUTANTS = (
         changes=((handlers, "_append", _read_back),),
     ),
     Mutant(
-        "a batch may mix attempts", since=192, changes=((coordinator, "_check_attempts", _nothing),)
+        "a batch may mix attempts",
+        since=1269,
+        changes=((coordinator, "_check_attempts", _nothing),),
     ),
     Mutant("what is left of a failed sync is believed", changes=((CommitLog, "settle", _believe),)),
     Mutant(
@@ -248,7 +254,7 @@ MUTANTS = (
     ),
     Mutant(
         "a group's offsets pass what is not done",
-        since=363,
+        since=279,
         changes=((ProcessQueue, "committable", property(lambda self: self.next_offset)),),
     ),
     Mutant(
@@ -270,15 +276,15 @@ REPLICA_MUTANTS = (
     Mutant(
         "an answer does not wait for the follower",
         "were acknowledged, and are lost",
-        since=28,
+        since=119,
         changes=((ReplicaBook, "wait", _at_once),),
     ),
 )
 
 #: Broken builds over RocketMQ.
 JOURNAL_MUTANTS = (
-    Mutant("published before the commit was read back", since=59, unsafe="read_back,lease"),
-    Mutant("the tail of target queues is not read", since=1, unsafe="publish_tail"),
+    Mutant("published before the commit was read back", since=59, without="read_back,lease"),
+    Mutant("the tail of target queues is not read", since=1, without="publish_tail"),
     Mutant(
         "tails are read before they show everything",
         since=16,
@@ -296,9 +302,9 @@ JOURNAL_MUTANTS = (
         "late repetitions are read as state, and not made up for",
         "not all is committed",
         since=1,
-        unsafe="first_copies,mend",
+        without="first_copies,mend",
     ),
-    Mutant("state that a late message hides is not written again", since=13, unsafe="mend"),
+    Mutant("state that a late message hides is not written again", since=13, without="mend"),
     Mutant(
         "the tail is not read after a doubtful send",
         since=46,

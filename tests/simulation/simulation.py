@@ -124,7 +124,6 @@ class Simulation:
             self.cluster: EmbeddedCluster | RocketMQCluster
             if self._embedded:
                 settings = BrokerSettings(
-                    guards=self._mutant.guards,
                     lock_expiry=timedelta(seconds=LOCK_EXPIRY),
                     save_interval=timedelta(seconds=2),
                     segment_size=chance.choice(

@@ -33,7 +33,6 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
 
 def made(java: Java, content: bytes = b"") -> Path:
     path = archive_of(java)
-    path.parent.mkdir(parents=True)
     path.write_bytes(content)
     return path
 
@@ -54,8 +53,11 @@ def test_what_a_user_says_on_archives_stands(java: Java, given: str) -> None:
 
 
 def test_file_of_another_user_is_not_used(java: Java, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(java)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    path = made(java)
+    if os.getuid() == 0:
+        os.chown(path, 12_345, 12_345)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12_345)
     assert archive_options(java, "") == ""
 
 

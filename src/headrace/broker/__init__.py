@@ -6,7 +6,7 @@ from headrace.broker.embedded import BrokerProcess, EmbeddedBroker, spawn_broker
 from headrace.broker.network.limits import Limits
 from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.server import BrokerServer, BrokerStatistics
-from headrace.broker.settings import BrokerSettings, Guards
+from headrace.broker.settings import BrokerSettings
 
 __all__ = [
     "BrokerProcess",
@@ -14,7 +14,6 @@ __all__ = [
     "BrokerSettings",
     "BrokerStatistics",
     "EmbeddedBroker",
-    "Guards",
     "Limits",
     "PeerSecurity",
     "spawn_broker",

@@ -19,7 +19,7 @@ from headrace.broker.network.descriptors import raise_limit
 from headrace.broker.network.limits import Limits
 from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.server import BrokerServer
-from headrace.broker.settings import BrokerSettings, Guards, TlsMode
+from headrace.broker.settings import BrokerSettings, TlsMode
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
 
 __all__ = ["main"]
@@ -96,7 +96,6 @@ def _settings(options: argparse.Namespace) -> BrokerSettings:
         limits=Limits.parse(options.limit),
         name_servers=tuple(options.register_with),
         peers=PeerSecurity.from_environment(),
-        guards=Guards.from_environment(),
     )
 
 
@@ -125,6 +124,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--min-free-space", type=int, metavar="BYTES", help="left alone on the disk")
     add("--default-queues", type=int, metavar="N", help="of topics that a message creates (8)")
     add("--acl", type=Path, metavar="FILE", help="accounts and permissions: see docs/security.md")
+    add(
+        "--allow-anyone",
+        action="store_true",
+        default=None,
+        help="listen on other addresses than loopback without accounts",
+    )
     add("--tls", action="store_true", default=None, help="take TLS, too; self-signed by default")
     add("--tls-certificate", type=Path, metavar="FILE", help="certificate, PEM")
     add("--tls-key", type=Path, metavar="FILE", help="its key, PEM")

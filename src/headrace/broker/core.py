@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from headrace.broker.appends import AppendOutcome, Appends, OnAppended
 from headrace.broker.clients import ClientRegistry, Notify
 from headrace.broker.delays import Delivery
+from headrace.broker.failures import Refusals
 from headrace.broker.groups import GroupTable
 from headrace.broker.jobs import JobBook
 from headrace.broker.keeping import COMPACTED, keep_as_configured
@@ -29,20 +30,20 @@ from headrace.broker.polls import LongPolls, Queue
 from headrace.broker.questions import Questions
 from headrace.broker.rates import Rate
 from headrace.broker.replication.replicas import Replication
-from headrace.broker.snapshots import load_snapshot, save_snapshot
+from headrace.broker.snapshots import SavedTable, load_snapshot, save_snapshot
 from headrace.broker.static_topics import StaticTopics
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, TopicTable
 from headrace.broker.transactions import Transactions
-from headrace.errors import BrokerError
+from headrace.errors import BrokerError, StoreError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.groups import SubscriptionGroupConfig
-from headrace.protocol.routes import MappingDetail, TopicConfig
+from headrace.protocol.routes import MappingDetail, TopicConfig, dumps
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.broker.drafts import Draft
     from headrace.broker.replication.follower import FollowerTask
-    from headrace.broker.requests import Peer
+    from headrace.broker.requests import Peer, Request
     from headrace.broker.settings import BrokerSettings
     from headrace.store import AppendResult, MessageStore, QueueAppend
 
@@ -51,6 +52,8 @@ __all__ = ["Core"]
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: So many things of a request are worked on in one turn of the loop.
+_PART = 250
 _OffsetTable = dict[str, dict[str, dict[int, int]]]
 
 
@@ -95,7 +98,7 @@ class Core:
         self.polls = LongPolls()
         self.locks = QueueLocks(settings.lock_expiry.total_seconds(), settings.limits.max_locks)
         self.clients = ClientRegistry(settings.client_expiry.total_seconds())
-        self.jobs = JobBook(settings.guards)
+        self.jobs = JobBook()
         self.names = NameServer(folder, settings.broker_expiry.total_seconds())
         self.name = settings.broker_name
         self.cluster = settings.cluster
@@ -112,16 +115,19 @@ class Core:
         self.groups: GroupTable = GroupTable(create=settings.create_groups, saved=saved_groups)
         self.delays = Delivery(self)
         self.transactions = Transactions(self)
-        self._saved_topics = self.topics.version
-        self._saved_mappings = self.static_topics.version
-        self._saved_groups = self.groups.version
-        self._saved_offsets = self.offsets.version
+        self._tables = self._saved_tables()
+        self._saving = asyncio.Lock()
+        self._saves_soon = False
+        #: What waits until a topic is durable.
+        self._held: list[tuple[str, Callable[[StoreError | None], None]]] = []
         #: This broker's part in replication.
         self.replication = Replication(self)
         #: The task that follows a primary, while this broker follows one.
         self.follower: FollowerTask | None = None
         #: What clients were asked.
         self.questions = Questions()
+        #: What was refused.
+        self.refusals = Refusals()
         #: Messages given to consumers so far.
         self.messages_out = 0
         self.put_rate = Rate()
@@ -181,33 +187,86 @@ class Core:
         if "create_groups" in changes:
             self.groups.creates = changes["create_groups"]
 
-    def save_topics(self) -> None:
-        """Make the table of topics durable."""
-        # Mappings first: a topic without its mapping would take messages by the wrong numbers.
-        if self._saved_mappings != (version := self.static_topics.version):
-            save_snapshot(self._mappings_file, list(self.static_topics.details().values()))
-            self._saved_mappings = version
-        if self._saved_topics == self.topics.version:
-            return
-        system = set(self.topics.system)
-        own = [config for config in self.topics.configs() if config.topic_name not in system]
-        version = self.topics.version
-        save_snapshot(self._topics_file, own)
-        self._saved_topics = version
+    def _saved_tables(self) -> dict[str, SavedTable]:
+        """Tell what is kept in files, in the order in which they are written."""
+        topics, mappings, groups = self.topics, self.static_topics, self.groups
+        system = set(topics.system)
 
-    def save_groups(self) -> None:
-        """Make the table of groups durable."""
-        version = self.groups.version
-        if self._saved_groups != version:
-            save_snapshot(self._groups_file, self.groups.configs())
-            self._saved_groups = version
+        def own_topics() -> list[TopicConfig]:
+            return [config for config in topics.configs() if config.topic_name not in system]
 
-    def save_offsets(self) -> None:
-        """Make consumer offsets durable if they changed."""
-        version = self.offsets.version
-        if self._saved_offsets != version:
-            save_snapshot(self._offsets_file, self.offsets.table())
-            self._saved_offsets = version
+        given: dict[str, tuple[Path, Any, Callable[[], Any]]] = {
+            # A topic without its mapping would take messages by the wrong numbers.
+            "mappings": (self._mappings_file, mappings, lambda: list(mappings.details().values())),
+            "topics": (self._topics_file, topics, own_topics),
+            "groups": (self._groups_file, groups, groups.configs),
+            "offsets": (self._offsets_file, self.offsets, self.offsets.copy),
+        }
+        return {
+            name: SavedTable(path, partial(getattr, table, "version"), content, table.version)
+            for name, (path, table, content) in given.items()
+        }
+
+    async def save(self, *, offsets: bool = False) -> None:
+        """Return when the tables as they are now are durable; offsets, too, where that is said.
+
+        Whatever waits meanwhile goes with the next write.
+
+        Raises
+        ------
+        StoreError
+            The disk is full or broken; what was there stays.
+        """
+        async with self._saving:
+            try:
+                for name, table in self._tables.items():
+                    if not table.is_saved and (offsets or name != "offsets"):
+                        version, content = table.version(), table.content()
+                        await self.in_thread(save_snapshot, table.path, content)
+                        table.saved = version
+            except StoreError as error:
+                self._let_go(error)
+                raise
+            self._let_go(None)
+
+    def save_soon(self) -> None:
+        """Make the tables durable a moment later: what is lost with a crash is found otherwise."""
+        if not self._saves_soon and not (
+            self._tables["topics"].is_saved and self._tables["groups"].is_saved
+        ):
+            self._saves_soon = True
+            self.start_task(self._save_once())
+
+    async def _save_once(self) -> None:
+        self._saves_soon = False
+        try:
+            await self.save()
+        except StoreError as error:
+            _log.error("topics or groups could not be saved: %s", error)
+
+    def once_saved(self, topic: str, call: Callable[[StoreError | None], None]) -> None:
+        """Call back once a topic is durable as it is now, or cannot be: at once where it is.
+
+        Calls for a topic come in the order in which they were asked for.
+        """
+        if self.is_saved(topic):
+            call(None)
+        else:
+            self._held.append((topic, call))
+            self.save_soon()
+
+    def _let_go(self, error: StoreError | None) -> None:
+        """Make the calls that have waited, in one step: nobody comes between them."""
+        held, self._held = self._held, []
+        for topic, call in held:
+            if error is not None or self.is_saved(topic):
+                call(error)
+            else:
+                self._held.append((topic, call))
+
+    def is_saved(self, topic: str) -> bool:
+        """Whether a topic is durable as it is now."""
+        return self.topics.version_of(topic) <= self._tables["topics"].saved
 
     def sample_rates(self) -> None:
         """Note how much was done so far; called now and then."""
@@ -225,9 +284,9 @@ class Core:
         return min(times, default=self.now())
 
     def ensure_topic(self, name: str, queues: int) -> None:
-        """Create a topic that the broker itself needs, durably."""
+        """Create a topic that the broker itself needs; its first message would bring it back, too."""
         self.topics.create(name, queues=queues)
-        self.save_topics()
+        self.save_soon()
 
     def retry_topic(self, group: str) -> TopicConfig:
         """Give the topic of a group's retries, created as the group's settings say.
@@ -240,7 +299,6 @@ class Core:
         admission.check_group(self, group)
         admission.check_new_topic(self, RETRY_PREFIX + group)
         queues = max(1, self.groups.get(group).retry_queue_nums)
-        self.save_groups()
         self.ensure_topic(RETRY_PREFIX + group, queues)
         return self.topics.get(RETRY_PREFIX + group)
 
@@ -249,7 +307,7 @@ class Core:
         config = self.topics.create(name, queues=1, attributes=COMPACTED)
         if (kept := keep_as_configured(self, config)) is not None:
             await self.stored(kept)
-        self.save_topics()
+        await self.save()
 
     def show_group(self, name: str) -> None:
         """Let RocketMQ's tools find a group that has offsets but no members."""
@@ -258,19 +316,20 @@ class Core:
         except (BrokerError, OSError) as error:
             _log.warning("group %r stays hidden from RocketMQ's tools: %s", name, error)
 
-    def delete_topic(self, name: str) -> Future[int] | None:
-        """Delete a topic with all that is known about it; None when there is none.
+    async def delete_topic(self, name: str) -> bool:
+        """Delete a topic with all that is known about it; False when there is none.
 
         Where a disk has failed half way, the next call deletes the rest.
         """
         known = self.topics.delete(name)
         self.static_topics.forget(name)
-        self.save_topics()
+        await self.save()
         self.offsets.forget_topic(name)
         self.jobs.forget(name)
         if not known and all(topic != name for topic, _ in self.store.queues()):
-            return None
-        return self.store.delete_topic(name)
+            return False
+        await self.stored(self.store.delete_topic(name))
+        return True
 
     def arrived(self, queues: Collection[Queue]) -> None:
         """Wake who waits for messages of these queues; any thread may call."""
@@ -352,6 +411,24 @@ class Core:
         """Make a call that may wait for the disk."""
         return await self.loop.run_in_executor(self.pool, partial(call, *arguments))
 
+    async def read(self, request: Request, kind: type[T]) -> T:
+        """Read a JSON body that may be large, and hold nobody up meanwhile."""
+        if request.is_large:
+            return await self.in_thread(request.large_body, kind)
+        return request.large_body(kind)
+
+    async def write(self, request: Request, answer: object) -> bytes:
+        """Write the JSON body of an answer that is about as large as what was asked."""
+        return await self.in_thread(dumps, answer) if request.is_large else dumps(answer)
+
+    @staticmethod
+    async def in_parts(many: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+        """Yield many things some at a time; others have their turn between two parts."""
+        for begin in range(0, len(many), _PART):
+            yield many[begin : begin + _PART]
+            if begin + _PART < len(many):
+                await asyncio.sleep(0)
+
     def start_task(self, work: Coroutine[None, None, None]) -> None:
         """Let work go on by itself."""
         task = self.loop.create_task(work)
@@ -374,6 +451,5 @@ class Core:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.in_thread(self.store.close)
+        await self.save(offsets=True)
         self.pool.shutdown()
-        self.save_offsets()
-        self.save_groups()

@@ -51,21 +51,25 @@ class Dispatcher:
             gate = self._core.replication.gate
             outcome = (gate and gate(request)) or handler(self._core, request)
         except Exception as error:  # noqa: BLE001  (the client is told, whatever it is)
-            outcome = failure(request, error)
+            outcome = self._refused(request, error)
         if isinstance(outcome, Command):
             request.answer(outcome)
         elif outcome is not None:
             # Counted from now on: the task itself begins later.
             size = len(request.command.payload)
             request.peer.hold(size)
-            self._core.start_task(_answer_later(request, outcome, size))
+            self._core.start_task(self._answer_later(request, outcome, size))
 
+    async def _answer_later(self, request: Request, outcome: Awaitable[Command], size: int) -> None:
+        try:
+            answer = await outcome
+        except Exception as error:  # noqa: BLE001  (the client is told, whatever it is)
+            answer = self._refused(request, error)
+        finally:
+            request.peer.release(size)
+        request.answer(answer)
 
-async def _answer_later(request: Request, outcome: Awaitable[Command], size: int) -> None:
-    try:
-        answer = await outcome
-    except Exception as error:  # noqa: BLE001  (the client is told, whatever it is)
+    def _refused(self, request: Request, error: Exception) -> Command:
         answer = failure(request, error)
-    finally:
-        request.peer.release(size)
-    request.answer(answer)
+        self._core.refusals.note(request, answer)
+        return answer

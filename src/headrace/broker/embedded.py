@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.broker.server import BrokerServer, BrokerStatistics
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
+from headrace.private import owners_folder
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def spawn_broker(
     """
     command = [sys.executable, "-m", "headrace.broker", "--until-eof"]
     command += ["--data", str(data), "--port", str(port)]
-    data.mkdir(parents=True, exist_ok=True)
+    owners_folder(data)
     log = data / "broker.log"
     with log.open("ab") as errors:
         begin = errors.tell()

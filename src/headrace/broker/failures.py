@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from headrace.broker.network.quiet_log import QuietLog
@@ -24,9 +25,26 @@ from headrace.protocol.replication import PRIMARY
 if TYPE_CHECKING:
     from headrace.protocol.frames import Command
 
-__all__ = ["failure"]
+__all__ = ["Refusals", "failure"]
 
 _quiet = QuietLog(logging.getLogger(__name__))
+_CODES = frozenset(map(int, ResponseCode))
+
+
+class Refusals:
+    """Counts the requests that were refused, by the names of their codes, and tells of some."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def note(self, request: Request, answer: Command) -> None:
+        """Take note of an answer that refuses."""
+        code = answer.code
+        name = ResponseCode(code).name if code in _CODES else str(code)
+        self.counts[name] += 1
+        if code == ResponseCode.NO_PERMISSION:
+            peer = request.peer.address[0]
+            _quiet.warning("refused a request of %s: %s", peer, answer.remark)
 
 
 def failure(request: Request, error: Exception) -> Command:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.broker.settings import Guards
+from headrace.broker.topics import check_topic_name
 from headrace.errors import (
     CommitLostError,
     FencedError,
     InputMissingError,
     InvalidParameterError,
+    NoPermissionError,
     PredecessorMismatchError,
     StagedPartMissingError,
 )
@@ -31,7 +32,7 @@ from headrace.protocol.transactions import (
     split_queue_name,
 )
 
-__all__ = ["JobBook", "JobState", "check_parts"]
+__all__ = ["JobBook", "JobState", "check_commit", "check_commit_topic", "check_parts"]
 
 #: Brokers number the messages of a queue with 64 bits.
 _MOST_MESSAGES = 1 << 63
@@ -56,6 +57,8 @@ class JobState:
     position: int
     #: Who opened the current epoch.
     driver: str = ""
+    #: The account that the job belongs to; none where nobody was asked who they are.
+    owner: str = ""
     #: Whether the primary that it was opened at was replaced, and may have had messages that are
     #: not here: nothing more can be committed in this epoch.
     is_over: bool = False
@@ -63,11 +66,6 @@ class JobState:
 
 class JobBook:
     """All jobs that this broker knows, by commit topic.
-
-    Parameters
-    ----------
-    guards
-        Safeguards to apply; all, but in tests.
 
     Examples
     --------
@@ -79,8 +77,7 @@ class JobBook:
     (1, 0)
     """
 
-    def __init__(self, guards: Guards | None = None) -> None:
-        self._guards = guards or Guards()
+    def __init__(self) -> None:
         self._states: dict[str, JobState] = {}
         self._topics: dict[str, str] = {}
         #: Commit topics whose newest record is lost, and its offset.
@@ -126,14 +123,7 @@ class JobBook:
         """
         topic = request.commit_topic
         self.check_not_lost(request.job, topic)
-        if not topic.endswith(COMMIT_TOPIC_SUFFIX):
-            message = f"commit topic {topic!r} of job {request.job!r} has a name that is not found"
-            hint = f"Let its name end with {COMMIT_TOPIC_SUFFIX!r}."
-            raise InvalidParameterError(f"{message} again after a restart", hint=hint)
-        other = self._topics.get(request.job, topic)
-        if other != topic:
-            message = f"job {request.job!r} has the commit topic {other!r}, not {topic!r}"
-            raise InvalidParameterError(message, hint="Give every job a name of its own.")
+        check_commit_topic(request.job, topic)
         state = self._states.get(topic)
         if state is None:
             if request.after:
@@ -158,14 +148,14 @@ class JobBook:
         topic = self._topics.get(job)
         record = None if topic is None else self._states[topic].record
         self._check_epoch(job, epoch, record, f"stage for batch {batch}")
-        if self._guards.predecessor and record is not None and batch <= record.batch:
-            message = f"batch {batch} of job {job!r} is committed: nothing more can be staged for"
-            raise PredecessorMismatchError(f"{message} it (the last one is {record.batch})")
+        if record is not None:
+            _check_is_next(job, batch, record.batch)
 
     def commit(self, request: CommitRequest) -> CommitAnswer | None:
         """Judge a commit: None means that it may be appended once its parts are complete.
 
-        A repeated request is answered as the first one was, but for ``already``.
+        A repeated request is answered as the first one was, but for ``already``.  Caller: whoever
+        has asked :func:`check_commit`.
 
         Raises
         ------
@@ -173,8 +163,6 @@ class JobBook:
             When the epoch is not the job's current one.
         PredecessorMismatchError
             When the batch does not follow the last committed one.
-        InvalidParameterError
-            When the request contradicts itself.
         InputMissingError
             When the batch may have been read from a broker that was replaced since.
         CommitLostError
@@ -182,7 +170,6 @@ class JobBook:
         """
         record, topic = request.record, request.commit_topic
         self.check_not_lost(record.job, topic)
-        _check_commit(request)
         state = self._states.get(topic)
         newest = None if state is None else state.record
         if newest is not None:
@@ -195,13 +182,31 @@ class JobBook:
             message += f" the place of another: what batch {record.batch} has read may differ here"
             hint = "The job goes back to its last commit, and opens a new epoch."
             raise InputMissingError(message, hint=hint)
-        last = 0 if newest is None else newest.batch
-        if self._guards.predecessor and request.previous != last:
-            message = f"batch {record.batch} of job {record.job!r} builds on batch"
-            message += f" {request.previous}, but the last committed one is {last}"
-            hint = "Ask where the job stands (PLAN_BATCH) and go on from there."
-            raise PredecessorMismatchError(message, hint=hint)
+        _check_follows(request, 0 if newest is None else newest.batch)
         return None
+
+    def owner(self, job: str) -> str:
+        """Return the account that a job belongs to; empty where it belongs to none."""
+        state = self._states.get(job + COMMIT_TOPIC_SUFFIX)
+        return "" if state is None else state.owner
+
+    def jobs_of(self, owner: str) -> Iterator[str]:
+        """Iterate over the jobs that belong to an account."""
+        return (state.record.job for state in self._states.values() if state.owner == owner)
+
+    def check_owner(self, job: str, account: str | None) -> None:
+        """Refuse who works on a job of another account; None may work on all.
+
+        Raises
+        ------
+        NoPermissionError
+            The job belongs to somebody else.
+        """
+        owner = self.owner(job)
+        if account is not None and owner not in ("", account):
+            message = f"job {job!r} belongs to the account {owner!r}, not to {account!r}"
+            hint = f"An admin can give it away: headrace job give {job} {account}"
+            raise NoPermissionError(message, hint=hint)
 
     def check_not_lost(self, job: str, commit_topic: str) -> None:
         """Refuse a job of which nobody knows what it has published: it would publish again.
@@ -220,14 +225,12 @@ class JobBook:
         newest = state.record.epoch
         # An epoch of its own that it does not know of: the answer was lost.
         lost = state.driver == request.driver
-        if self._guards.epoch and 0 < request.after < newest and not lost:
+        if 0 < request.after < newest and not lost:
             message = f"job {request.job!r} was taken over: epoch {newest} is open by"
             message += f" {state.driver or 'another driver'}, this one had epoch {request.after}"
             raise FencedError(message, hint=_STOP)
 
     def _check_epoch(self, job: str, epoch: int, newest: CommitRecord | None, what: str) -> None:
-        if not self._guards.epoch:
-            return
         if newest is None:
             message = f"job {job!r} cannot {what} in epoch {epoch}: it was never opened"
             hint = "Open the job first (OPEN_JOB)."
@@ -239,6 +242,21 @@ class JobBook:
         if epoch < newest.epoch:
             message = f"job {job!r} cannot {what} in epoch {epoch}: epoch {newest.epoch} is open"
             raise FencedError(message, hint=_STOP)
+
+
+def check_commit_topic(job: str, commit_topic: str) -> None:
+    """Refuse a commit topic that is not the one of the job's name.
+
+    Raises
+    ------
+    InvalidParameterError
+        It could be another job's, or is found by nobody after a restart.
+    """
+    expected = job + COMMIT_TOPIC_SUFFIX
+    if not job or commit_topic != expected:
+        message = f"{commit_topic[:300]!r} cannot be the commit topic of job {job[:200]!r}"
+        raise InvalidParameterError(message, hint=f"It is {expected[:300]!r}.")
+    check_topic_name(expected)
 
 
 def check_parts(request: CommitRequest, staged: Staged) -> None:
@@ -272,13 +290,36 @@ def _check_owner(topic: str, owner: str, job: str) -> None:
         raise InvalidParameterError(message, hint="Give every job a commit topic of its own.")
 
 
-def _check_commit(request: CommitRequest) -> None:
+def _check_is_next(job: str, batch: int, last: int) -> None:
+    if batch <= last:
+        message = f"batch {batch} of job {job!r} is committed: nothing more can be staged for"
+        raise PredecessorMismatchError(f"{message} it (the last one is {last})")
+
+
+def _check_follows(request: CommitRequest, last: int) -> None:
+    record = request.record
+    if request.previous != last:
+        message = f"batch {record.batch} of job {record.job!r} builds on batch"
+        message += f" {request.previous}, but the last committed one is {last}"
+        hint = "Ask where the job stands (PLAN_BATCH) and go on from there."
+        raise PredecessorMismatchError(message, hint=hint)
+
+
+def check_commit(request: CommitRequest) -> None:
+    """Refuse a commit that contradicts itself.
+
+    Raises
+    ------
+    InvalidParameterError
+        Names the contradiction.
+    """
     record = request.record
     where = f"the commit of batch {record.batch} of job {record.job!r}"
     if record.kind != "commit":
         raise InvalidParameterError(f"{where} carries a record of kind {record.kind!r}")
     if record.batch != request.previous + 1:
         raise InvalidParameterError(f"{where} says it builds on batch {request.previous}")
+    check_commit_topic(record.job, request.commit_topic)
     for queue, offset in record.offsets.items():
         if split_queue_name(queue) is None or not 0 <= offset < _MOST_MESSAGES:
             message = f"{where} says that queue {queue!r} is read up to {offset}"

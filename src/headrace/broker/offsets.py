@@ -44,6 +44,10 @@ class ConsumerOffsets:
         """Offsets by group, topic and queue id, for a snapshot."""
         return self._table
 
+    def copy(self) -> dict[str, dict[str, dict[int, int]]]:
+        """Return the offsets as they are now."""
+        return _copied(self._table)
+
     def replace(self, table: Mapping[str, Mapping[str, Mapping[int, int]]]) -> None:
         """Have exactly these offsets."""
         self._table = _copied(table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ _NO_NUMBER = 1 << 63
 _NO_UNSIGNED = 1 << 64
 #: What fits this cannot hold so many items that it matters.
 _SMALL_BODY = 16 * 1024
+#: Bodies of requests that name single things, and of settings, are no larger.
+_MODEST_BODY = 64 * 1024
 
 Outcome = Command | Awaitable[Command] | None
 """An answer, an answer to come, or None: the handler answers by itself, or never."""
@@ -72,6 +74,15 @@ class Request:
 
     command: Command
     peer: Peer
+    #: The account that asks, where what it may do is bounded; None: everything.
+    account: str | None = None
+    #: Bodies that were read ahead, by their types; None: none is.
+    read: dict[Any, Any] | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether to look into the body may take long."""
+        return len(self.command.payload) > _SMALL_BODY
 
     def text(self, name: str, default: str | None = None) -> str:
         """Read a field.
@@ -114,8 +125,44 @@ class Request:
         return default if value is None else value.lower() == "true"
 
     def body(self, kind: type[T]) -> T:
-        """Read the JSON body, leniently, as RocketMQ's clients write it."""
+        """Read a JSON body that names a thing or two, leniently, as RocketMQ's clients write it.
+
+        Raises
+        ------
+        InvalidParameterError
+            When it is larger than such a body.
+        """
+        size = len(self.command.payload)
+        if size > _MODEST_BODY:
+            message = f"the body of {request_name(self.command.code)} has {size} bytes"
+            raise InvalidParameterError(f"{message}, {_MODEST_BODY} are possible")
         return loads(self._json() or b"{}", kind)
+
+    def large_body(self, kind: type[T]) -> T:
+        """Read a JSON body that may be a list of many things, leniently.
+
+        Caller: whoever may take a second for it; the event loop may not (``Core.read``).
+        """
+        if self.read is None:
+            return loads(self._json() or b"{}", kind)
+        if kind not in self.read:
+            self.read[kind] = loads(self._json() or b"{}", kind)
+        found: T = self.read[kind]
+        return found
+
+    def lines(self) -> list[str]:
+        """Read a body of settings, a line for each.
+
+        Raises
+        ------
+        InvalidParameterError
+            When it is larger than such a body.
+        """
+        size = len(self.command.payload)
+        if size > _MODEST_BODY:
+            message = f"the body of {request_name(self.command.code)} has {size} bytes"
+            raise InvalidParameterError(f"{message}, {_MODEST_BODY} are possible")
+        return bytes(self.command.payload).decode(errors="replace").splitlines()
 
     def _json(self) -> Buffer:
         """Return the JSON body unless reading it would take too much memory."""

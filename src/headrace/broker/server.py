@@ -28,6 +28,7 @@ from headrace.broker.network.listener import Gate, Listener
 from headrace.broker.replication.promotion import begin_replication
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import HeadraceError, SettingsError, StoreError
+from headrace.private import is_loopback
 from headrace.store import MessageStore, StoreSettings, StoreStatistics
 from headrace.watched import watched_task
 
@@ -55,6 +56,8 @@ class BrokerStatistics:
     requests: int
     #: Requests that wait for a message.
     waiting: int
+    #: Requests that were refused, by the names of their codes.
+    refused: dict[str, int]
     topics: int
     #: Consumer groups that were seen or have offsets.
     groups: int
@@ -128,6 +131,7 @@ class BrokerServer:
             connections=len(self._connections),
             requests=self._dispatch.count,
             waiting=len(core.polls),
+            refused=dict(core.refusals.counts),
             topics=len(list(core.topics)),
             groups=len(groups),
             jobs=len(list(core.jobs.items())),
@@ -143,8 +147,15 @@ class BrokerServer:
 
     async def start(self) -> None:
         """Open the store, find out where everything stands, and take connections."""
-        if not self._settings.host.startswith("127.") and self._settings.acl is None:
-            _log.warning("everybody who reaches %s may do everything: see acl", self._settings.host)
+        settings = self._settings
+        if settings.acl is None and not is_loopback(settings.host):
+            if not settings.allow_anyone:
+                raise SettingsError(
+                    f"whoever reaches {settings.host} could do everything: there are no accounts",
+                    hint="name a file of accounts (--acl, see docs/security.md), or listen on"
+                    " 127.0.0.1; --allow-anyone takes the risk",
+                )
+            _log.warning("everybody who reaches %s may do everything", settings.host)
         listener = self._listen()
         try:
             await self._open(listener)
@@ -187,7 +198,7 @@ class BrokerServer:
         self._announcers = [Announcer(core, address) for address in self._settings.name_servers]
         self._dispatch = Dispatcher(core, HANDLERS)
         ledger = Ledger(self._settings.limits)
-        dispatch = self._dispatch if guard is None else guard.before(self._dispatch)
+        dispatch = self._dispatch if guard is None else guard.before(self._dispatch, core)
         self._hooks = Hooks(
             dispatch, self._connected, self._disconnected, core.questions.answered, ledger
         )
@@ -226,7 +237,6 @@ class BrokerServer:
             flush=settings.flush,
             flush_interval=settings.flush_interval,
             max_message_size=settings.max_message_size,
-            unit_marks=settings.guards.marks,
             retention=settings.retention,
             retention_bytes=settings.retention_size,
             disk_watermark=settings.disk_watermark,
@@ -279,8 +289,7 @@ class BrokerServer:
         while True:
             await asyncio.sleep(self._settings.save_interval.total_seconds())
             try:
-                core.save_offsets()
-                core.save_groups()
+                await core.save(offsets=True)
             except StoreError as error:
                 _log.error("consumer offsets or groups could not be saved: %s", error)
 

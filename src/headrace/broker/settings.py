@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,50 +9,12 @@ from typing import Literal
 
 from headrace.broker.network.limits import Limits
 from headrace.broker.replication.remote import PeerSecurity
-from headrace.errors import SettingsError
 from headrace.store.compaction import CompactionSettings
 
-__all__ = ["UNSAFE_VARIABLE", "BrokerSettings", "Guards"]
-
-UNSAFE_VARIABLE = "HEADRACE_UNSAFE"
-"""Environment variable that switches safeguards off, for tests that show what each is for."""
-
+__all__ = ["BrokerSettings"]
 
 TlsMode = Literal["disabled", "permissive", "enforcing"]
 """Whether a port takes TLS: never, as well as plain connections, or nothing else."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guards:
-    """The safeguards of the commit protocol; only tests switch one off.
-
-    Examples
-    --------
-    >>> Guards.from_environment({"HEADRACE_UNSAFE": "epoch"})
-    Guards(epoch=False, predecessor=True, marks=True)
-    """
-
-    #: Refuse what an older epoch still tries.
-    epoch: bool = True
-    #: Refuse a commit that does not build on the last one.
-    predecessor: bool = True
-    #: Frame a commit by a begin and an end mark, so that recovery cuts an unfinished one.
-    marks: bool = True
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Guards:
-        """Read the guards to leave out from ``HEADRACE_UNSAFE``, a comma-separated list.
-
-        Raises
-        ------
-        SettingsError
-            When a name in the list is no guard.
-        """
-        off = {word for word in environ.get(UNSAFE_VARIABLE, "").split(",") if word}
-        if unknown := off - set(cls.__slots__):
-            message = f"{UNSAFE_VARIABLE} names {sorted(unknown)}, which are no safeguards"
-            raise SettingsError(message, hint=f"Known safeguards: {', '.join(cls.__slots__)}.")
-        return cls(**{name: name not in off for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +81,8 @@ class BrokerSettings:
     save_interval: timedelta = timedelta(seconds=5)
     #: File with accounts and their permissions, such as plain_acl.yml; None: everybody may all.
     acl: Path | None = None
+    #: Whether the broker may listen on other addresses than loopback without accounts.
+    allow_anyone: bool = False
     #: Whether connections may use TLS, with a self-made certificate unless one is given.
     tls: bool = False
     #: Certificate, with its chain, and its key in PEM format; a certificate implies ``tls``.
@@ -148,5 +110,3 @@ class BrokerSettings:
     rebuild_expiry: timedelta = timedelta(minutes=2)
     #: A follower asks for changed topics, offsets and groups so often.
     follow_interval: timedelta = timedelta(seconds=1)
-    #: Safeguards of the commit protocol.
-    guards: Guards = Guards()

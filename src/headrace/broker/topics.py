@@ -25,6 +25,7 @@ __all__ = [
     "RETRY_PREFIX",
     "TIMER_TOPIC",
     "TopicTable",
+    "check_topic_name",
 ]
 
 DEFAULT_TOPIC = "TBW102"
@@ -108,6 +109,7 @@ class TopicTable:
         self._topics = own | self._system
         #: Number of changes so far: the data version that clients see.
         self.version = 0
+        self._changed: dict[str, int] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics
@@ -122,6 +124,10 @@ class TopicTable:
     def system(self) -> list[str]:
         """Topics that exist from the start and cannot be deleted."""
         return list(self._system)
+
+    def version_of(self, name: str) -> int:
+        """Return the version in which a topic changed last; 0: not since the start."""
+        return self._changed.get(name, 0)
 
     def configs(self) -> list[TopicConfig]:
         """All topics, for a snapshot."""
@@ -185,6 +191,7 @@ class TopicTable:
         _check(config)
         self._topics[config.topic_name] = config
         self.version += 1
+        self._changed[config.topic_name] = self.version
         return config
 
     def replace(self, configs: Iterable[TopicConfig]) -> None:
@@ -203,10 +210,11 @@ class TopicTable:
         if name in self._system:
             raise InvalidParameterError(f"topic {name!r} is the broker's own, it cannot be deleted")
         self.version += name in self._topics
+        self._changed.pop(name, None)
         return self._topics.pop(name, None) is not None
 
-    def for_sending(self, name: str, template: str, queues: int) -> tuple[TopicConfig, bool]:
-        """Return the topic to send to, and whether it was created for that.
+    def for_sending(self, name: str, template: str, queues: int) -> TopicConfig:
+        """Return the topic to send to, created where that is allowed.
 
         Parameters
         ----------
@@ -230,13 +238,13 @@ class TopicTable:
         if config is not None:
             if not config.perm & Perm.WRITE:
                 raise NoPermissionError(f"topic {name!r} takes no messages: it is read-only")
-            return config, False
+            return config
         base = self._topics.get(template)
         if base is None or not base.perm & Perm.INHERIT:
-            return self.get(name), False
+            return self.get(name)
         count = max(1, min(queues, base.write_queue_nums))
         perm = base.perm & ~Perm.INHERIT
-        return self._put(_config(name, count, perm=perm)), True
+        return self._put(_config(name, count, perm=perm))
 
 
 def _config(
@@ -255,12 +263,23 @@ def _config(
     )
 
 
-def _check(config: TopicConfig) -> None:
-    name = config.topic_name
+def check_topic_name(name: str) -> None:
+    """Refuse a name that no topic can have.
+
+    Raises
+    ------
+    InvalidParameterError
+        It has other signs than a name of a topic, or too many.
+    """
     if not _NAME.fullmatch(name):
-        message = f"{name!r} cannot be the name of a topic"
+        message = f"{name[:300]!r} cannot be the name of a topic"
         hint = "Use 1 to 127 of these: letters, digits, and the signs _ - % |"
         raise InvalidParameterError(message, hint=hint)
+
+
+def _check(config: TopicConfig) -> None:
+    name = config.topic_name
+    check_topic_name(name)
     for count in (config.read_queue_nums, config.write_queue_nums):
         if not 1 <= count <= _MOST_QUEUES:
             message = f"topic {name!r} cannot have {count} queues"

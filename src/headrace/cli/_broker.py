@@ -97,6 +97,14 @@ def broker(
             help="Accounts and what each may do, such as RocketMQ's plain_acl.yml.",
         ),
     ] = None,
+    allow_anyone: Annotated[
+        bool,
+        typer.Option(
+            "--allow-anyone",
+            help="Listen on other addresses than loopback without accounts: whoever reaches them may"
+            " do everything.",
+        ),
+    ] = False,
     tls: Annotated[
         bool,
         typer.Option("--tls", help="Take TLS, too, with a self-made certificate if none is given."),
@@ -126,7 +134,7 @@ def broker(
     """Run the embedded broker, name server and broker on one port, until Ctrl-C."""
     if context.invoked_subcommand is not None:
         return
-    from headrace.broker import BrokerSettings, Guards, Limits, PeerSecurity
+    from headrace.broker import BrokerSettings, Limits, PeerSecurity
     from headrace.broker.keeping import parse_compaction, parse_retention, parse_size
     from headrace.broker.network.descriptors import raise_limit
 
@@ -142,6 +150,7 @@ def broker(
         broker_name=broker_name,
         name_servers=tuple(register_with or ()),
         acl=acl,
+        allow_anyone=allow_anyone,
         tls=tls or tls_only,
         tls_certificate=tls_certificate,
         tls_key=tls_key,
@@ -151,7 +160,6 @@ def broker(
         min_replicas=min_replicas,
         limits=Limits.parse(limit or ()),
         peers=PeerSecurity.from_environment(),
-        guards=Guards.from_environment(),
     )
     raise_limit()
     asyncio.run(_serve(data_dir, port, settings))

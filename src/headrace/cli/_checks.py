@@ -96,15 +96,16 @@ def spark() -> Finding:
 def class_archive() -> list[Finding]:
     """See whether there is what Spark starts faster with."""
     from headrace.java import find_java
+    from headrace.private import is_private
 
     try:
-        from headrace.spark.class_archive import archive_of, is_usable
+        from headrace.spark.class_archive import archive_of
 
         path = archive_of(find_java())
     except (HeadraceError, ImportError):
         # Told of Java, or of Spark.
         return []
-    if is_usable(path):
+    if is_private(path):
         return [Finding("archive", "good", str(path))]
     hint = "Once, for starts in half the time: headrace prepare"
     return [Finding("archive", "doubtful", "Spark's classes are read anew at every start.", hint)]

@@ -1,4 +1,4 @@
-"""``headrace job reset`` and ``job abort``: set a job back, or end it from outside."""
+"""``headrace job reset``, ``abort`` and ``give``: set a job back, end it, give it to another account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.runtime.jobs.abort import Aborted
     from headrace.runtime.jobs.reset import Place, ResetPlan
 
-__all__ = ["abort_job", "reset_job"]
+__all__ = ["abort_job", "give_job", "reset_job"]
 
 JobName = Annotated[str, typer.Argument(help="The job's name.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
@@ -110,6 +110,26 @@ def abort_job(
         return
     for line in _told(done):
         say(line)
+
+
+@connecting
+def give_job(
+    job: JobName,
+    account: Annotated[str, typer.Argument(help="The access key of its new owner.")],
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Give a job to another account; what runs it now is fenced off. Only an admin can."""
+    from headrace.client import Jobs
+    from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, OpenRequest
+    from headrace.runtime.jobs.standings import standing_of_job
+
+    with cluster(namesrv, data_dir) as client:
+        standing_of_job(client, job)
+        topic = f"{job}{COMMIT_TOPIC_SUFFIX}"
+        request = OpenRequest(job=job, commit_topic=topic, driver="job give", owner=account)
+        answer = Jobs(client, topic).open(request)
+    say(f"Job {job} belongs to the account {account}, from epoch {answer.epoch} on.")
 
 
 def _place(text: str) -> Place:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
-from headrace.cli._job_changes import abort_job, reset_job
+from headrace.cli._job_changes import abort_job, give_job, reset_job
 from headrace.cli._job_history import show_history
 from headrace.cli._job_status import list_jobs, status
 from headrace.cli._security import connecting
@@ -26,6 +26,7 @@ app.command()(status)
 app.command("history")(show_history)
 app.command("reset")(reset_job)
 app.command("abort")(abort_job)
+app.command("give")(give_job)
 
 JobName = Annotated[str, typer.Argument(help="The job's name.")]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli._terminal import say, terminal
+from headrace.cli._terminal import say, show, terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +51,7 @@ def replicas(address: Address) -> None:
 
     answer = _ask(address, RequestCode.LIST_REPLICAS, {})
     info = msgspec.json.decode(answer.payload, type=ReplicationInfo)
-    typer.echo(_sentence(address, info))
+    show(_sentence(address, info))
     if info.role == "primary":
         terminal().print(_table(info))
 

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FencedError, HeadraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
-__all__ = ["flush_output", "message_line", "report", "say", "status_of", "terminal"]
+__all__ = [
+    "flush_output",
+    "message_line",
+    "printable",
+    "report",
+    "say",
+    "show",
+    "status_of",
+    "terminal",
+]
 
 _BUG_HINT = (
     "This is a fault in headrace. Run again with `headrace --debug ...` for the traceback, "
     "and report it with that."
 )
 
+#: Control characters of ASCII and Latin 1, and those that turn the direction of text.
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 #: What the system says of a device that takes no more.
 _OUTPUT_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Exit status of a job that goes on elsewhere.
@@ -28,26 +42,51 @@ _FENCED = 3
 
 
 def terminal(*, error: bool = False) -> Console:
-    """Give the console for results, or the one for everything else."""
-    from rich.console import Console
+    """Give the console for results, or the one for everything else.
 
-    return Console(stderr=error, highlight=False, soft_wrap=True)
+    It shows names and texts of others as they are: none is markup, none steers the terminal.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Terminal(Console):
+        def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
+            for segment in super().render(*given, **options):
+                text, style, control = segment
+                yield segment if control else Segment(printable(text), style)
+
+    return Terminal(stderr=error, highlight=False, soft_wrap=True, markup=False)
+
+
+def printable(text: str) -> str:
+    r"""Replace what would steer a terminal: control characters, but for new lines and tabs.
+
+    >>> print(printable("\x1b]0;title\x07 caf\xe9 \u202e"))
+    \x1b]0;title\x07 café \u202e
+    """
+    return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def say(text: str) -> None:
     """Write one line about what happens, apart from the results."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
 
+def show(text: str) -> None:
+    """Write one line of the results."""
+    sys.stdout.write(f"{printable(text)}\n")
+
+
 def message_line(key: object, body: bytes) -> str:
-    r"""Write a message as key, tab, value.
+    r"""Write a message as key, tab, value; a terminal is given nothing that steers it.
 
     >>> message_line("k", b"to be"), message_line(None, b"\xff")
     ('k\tto be\n', '\t\\xff\n')
     """
     shown = "" if key is None else key
-    return f"{shown}\t{body.decode(errors='backslashreplace')}\n"
+    line = f"{shown}\t{body.decode(errors='backslashreplace')}\n"
+    return printable(line) if sys.stdout is not None and sys.stdout.isatty() else line
 
 
 def report(error: BaseException, *, debug: bool) -> None:

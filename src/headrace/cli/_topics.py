@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli._cluster import DataDir, NameServer, cluster
 from headrace.cli._security import connecting
-from headrace.cli._terminal import say, terminal
+from headrace.cli._terminal import say, show, terminal
 
 if TYPE_CHECKING:
     from headrace.client import Client
@@ -87,7 +87,7 @@ def list_topics(
         own = set() if everything else _topics_of_brokers(client)
         for topic in sorted(Admin(client).topics()):
             if topic not in own and (everything or not topic.startswith(_OF_BROKERS)):
-                typer.echo(topic)
+                show(topic)
 
 
 @app.command()

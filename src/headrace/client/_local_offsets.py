@@ -11,6 +11,7 @@ from msgspec import field
 
 from headrace.client.queues import MessageQueue
 from headrace.errors import ProtocolError
+from headrace.private import owners_folder
 from headrace.protocol.bodies import JsonBody, QueueRef, dumps, loads
 
 __all__ = ["LocalOffsets", "default_offsets_file"]
@@ -61,7 +62,7 @@ class LocalOffsets:
             QueueRef(queue.topic, queue.broker, queue.queue_id).key: offset
             for queue, offset in sorted(self._offsets.items())
         }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        owners_folder(self._path.parent)
         fresh = self._path.with_name(f"{self._path.name}.tmp")
         with fresh.open("wb") as file:
             file.write(dumps(_OffsetTable(offset_table=table)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.connect.log import FileLog
 from headrace.connect.rest import RestServer
 from headrace.connect.worker import Connect, Worker
+from headrace.private import owners_folder
 
 if TYPE_CHECKING:
     from headrace.client import AsyncClient
@@ -123,7 +124,7 @@ def _is_heir(settings: WorkerSettings) -> bool:
 
 def _inherit(settings: WorkerSettings) -> None:
     """Note that this worker has its folder from now on."""
-    settings.data.mkdir(parents=True, exist_ok=True)
+    owners_folder(settings.data)
     (settings.data / _MARK).write_text(_name_in(settings))
 
 
@@ -172,7 +173,7 @@ async def running_worker(
         if cluster is not None:
             log = cluster.log
         if log is None:
-            settings.data.mkdir(parents=True, exist_ok=True)
+            owners_folder(settings.data)
             log = FileLog(settings.data / "log")
             stack.push_async_callback(log.close)
         join_again = None if cluster is None else cluster.join_again

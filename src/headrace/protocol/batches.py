@@ -71,11 +71,12 @@ def batch_starts(batch: Buffer) -> list[int]:
         The batch is not a sequence of whole mini messages.
     """
     starts: list[int] = []
-    at, last = 0, len(batch) - _MIN_MINI
+    add, size_at, least = starts.append, _size_at, _MIN_MINI
+    at, last = 0, len(batch) - least
     while at <= last:
-        starts.append(at)
-        (size,) = _size_at(batch, at)
-        if size < _MIN_MINI:
+        add(at)
+        size = size_at(batch, at)[0]
+        if size < least:
             raise _too_small(len(starts) - 1, size)
         at += size
     if at != len(batch):

@@ -14,11 +14,14 @@ __all__ = ["JsonBody", "QueueRef", "dumps", "loads"]
 T = TypeVar("T")
 
 
-class JsonBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Base of all JSON bodies: Python names here, Java's names on the wire."""
+class JsonBody(msgspec.Struct, kw_only=True, rename="camel", gc=False):
+    """Base of all JSON bodies: Python names here, Java's names on the wire.
+
+    Tables have many of them, and none holds itself: nobody looks for garbage there.
+    """
 
 
-class QueueRef(msgspec.Struct, frozen=True, order=True, rename="camel"):
+class QueueRef(msgspec.Struct, frozen=True, order=True, rename="camel", gc=False):
     """A queue as JSON bodies name it.
 
     As the key of a JSON object it is a string that holds its own JSON.

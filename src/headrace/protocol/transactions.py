@@ -323,6 +323,8 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     #: Its epoch before, which it goes back from; 0 at its start.  Nobody else may have opened one
     #: since.
     after: int = 0
+    #: The account that the job belongs to from here on; only an admin may give it away.
+    owner: str = ""
 
 
 class OpenAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from headrace.private import owners_folder
 from headrace.user_lines import is_ours
 
 if TYPE_CHECKING:
@@ -80,6 +81,6 @@ def _file(root: Path) -> IO[str]:
     key = os.getpid(), root
     if key not in _files:
         folder = root / _FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
+        owners_folder(folder)
         _files[key] = (folder / f"{os.getpid()}.txt").open("a")
     return _files[key]

@@ -8,7 +8,6 @@ one that does not: another release of Java or Spark makes it useless, never harm
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -22,6 +21,7 @@ from headrace.client import Admin, Client, Producer
 from headrace.embedded import embedded_broker
 from headrace.errors import JobFailedError
 from headrace.java import cache_folders, use_java
+from headrace.private import is_private
 from headrace.protocol.messages import Message
 from headrace.settings import JobSettings
 from headrace.spark.dead_session import end_session
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.java import Java
     from headrace.topology import Topology
 
-__all__ = ["JAVA_OPTIONS", "archive_of", "archive_options", "is_usable", "make_archive"]
+__all__ = ["JAVA_OPTIONS", "archive_of", "archive_options", "make_archive"]
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -47,14 +47,23 @@ def archive_of(java: Java) -> Path:
     """Name the archive for a Java and for the Spark of this environment, made or not.
 
     A Java or a Spark that was replaced has another one.
+
+    Raises
+    ------
+    JobFailedError
+        There is no folder for it that only this user can write to.
     """
     jars = Path(pyspark.__file__).parent / "jars"
     parts = [java.home.resolve(), jars.resolve()]
     dated = [str(part) for part in parts] + [str(_changed(java.home / "lib" / "modules"))]
     dated.append(str(_changed(jars)))
     name = hashlib.sha256("\n".join(dated).encode()).hexdigest()[:16]
-    folders = list(cache_folders())
-    paths = [folder / f"spark-{pyspark.__version__}-{name}.jsa" for folder in folders]
+    paths = [folder / f"spark-{pyspark.__version__}-{name}.jsa" for folder in cache_folders()]
+    if not paths:
+        raise JobFailedError(
+            "there is no folder for an archive of Spark's classes that only this user can write to",
+            hint="set XDG_CACHE_HOME to a folder of your own",
+        )
     return next((path for path in paths if path.is_file()), paths[0])
 
 
@@ -68,8 +77,13 @@ def archive_options(java: Java, given: str) -> str:
     given
         Options that the user gives it; what they say on archives stands.
     """
-    path = archive_of(java)
-    if any(option in given for option in _DECIDED) or not is_usable(path):
+    if any(option in given for option in _DECIDED):
+        return ""
+    try:
+        path = archive_of(java)
+    except JobFailedError:
+        return ""
+    if not is_private(path):
         return ""
     return f'-Xshare:auto "-XX:SharedArchiveFile={path}" {_QUIET}'
 
@@ -86,7 +100,6 @@ def make_archive() -> Path:
     """
     java = use_java()
     path = archive_of(java)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="headrace-archive-", dir=path.parent) as folder:
         made = Path(folder) / "new.jsa"
         options = f'"-XX:ArchiveClassesAtExit={made}" {_QUIET}'
@@ -139,10 +152,3 @@ def _changed(path: Path) -> int:
     with suppress(OSError):
         return path.stat().st_mtime_ns
     return 0
-
-
-def is_usable(path: Path) -> bool:
-    """Tell whether a file is there that nobody else can have put there."""
-    with suppress(OSError):
-        return path.stat().st_uid == os.getuid() and os.access(path, os.R_OK)
-    return False

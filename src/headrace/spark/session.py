@@ -151,7 +151,7 @@ def _config(settings: JobSettings) -> dict[str, str]:
 
 def _logging(settings: JobSettings) -> dict[str, str]:
     """Send what Spark logs to a file of the job: the terminal is the user's."""
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = _log_file(settings)
     rules = (Path(__file__).parent / "log4j2.properties").as_uri()
     given = settings.spark_config.get(JAVA_OPTIONS, "")
@@ -180,7 +180,8 @@ def sweep_scratch(root: Path) -> None:
         return
     for folder in root.glob("headrace-*-*"):
         pid = folder.name.split("-")[1]
-        if pid.isdecimal() and not Path("/proc", pid).exists():
+        gone = pid.isdecimal() and not Path("/proc", pid).exists()
+        if gone and folder.lstat().st_uid == os.getuid():
             shutil.rmtree(folder, ignore_errors=True)
 
 

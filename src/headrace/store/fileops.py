@@ -37,8 +37,8 @@ class FileOps:
     """The operating system's file operations, each a thin call."""
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a file; new files are readable by their owner and group."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o640)
+        """Open a file; new files are readable by their owner only."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -89,8 +89,8 @@ class FileOps:
             os.close(fd)
 
     def mkdir(self, path: Path) -> None:
-        """Make one directory."""
-        path.mkdir(0o750)
+        """Make one directory, for its owner only."""
+        path.mkdir(0o700)
 
     def make_directory(self, path: Path) -> None:
         """Make a directory and its parents; each new name is on the disk on return."""

@@ -175,8 +175,6 @@ def secret_in(path: Path, ops: FileOps) -> bytes:
     secret = secrets.token_bytes(_SECRET_BYTES)
     ops.make_directory(path.parent)
     replace_file(ops, path, secret + zlib.crc32(secret).to_bytes(4, "little"))
-    with contextlib.suppress(OSError):
-        path.chmod(0o600)
     return secret
 
 

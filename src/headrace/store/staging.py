@@ -116,6 +116,8 @@ class Staging:
         self._settings = settings
         self._lock = threading.Lock()
         self._parts: dict[StageKey, _Part] = {}
+        #: Number of parts, and their bytes, by job.
+        self._sums: dict[str, tuple[int, int]] = {}
         for path in sorted(folder.glob("*/*" + _SUFFIX)):
             self._reload(path)
 
@@ -141,8 +143,10 @@ class Staging:
                     hint="every attempt needs an attempt number of its own",
                 )
             self._write(part, [header, body])
-            part.size += len(header) + len(body)
+            size = len(header) + len(body)
+            part.size += size
             part.chunks[number] = chunk
+            self._count(key.job, key not in self._parts, size)
             self._parts[key] = part
 
     def staged(self, key: StageKey) -> tuple[int, int]:
@@ -151,6 +155,10 @@ class Staging:
             part = self._parts.get(key)
             chunks = list(part.chunks.values()) if part else []
         return len(chunks), sum(chunk.records for chunk in chunks)
+
+    def in_all(self, job: str) -> tuple[int, int]:
+        """Count the parts that a job has staged, and their bytes."""
+        return self._sums.get(job, (0, 0))
 
     def waiting(self, job: str) -> list[StagedBatch]:
         """Sum up what a job has staged, by epoch and batch."""
@@ -193,8 +201,15 @@ class Staging:
         with self._lock:
             doomed = [key for key in self._parts if key.job == job and not keep(key)]
             for key in doomed:
-                self._remove(self._parts.pop(key).path)
+                part = self._parts.pop(key)
+                self._count(job, -1, -part.size)
+                self._remove(part.path)
         return len(doomed)
+
+    def _count(self, job: str, parts: int, size: int) -> None:
+        held = self._sums.pop(job, (0, 0))
+        if now := held[0] + parts:
+            self._sums[job] = now, held[1] + size
 
     def _path(self, key: StageKey) -> Path:
         numbers = (key.epoch, key.batch, key.stage, key.partition, key.attempt)
@@ -244,6 +259,7 @@ class Staging:
             part.chunks[number] = chunk
             part.size += _HEADER_SIZE + len(body)
         if part.chunks:
+            self._count(key.job, 1, part.size)
             self._parts[key] = part
         else:
             self._remove(path)

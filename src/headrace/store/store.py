@@ -279,6 +279,10 @@ class MessageStore:
         """Count the chunks and records of a staged part; (0, 0) if there is none."""
         return self._staging.staged(key)
 
+    def staged_in_all(self, job: str) -> tuple[int, int]:
+        """Count the parts that a job has staged, and their bytes."""
+        return self._staging.in_all(job)
+
     def waiting(self, job: str) -> list[StagedBatch]:
         """Sum up what a job has staged, by epoch and batch."""
         return self._staging.waiting(job)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from headrace.connect.config.permits import Permits
 from headrace.connect.hosts import HostSettings, ProcessLauncher, TaskChannel
 from headrace.connect.hosts.process_host import ProcessHost
 from headrace.connect.worker import (
@@ -103,7 +104,8 @@ class WithoutData(ProcessLauncher):
 
 
 def launcher_in(folder: Path, **settings: Any) -> ProcessLauncher:
-    return ProcessLauncher(folder / "run", HostSettings(**settings))
+    everything = Permits(env=["*"], files=["/"], functions=["tests"])
+    return ProcessLauncher(folder / "run", HostSettings(**{"permits": everything, **settings}))
 
 
 async def launched(

@@ -29,8 +29,8 @@ class Control:
 
     #: Says what it is here.
     what: str
-    #: Safeguards of the broker that are off (``HEADRACE_UNSAFE``).
-    unsafe: str = ""
+    #: Safeguards that the broker goes without.
+    without: str = ""
     #: Name of the change to the driver, below.
     broken: str = ""
     #: Name of the flaw of the workload's own code.
@@ -40,8 +40,8 @@ class Control:
 
 
 CONTROLS: Mapping[str, Control] = {
-    "NC1": Control("the broker takes commits of older epochs", unsafe="epoch"),
-    "NC2": Control("and those that do not follow the last commit", unsafe="epoch,predecessor"),
+    "NC1": Control("the broker takes commits of older epochs", without="epoch"),
+    "NC2": Control("and those that do not follow the last commit", without="epoch,predecessor"),
     "NC3": Control("a start reads from an older place than the commit", broken="older offsets"),
     "NC4": Control("ack_commit comes before the commit", broken="early ack"),
     "NC5": Control("a committed change is not applied to local state", broken="lost change"),

@@ -21,6 +21,7 @@ from tests.transactions.cases.restated import ASSERTS
 from tests.transactions.cases.rig import Rig, rig
 from tests.transactions.cases.scenarios import scenario_of
 from tests.transactions.cases.workloads import TWO_KINDS
+from tests.without import going_without
 
 _SOUND = Control("nothing")
 _numbers = itertools.count(1)
@@ -87,7 +88,7 @@ def problems_of(
     """Run one workload with one variant of a case; give everything that is wrong."""
     with tempfile.TemporaryDirectory(prefix="headrace-case-") as folder:
         path = Path(folder)
-        broker = spawn_broker(path / "broker", environment={"HEADRACE_UNSAFE": control.unsafe})
+        broker = spawn_broker(path / "broker", environment=going_without(control.without))
         try:
             flaws = {"broken": control.broken, "flaw": control.flaw}
             with rig(workload, broker.address, path, on=on, **flaws) as found:

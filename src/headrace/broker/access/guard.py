@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.broker.access.accounts import AccessRules, Account, load_rules
 from headrace.broker.access.needs import Need, needs_of
 from headrace.broker.failures import failure
-from headrace.broker.network.quiet_log import QuietLog
 from headrace.errors import HeadraceError, SettingsError
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.signing import ACCESS_KEY, is_signed_with
 
 if TYPE_CHECKING:
+    from headrace.broker.core import Core
     from headrace.broker.requests import Request
+    from headrace.protocol.frames import Command
 
 __all__ = ["Guard"]
 
 _log = logging.getLogger(__name__)
-_quiet = QuietLog(_log)
 
 
 class Guard:
@@ -59,50 +61,83 @@ class Guard:
         _log.warning("access rules read again from %s", self._file)
         return True
 
-    def before(self, dispatch: Callable[[Request], None]) -> Callable[[Request], None]:
+    def before(self, dispatch: Callable[[Request], None], core: Core) -> Callable[[Request], None]:
         """Put the guard in front of what handles requests."""
 
-        def guarded(request: Request) -> None:
+        def pass_on(request: Request, lacking: Callable[[], str | None]) -> None:
             try:
-                why = refusal(self.rules, request)
+                why = lacking()
             except HeadraceError as error:
-                request.answer(failure(request, error))
+                refuse(request, failure(request, error))
                 return
             if why is None:
                 dispatch(request)
-                return
-            _quiet.warning("refused a request of %s: %s", request.peer.address[0], why)
-            request.answer(request.reply(ResponseCode.NO_PERMISSION, why))
+            else:
+                refuse(request, request.reply(ResponseCode.NO_PERMISSION, why))
+
+        async def later(request: Request, account: Account, size: int) -> None:
+            # What it needs is in its body: nobody waits while that is read.
+            found = asyncio.ensure_future(core.in_thread(lacks, account, request))
+            try:
+                await asyncio.wait([found])
+            finally:
+                request.peer.release(size)
+            pass_on(request, found.result)
+
+        def refuse(request: Request, answer: Command) -> None:
+            core.refusals.note(request, answer)
+            request.answer(answer)
+
+        def guarded(request: Request) -> None:
+            why, account = identified(self.rules, request)
+            if why is not None:
+                refuse(request, request.reply(ResponseCode.NO_PERMISSION, why))
+            elif account is None:
+                dispatch(request)
+            elif request.is_large:
+                size = len(request.command.payload)
+                request.peer.hold(size)
+                core.start_task(
+                    later(replace(request, account=account.access_key, read={}), account, size)
+                )
+            else:
+                pass_on(
+                    replace(request, account=account.access_key), lambda: lacks(account, request)
+                )
 
         return guarded
 
 
-def refusal(rules: AccessRules, request: Request) -> str | None:
-    """Say why a request is not allowed; None: it is.
+def identified(rules: AccessRules, request: Request) -> tuple[str | None, Account | None]:
+    """Say why nobody knows who asks, or which account it is, where that one may not do all."""
+    address = request.peer.address[0]
+    if rules.trusts(address):
+        return None, None
+    key = request.command.ext.get(ACCESS_KEY)
+    if not key:
+        why = "No accessKey is configured: this broker has access control, and nobody signed"
+        return why, None
+    account = rules.accounts.get(key)
+    if account is None:
+        return f"No acl config for {key[:80]}: there is no such access key", None
+    trusted = account.is_trusted_at(address)
+    if not trusted and not is_signed_with(request.command, account.secret_key):
+        return f"check signature failed. The secret of access key {key} is another one", None
+    return None, None if account.is_admin else account
+
+
+def lacks(account: Account, request: Request) -> str | None:
+    """Say what an account lacks for a request; None: nothing.
 
     Raises
     ------
     InvalidParameterError, ProtocolError
         When it cannot be read.
     """
-    address = request.peer.address[0]
-    if rules.trusts(address):
+    if account.is_trusted_at(request.peer.address[0]):
         return None
-    key = request.command.ext.get(ACCESS_KEY)
-    if not key:
-        return "No accessKey is configured: this broker has access control, and nobody signed"
-    account = rules.accounts.get(key)
-    if account is None:
-        return f"No acl config for {key[:80]}: there is no such access key"
-    if account.is_trusted_at(address):
-        return None
-    if not is_signed_with(request.command, account.secret_key):
-        return f"check signature failed. The secret of access key {key} is another one"
-    if account.is_admin:
-        return None
-    return next(
-        (_missing(account, need) for need in needs_of(request) if not _has(account, need)), None
-    )
+    lacking = (need for need in needs_of(request) if not _has(account, need))
+    return next((_missing(account, need) for need in lacking), None)
 
 
 def _has(account: Account, need: Need) -> bool:

@@ -14,6 +14,7 @@ from headrace.protocol.bodies import JsonBody
 from headrace.protocol.codes import RequestCode as Code
 from headrace.protocol.groups import Heartbeat, LockRequest
 from headrace.protocol.transactions import (
+    COMMIT_TOPIC_SUFFIX,
     CommitRequest,
     OpenRequest,
     PlanRequest,
@@ -92,14 +93,14 @@ def _fields(
 
 
 def _heart_beat(request: Request) -> Iterator[Need]:
-    for consumer in request.body(Heartbeat).consumer_data_set:
+    for consumer in request.large_body(Heartbeat).consumer_data_set:
         yield group_need(consumer.group_name)
         for told in consumer.subscription_data_set:
             yield topic_need(told.topic, SUB)
 
 
 def _lock(request: Request) -> Iterator[Need]:
-    asked = request.body(LockRequest)
+    asked = request.large_body(LockRequest)
     yield group_need(asked.consumer_group)
     for topic in {queue.topic for queue in asked.mq_set}:
         yield topic_need(topic, SUB)
@@ -136,6 +137,8 @@ def _open(request: Request) -> Iterator[Need]:
 
 
 def _stage(request: Request) -> Iterator[Need]:
+    # Whose job it is counts, also where nothing is staged for any topic.
+    yield topic_need(request.text("job") + COMMIT_TOPIC_SUFFIX, PUB)
     body = memoryview(request.command.payload)
     for topic in {section.topic for section in decode_sections(body)}:
         yield topic_need(topic, PUB)

@@ -47,6 +47,7 @@ def get_runtime_info(core: Core, request: Request) -> Command:
         "headraceFreeBytes": str(disk.free),
     }
     table |= _compaction(store)
+    table |= {f"headraceRefused.{name}": str(n) for name, n in core.refusals.counts.items()}
     if store.failure is not None:
         table["headraceFailure"] = store.failure
     return request.reply(body=dumps({"table": table}))

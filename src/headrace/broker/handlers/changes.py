@@ -39,7 +39,7 @@ _CHANGEABLE: dict[str, tuple[str, Callable[[str], object]]] = {
 def update_broker_config(core: Core, request: Request) -> Command:
     """Change settings until the broker stops: none of them, or all that were named."""
     changes: dict[str, object] = {}
-    for line in bytes(request.command.payload).decode(errors="replace").splitlines():
+    for line in request.lines():
         key, _, value = (part.strip() for part in line.partition("="))
         if not key or key.startswith("#"):
             continue
@@ -62,14 +62,14 @@ async def tidy(core: Core, request: Request) -> Command:
     return request.reply()
 
 
-def delete_unused_topics(core: Core, request: Request) -> Command:
+async def delete_unused_topics(core: Core, request: Request) -> Command:
     """Delete retry topics of groups that do not exist any more, if they hold no message."""
     for name in list(core.topics):
         group = name.removeprefix("%RETRY%")
         if group != name and group not in core.groups and core.clients.group(group) is None:
             bounds = core.store.bounds(name, 0)
             if bounds.min_offset == bounds.max_offset:
-                core.delete_topic(name)
+                await core.delete_topic(name)
     return request.reply()
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS"]
 
 
-def heart_beat(core: Core, request: Request) -> Command:
+async def heart_beat(core: Core, request: Request) -> Command:
     """Note who is there and what its groups read."""
-    beat = request.body(Heartbeat)
-    check_heartbeat(core, beat)
+    beat = await core.read(request, Heartbeat)
+    check_heartbeat(core, beat, request.peer.number)
     command, peer = request.command, request.peer
     host, port = peer.address
     member = Member(
@@ -68,25 +68,25 @@ def check_client_config(_core: Core, request: Request) -> Command:
     return request.reply()
 
 
-def lock_queues(core: Core, request: Request) -> Command:
+async def lock_queues(core: Core, request: Request) -> Command:
     """Let a client consume queues alone, for a while."""
-    asked = request.body(LockRequest)
-    granted = core.locks.acquire(
-        asked.consumer_group,
-        asked.client_id,
-        [(queue.topic, queue.queue_id) for queue in asked.mq_set],
-        now=core.loop.time(),
-    )
-    names = {(queue.topic, queue.queue_id): queue.broker_name for queue in asked.mq_set}
-    queues = [QueueRef(queue[0], names[queue], queue[1]) for queue in granted]
-    return request.reply(body=dumps({"lockOKMQSet": queues}))
+    asked = await core.read(request, LockRequest)
+    granted: list[QueueRef] = []
+    async for part in core.in_parts(asked.mq_set):
+        names = {(queue.topic, queue.queue_id): queue for queue in part}
+        found = core.locks.acquire(
+            asked.consumer_group, asked.client_id, names, now=core.loop.time()
+        )
+        granted += map(names.__getitem__, found)
+    return request.reply(body=await core.write(request, {"lockOKMQSet": granted}))
 
 
-def unlock_queues(core: Core, request: Request) -> Command:
+async def unlock_queues(core: Core, request: Request) -> Command:
     """Give queues back."""
-    asked = request.body(LockRequest)
-    queues = [(queue.topic, queue.queue_id) for queue in asked.mq_set]
-    core.locks.release(asked.consumer_group, asked.client_id, queues)
+    asked = await core.read(request, LockRequest)
+    async for part in core.in_parts(asked.mq_set):
+        queues = [(queue.topic, queue.queue_id) for queue in part]
+        core.locks.release(asked.consumer_group, asked.client_id, queues)
     return request.reply()
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.jobs import JobState, check_parts
-from headrace.broker.network.admission import check_new_topic
+from headrace.broker.jobs import JobState, check_commit, check_commit_topic, check_parts
+from headrace.broker.network.admission import check_new_topic, check_staged
 from headrace.errors import (
     BrokerBusyError,
     InputMissingError,
     InvalidParameterError,
+    NoPermissionError,
     NotReplicatedError,
 )
 from headrace.failpoints import failpoint
@@ -39,7 +41,7 @@ from headrace.store import QueueAppend, StageKey
 from headrace.store.record import queue_offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
@@ -50,7 +52,7 @@ __all__ = ["HANDLERS", "restore_jobs"]
 
 _log = logging.getLogger(__name__)
 
-_DRIVER = "HEADRACE_DRIVER"
+_DRIVER, _OWNER = "HEADRACE_DRIVER", "HEADRACE_OWNER"
 _QUEUE = 0
 #: Epochs whose records compaction keeps.  What is newest is appended last, so no later record
 #: of an older epoch can take its key.
@@ -68,7 +70,8 @@ def restore_jobs(core: Core) -> None:
             if state is not None:
                 core.jobs.recorded(topic, state)
                 # Offsets are saved now and then; the commits since are only here.
-                _update_offsets(core, state.record.job, state.record)
+                core.show_group(state.record.job)
+                _update_offsets(core, state.record.job, state.record.offsets.items())
 
 
 def _restored(core: Core, commit_topic: str) -> JobState | None:
@@ -89,11 +92,13 @@ def _restored(core: Core, commit_topic: str) -> JobState | None:
             _log.warning("topic %r, offset %d: no commit, passed over", commit_topic, offset)
             continue
         record, message = found
-        driver = message.properties.get(_DRIVER, "")
+        driver, owner = (message.properties.get(name, "") for name in (_DRIVER, _OWNER))
         # Where its unit ends stands nowhere, but it is whole, so the log's end is not before it.
         log = core.store.replication
         is_over = message.position < log.epochs.promoted_at
-        return JobState(record=record, position=log.end, driver=driver, is_over=is_over)
+        return JobState(
+            record=record, position=log.end, driver=driver, owner=owner, is_over=is_over
+        )
     return None
 
 
@@ -105,23 +110,29 @@ def capabilities(_core: Core, request: Request) -> Command:
 async def open_job(core: Core, request: Request) -> Command:
     """Begin a new epoch; everything that an older one still tries is void from here on."""
     asked = request.strict_body(OpenRequest)
-    topic = asked.commit_topic
+    topic, account = asked.commit_topic, request.account
+    check_commit_topic(asked.job, topic)
     check_new_topic(core, topic)
     async with core.turn(topic):
+        core.jobs.check_owner(asked.job, account)
+        if account is not None and asked.owner not in ("", account):
+            message = f"account {account!r} cannot give job {asked.job!r} to {asked.owner!r}"
+            raise NoPermissionError(message, hint="Only an admin can.")
+        owner = account or asked.owner or core.jobs.owner(asked.job)
         begins = core.jobs.state(topic) is None
         record = core.jobs.open(asked, now=core.now())
         if begins:
             # What is staged is of a job of this name before it, whose attempts had the same names.
             await core.in_thread(core.store.drop_staged, asked.job, lambda _: False)
         await core.ensure_compacted(topic)
-        state = await _append(core, topic, record, asked.driver, [])
+        state = await _append(core, topic, record, [], driver=asked.driver, owner=owner)
         core.start_task(_sweep(core, record))
         await _replicated(core, state.position)
     return request.reply(body=_encode(OpenAnswer(epoch=record.epoch, record=record)))
 
 
 async def _append(
-    core: Core, topic: str, record: CommitRecord, driver: str, keys: list[StageKey]
+    core: Core, topic: str, record: CommitRecord, keys: list[StageKey], *, driver: str, owner: str
 ) -> JobState:
     """Append staged parts and the record as one unit, on disk before anybody hears of it.
 
@@ -129,11 +140,12 @@ async def _append(
     heard of it would let the same batch be committed again.
     """
     text = {KEYS: f"{record.epoch % _KEPT_EPOCHS}-{record.kind}"}
-    properties = encode_properties(text | ({_DRIVER: driver} if driver else {}))
+    more = {name: value for name, value in ((_DRIVER, driver), (_OWNER, owner)) if value}
+    properties = encode_properties(text | more)
     records = encode_records(topic, _QUEUE, [_encode(record)], [properties], core.now())
     unit = core.store.commit_unit(keys, [QueueAppend(topic, _QUEUE, records)])
     written = await core.stored(unit)
-    state = JobState(record=record, position=written.position, driver=driver)
+    state = JobState(record=record, position=written.position, driver=driver, owner=owner)
     core.jobs.recorded(topic, state)
     failpoint("broker.jobs.appended")
     return state
@@ -149,12 +161,11 @@ async def _replicated(core: Core, position: int) -> None:
 
 async def _sweep(core: Core, record: CommitRecord) -> None:
     """Drop what was staged for batches that are done and by epochs that are over."""
-    fences = core.settings.guards.epoch
+    await core.in_thread(core.store.drop_staged, record.job, partial(_is_needed, record))
 
-    def needed(key: StageKey) -> bool:
-        return (key.epoch >= record.epoch or not fences) and key.batch > record.batch
 
-    await core.in_thread(core.store.drop_staged, record.job, needed)
+def _is_needed(record: CommitRecord, key: StageKey) -> bool:
+    return key.epoch >= record.epoch and key.batch > record.batch
 
 
 async def stage(core: Core, request: Request) -> Command:
@@ -168,13 +179,19 @@ async def stage(core: Core, request: Request) -> Command:
         number("partition"),
         number("attempt"),
     )
+    core.jobs.check_owner(key.job, request.account)
     core.jobs.check_stage(key.job, key.epoch, key.batch)
     body = memoryview(request.command.payload)
-    for section in decode_sections(body):
-        _check_queue(core, section.topic, section.queue_id)
+    check_staged(core, key.job, len(body))
+    for topic, queue_id in await core.in_thread(_queues_in, body):
+        _check_queue(core, topic, queue_id)
     await core.in_thread(core.store.stage, key, number("chunk"), body)
     failpoint("broker.jobs.staged")
     return request.reply()
+
+
+def _queues_in(body: memoryview) -> set[tuple[str, int]]:
+    return {(section.topic, section.queue_id) for section in decode_sections(body)}
 
 
 def _check_queue(core: Core, topic: str, queue_id: int) -> None:
@@ -188,38 +205,53 @@ def _check_queue(core: Core, topic: str, queue_id: int) -> None:
 
 async def commit_batch(core: Core, request: Request) -> Command:
     """Make a batch visible, all of it or nothing; a repeat gets the same answer."""
-    asked = request.strict_body(CommitRequest)
+    asked = (
+        await core.in_thread(_read_commit, request) if request.is_large else _read_commit(request)
+    )
+    core.jobs.check_owner(asked.record.job, request.account)
     async with core.turn(asked.commit_topic):
         answer = core.jobs.commit(asked) or await _commit(core, asked)
         await _replicated(core, answer.position)
     return request.reply(body=_encode(answer))
 
 
+def _read_commit(request: Request) -> CommitRequest:
+    asked = request.strict_body(CommitRequest)
+    check_commit(asked)
+    return asked
+
+
 async def _commit(core: Core, asked: CommitRequest) -> CommitAnswer:
     record = asked.record
     before = core.jobs.state(asked.commit_topic)
-    _check_input(core, record, before.record.offsets if before else {})
+    await _check_input(core, record, before.record.offsets if before else {})
     check_parts(asked, lambda part: core.store.staged(_stage_key(record, part)))
     keys = [_stage_key(record, part) for part in asked.parts if part.chunks]
-    driver = before.driver if before else ""
     await core.ensure_compacted(asked.commit_topic)
-    state = await _append(core, asked.commit_topic, record, driver, keys)
-    _update_offsets(core, asked.group, record)
+    driver, owner = (before.driver, before.owner) if before else ("", "")
+    topic = asked.commit_topic
+    state = await _append(core, topic, record, keys, driver=driver, owner=owner)
+    async for part in core.in_parts(list(record.offsets.items())):
+        _update_offsets(core, asked.group, part)
+    core.show_group(asked.group)
     failpoint("broker.jobs.committed")
     core.start_task(_sweep(core, record))
     return CommitAnswer(batch=record.batch, already=False, position=state.position)
 
 
-def _check_input(core: Core, record: CommitRecord, before: Mapping[QueueName, int]) -> None:
+async def _check_input(core: Core, record: CommitRecord, before: Mapping[QueueName, int]) -> None:
     """Refuse a batch whose messages this broker has lost, also with a topic that was made anew."""
-    for queue, offset in record.offsets.items():
-        topic, broker, number = split_queue_name(queue) or ("", "", 0)
-        if broker != core.name or offset == before.get(queue) or core.topics.find(topic) is None:
-            continue
-        end = core.store.bounds(topic, number).max_offset
-        if offset > end:
-            batch = f"batch {record.batch} of job {record.job!r}"
-            raise InputMissingError.beyond(batch, queue, offset, end)
+    async for part in core.in_parts(list(record.offsets.items())):
+        for queue, offset in part:
+            if offset == before.get(queue):
+                continue
+            topic, broker, number = split_queue_name(queue) or ("", "", 0)
+            if broker != core.name or core.topics.find(topic) is None:
+                continue
+            end = core.store.bounds(topic, number).max_offset
+            if offset > end:
+                batch = f"batch {record.batch} of job {record.job!r}"
+                raise InputMissingError.beyond(batch, queue, offset, end)
 
 
 def _stage_key(record: CommitRecord, part: StagedPart) -> StageKey:
@@ -228,9 +260,8 @@ def _stage_key(record: CommitRecord, part: StagedPart) -> StageKey:
     )
 
 
-def _update_offsets(core: Core, group: str, record: CommitRecord) -> None:
-    core.show_group(group)
-    for queue, offset in record.offsets.items():
+def _update_offsets(core: Core, group: str, offsets: Iterable[tuple[QueueName, int]]) -> None:
+    for queue, offset in offsets:
         if parts := split_queue_name(queue):
             topic, _, number = parts
             core.offsets.update(group, topic, number, offset)
@@ -239,6 +270,8 @@ def _update_offsets(core: Core, group: str, record: CommitRecord) -> None:
 async def plan_batch(core: Core, request: Request) -> Command:
     """Cut all queues of some topics at one position, waiting for a message when there is none."""
     asked = request.strict_body(PlanRequest)
+    check_commit_topic(asked.job, asked.commit_topic)
+    core.jobs.check_owner(asked.job, request.account)
     answer = _plan(core, asked)
     deadline = core.loop.time() + asked.wait / 1000
     while not _has_news(asked, answer) and (left := deadline - core.loop.time()) > 0:
@@ -259,7 +292,7 @@ async def plan_batch(core: Core, request: Request) -> Command:
 def _queues(core: Core, asked: PlanRequest) -> dict[tuple[str, int], str]:
     return {
         (topic, queue_id): name
-        for topic in asked.topics
+        for topic in dict.fromkeys(asked.topics)
         for queue_id in range(core.topics.get(topic).read_queue_nums)
         if asked.share.owns(name := f"{topic}@{core.name}@{queue_id}")
     }
@@ -289,7 +322,7 @@ def _has_news(asked: PlanRequest, answer: PlanAnswer) -> bool:
 
 
 def list_jobs(core: Core, request: Request) -> Command:
-    """List all jobs with where they stand, who runs them, and what they have staged."""
+    """List the jobs of who asks: where they stand, who runs them, and what they have staged."""
     if not core.writable:
         # Commits come by the log, past this table.
         restore_jobs(core)
@@ -297,12 +330,14 @@ def list_jobs(core: Core, request: Request) -> Command:
     jobs = [
         {
             "commit_topic": topic,
+            "owner": state.owner,
             "driver": state.driver,
             "record": state.record,
             "holder": core.locks.holder(state.record.job, (topic, _QUEUE), now=now),
             "staged": core.store.waiting(state.record.job),
         }
         for topic, state in core.jobs.items()
+        if request.account in (None, state.owner) or not state.owner
     ]
     return request.reply(body=_encode(jobs))
 

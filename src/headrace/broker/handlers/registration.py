@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.naming.registry import BrokerPlace, Registration
@@ -20,7 +21,7 @@ __all__ = ["HANDLERS"]
 _MASTER = 0
 
 
-def register_broker(core: Core, request: Request) -> Command:
+async def register_broker(core: Core, request: Request) -> Command:
     """Take note of a broker and its topics."""
     body = request.command.payload
     checksum = request.number("bodyCrc32", 0)
@@ -28,9 +29,14 @@ def register_broker(core: Core, request: Request) -> Command:
         return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     told = _registration(request)
     _check_name(core, told)
-    content = read_registration(
-        body, compressed=request.flag("compressed"), version=request.command.version
+    read = partial(
+        read_registration,
+        body,
+        compressed=request.flag("compressed"),
+        version=request.command.version,
     )
+    # A packed one may be small, and hold much.
+    content = await core.in_thread(read)
     core.names.registry.register(
         told,
         content.topic_config_serialize_wrapper,
@@ -174,7 +180,7 @@ def get_settings(core: Core, request: Request) -> Command:
 
 def update_config(core: Core, request: Request) -> Command:
     """Keep settings that a tool sends to the name server, to tell them again."""
-    for line in bytes(request.command.payload).decode(errors="replace").splitlines():
+    for line in request.lines():
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith("#"):
             core.names.properties[name.strip()] = value.strip()

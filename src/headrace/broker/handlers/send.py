@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.broker.static_topics import LogicalQueue
+    from headrace.errors import StoreError
     from headrace.protocol.frames import Buffer
     from headrace.protocol.routes import TopicConfig
 
@@ -106,15 +107,37 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     if fields.topic not in core.topics:
         check_new_topic(core, fields.topic)
     template = fields.default_topic if core.settings.create_topics else ""
-    config, created = core.topics.for_sending(fields.topic, template, fields.default_queues)
-    if created:
-        core.save_topics()
+    config = core.topics.for_sending(fields.topic, template, fields.default_queues)
+    if core.is_saved(config.topic_name):
+        _store(core, request, fields, config)
+        return
+    # Its number of queues would be known from nowhere else after a crash.
+    request.peer.hold(len(body))
+    core.once_saved(config.topic_name, partial(_store_held, core, request, fields, config))
+
+
+def _store_held(
+    core: Core, request: Request, fields: _Fields, config: TopicConfig, error: StoreError | None
+) -> None:
+    """Store a message that has waited for its topic."""
+    request.peer.release(len(request.command.payload))
+    try:
+        if error is not None:
+            raise error
+        _store(core, request, fields, config)
+    except Exception as why:  # noqa: BLE001  (the client is told, whatever it is)
+        answer = failure(request, why)
+        core.refusals.note(request, answer)
+        request.answer(answer)
+
+
+def _store(core: Core, request: Request, fields: _Fields, config: TopicConfig) -> None:
     static = core.static_topics.locate(fields.topic, fields.queue_id)
     queue_id = _choose_queue(config, static.queue_id if static else fields.queue_id)
     uniq_key, append = _append(core, fields, queue_id, request)
     if config.attributes.get(CLEANUP_POLICY) == "COMPACTION":
         _require_keys(config.topic_name, append.records)
-    size = len(body)
+    size = len(request.command.payload)
     request.peer.hold(size)
     sent = _Sent(append, queue_id, uniq_key, size, static)
     core.append([append], partial(_stored, core, request, sent))

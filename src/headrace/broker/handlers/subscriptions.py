@@ -16,53 +16,52 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS"]
 
 
-def update_group(core: Core, request: Request) -> Command:
+async def update_group(core: Core, request: Request) -> Command:
     """Create a group or change it."""
-    _update(core, [request.body(SubscriptionGroupConfig)])
+    await _update(core, [request.body(SubscriptionGroupConfig)])
     return request.reply()
 
 
-def update_groups(core: Core, request: Request) -> Command:
+async def update_groups(core: Core, request: Request) -> Command:
     """Create or change several groups."""
-    body = request.body(dict[str, list[SubscriptionGroupConfig]])
-    _update(core, body.get("groupConfigList", []))
+    body = await core.read(request, dict[str, list[SubscriptionGroupConfig]])
+    await _update(core, body.get("groupConfigList", []))
     return request.reply()
 
 
-def _update(core: Core, configs: list[SubscriptionGroupConfig]) -> None:
-    for config in configs:
-        core.groups.update(config)
-    core.save_groups()
-    for config in configs:
-        core.retry_topic(config.group_name)
+async def _update(core: Core, configs: list[SubscriptionGroupConfig]) -> None:
+    async for part in core.in_parts(configs):
+        for config in part:
+            core.groups.update(config)
+            core.retry_topic(config.group_name)
+    await core.save()
 
 
-def get_groups(core: Core, request: Request) -> Command:
+async def get_groups(core: Core, request: Request) -> Command:
     """Describe all groups."""
     body = {
         "subscriptionGroupTable": {config.group_name: config for config in core.groups.configs()},
         "forbiddenTable": {},
         "dataVersion": DataVersion(timestamp=core.started, counter=core.groups.version),
     }
-    return request.reply(body=dumps(body))
+    return request.reply(body=await core.in_thread(dumps, body))
 
 
 def get_group(core: Core, request: Request) -> Command:
     """Describe one group."""
     config = core.groups.get(request.text("group"))
-    core.save_groups()
+    core.save_soon()
     return request.reply(body=dumps(config))
 
 
-def delete_group(core: Core, request: Request) -> Command:
+async def delete_group(core: Core, request: Request) -> Command:
     """Delete a group, and its offsets if asked to; a member's next request creates it anew."""
     name = request.text("groupName")
     core.groups.delete(name)
-    core.save_groups()
     core.clients.forget(name)
     if request.flag("cleanOffset"):
         core.offsets.forget_group(name)
-        core.save_offsets()
+    await core.save(offsets=request.flag("cleanOffset"))
     return request.reply()
 
 

@@ -29,19 +29,21 @@ __all__ = ["HANDLERS"]
 
 async def update_topic(core: Core, request: Request) -> Command:
     """Create a topic or change it."""
-    await _keep(core, core.topics.update(_config(request), request.text("attributes", "")))
+    await _keep(core, [core.topics.update(_config(request), request.text("attributes", ""))])
     return request.reply()
 
 
-async def _keep(core: Core, *configs: TopicConfig) -> None:
+async def _keep(core: Core, configs: list[TopicConfig]) -> None:
     """Make topics durable, and compact those that are to be before they get a message."""
-    kept = [future for config in configs if (future := keep_as_configured(core, config))]
+    kept = []
+    async for part in core.in_parts(configs):
+        kept += [future for config in part if (future := keep_as_configured(core, config))]
     for future in kept:
         await core.stored(future)
-    core.save_topics()
+    await core.save()
 
 
-def update_static_topic(core: Core, request: Request) -> Command:
+async def update_static_topic(core: Core, request: Request) -> Command:
     """Create a static topic or change it: its queues have numbers that no broker owns."""
     config, detail = _config(request), request.body(MappingDetail)
     if detail.topic != config.topic_name:
@@ -51,7 +53,7 @@ def update_static_topic(core: Core, request: Request) -> Command:
     merged = core.static_topics.merged(detail, queues=queues, force=request.flag("force"))
     core.topics.update(config, request.text("attributes", ""))
     core.static_topics.put(merged)
-    core.save_topics()
+    await core.save()
     return request.reply()
 
 
@@ -69,22 +71,22 @@ def _config(request: Request) -> TopicConfig:
 
 async def update_topics(core: Core, request: Request) -> Command:
     """Create or change several topics."""
+    asked = await core.read(request, TopicConfigList)
     updated = []
-    for config in request.body(TopicConfigList).topic_config_list:
-        attributes = ",".join(
-            key if key.startswith("-") else f"+{key.removeprefix('+')}={value}"
-            for key, value in config.attributes.items()
-        )
-        updated.append(core.topics.update(config, attributes))
-    await _keep(core, *updated)
+    async for part in core.in_parts(asked.topic_config_list):
+        for config in part:
+            attributes = ",".join(
+                key if key.startswith("-") else f"+{key.removeprefix('+')}={value}"
+                for key, value in config.attributes.items()
+            )
+            updated.append(core.topics.update(config, attributes))
+    await _keep(core, updated)
     return request.reply()
 
 
 async def delete_topic(core: Core, request: Request) -> Command:
     """Delete a topic with its messages; one that is not there is deleted already."""
-    deleted = core.delete_topic(request.text("topic"))
-    if deleted is not None:
-        await core.stored(deleted)
+    if await core.delete_topic(request.text("topic")):
         await core.replication.settled(core.replication.port.end)
     return request.reply()
 
@@ -97,7 +99,7 @@ def get_topic_config(core: Core, request: Request) -> Command:
     return request.reply(body=dumps(config))
 
 
-def get_all_topic_config(core: Core, request: Request) -> Command:
+async def get_all_topic_config(core: Core, request: Request) -> Command:
     """Describe all topics."""
     version = DataVersion(timestamp=core.started, counter=core.topics.version)
     table = TopicConfigTable(
@@ -109,7 +111,7 @@ def get_all_topic_config(core: Core, request: Request) -> Command:
             timestamp=core.started, counter=core.static_topics.version
         ),
     )
-    return request.reply(body=dumps(table))
+    return request.reply(body=await core.in_thread(dumps, table))
 
 
 def get_topic_stats(core: Core, request: Request) -> Command:

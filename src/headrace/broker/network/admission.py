@@ -19,6 +19,7 @@ __all__ = [
     "check_heartbeat",
     "check_new_topic",
     "check_polls",
+    "check_staged",
 ]
 
 
@@ -41,6 +42,20 @@ def check_new_topic(core: Core, name: str) -> None:
         raise BrokerBusyError(message, hint="Create it by hand, or raise the limit max_topics.")
 
 
+def check_staged(core: Core, job: str, size: int) -> None:
+    """Refuse to keep more for an account than it may have staged and not committed."""
+    limits, owner = core.settings.limits, core.jobs.owner(job)
+    parts = held = 0
+    for each in core.jobs.jobs_of(owner):
+        of_job = core.store.staged_in_all(each)
+        parts, held = parts + of_job[0], held + of_job[1]
+    if parts >= limits.max_staged_parts or held + size > limits.max_staged_bytes:
+        whose = f"of the account {owner!r}" if owner else "that belong to no account"
+        message = f"the jobs {whose} have staged {held:,} bytes in {parts:,} parts: job {job!r} can"
+        hint = "They go with the next commit or epoch; the limits are max_staged_bytes and"
+        raise BrokerBusyError(f"{message} stage no more", hint=f"{hint} max_staged_parts.")
+
+
 def check_group(core: Core, name: str) -> None:
     """Refuse a consumer group that has never been seen when there are too many."""
     most = core.settings.limits.max_groups
@@ -51,12 +66,12 @@ def check_group(core: Core, name: str) -> None:
         raise BrokerBusyError(message, hint="Delete groups, or raise the limit max_groups.")
 
 
-def check_heartbeat(core: Core, beat: Heartbeat) -> None:
-    """Refuse a heartbeat that names more than a client can mean."""
+def check_heartbeat(core: Core, beat: Heartbeat, peer: int) -> None:
+    """Refuse a heartbeat that names more than a client can mean, with those before it."""
     limits = core.settings.limits
-    named = len(beat.consumer_data_set) + len(beat.producer_data_set)
+    named = core.clients.would_join(beat, peer)
     if named > limits.max_groups_per_client:
-        message = f"a heartbeat names {named} groups, {limits.max_groups_per_client} are possible"
+        message = f"a client is in {named} groups, {limits.max_groups_per_client} are possible"
         raise InvalidParameterError(message, hint="The limit is max_groups_per_client.")
     told = sum(len(consumer.subscription_data_set) for consumer in beat.consumer_data_set)
     if core.clients.subscription_count + told > limits.max_subscriptions + _known(core, beat):

@@ -90,9 +90,15 @@ class Limits:
         50_000, "topics", "From so many topics on, none is created by a message or a heartbeat."
     )
     max_groups: int = _limit(20_000, "groups", "Most consumer groups, and most producer groups.")
-    max_groups_per_client: int = _limit(1_000, "groups", "Most groups of one heartbeat.")
+    max_groups_per_client: int = _limit(1_000, "groups", "Most groups that a client is in.")
     max_subscriptions: int = _limit(
         200_000, "subscriptions", "Most subscriptions of all groups together."
+    )
+    max_staged_bytes: int = _limit(
+        64 << 30, "bytes", "Most bytes that the jobs of an account have staged and not committed."
+    )
+    max_staged_parts: int = _limit(
+        100_000, "parts", "Most parts that they have staged, which are files."
     )
     max_locks: int = _limit(200_000, "queues", "Most queues that are locked.")
 

@@ -307,5 +307,7 @@ class FollowerTask:
                 {"started": str(self._started)},
             )
             tables = msgspec.json.decode(answer.payload, type=Tables)
-            self._versions |= take_over(self._core, tables)
+            versions = take_over(self._core, tables)
+            await self._core.save()
+            self._versions |= versions
             self._started = tables.started

@@ -39,12 +39,10 @@ def _topics(core: Core) -> list[TopicConfig]:
 
 def _replace_topics(core: Core, configs: list[TopicConfig]) -> None:
     core.topics.replace(configs)
-    core.save_topics()
 
 
 def _replace_groups(core: Core, configs: list[SubscriptionGroupConfig]) -> None:
     core.groups.replace(configs)
-    core.save_groups()
 
 
 def _replace_offsets(core: Core, table: dict[str, dict[str, dict[int, int]]]) -> None:

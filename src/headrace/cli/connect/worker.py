@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["worker"]
 
 _REST = "REST"
+_ACCESS = "What configs may take from this machine"
 _TIMES = "Times"
 _CLUSTER = "Cluster of workers"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -68,6 +69,39 @@ def worker(
             rich_help_panel=_REST,
         ),
     ] = None,
+    allow_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Variable that ${env:NAME} in a config may take; * for any signs; repeatable.",
+            rich_help_panel=_ACCESS,
+        ),
+    ] = None,
+    allow_file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="File or folder that ${file:PATH:KEY} in a config may read; repeatable.",
+            rich_help_panel=_ACCESS,
+        ),
+    ] = None,
+    allow_function: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="Module whose functions PythonFunction may call; repeatable.",
+            rich_help_panel=_ACCESS,
+        ),
+    ] = None,
+    allow_anyone: Annotated[
+        bool,
+        typer.Option(
+            "--allow-anyone",
+            help="Listen on other addresses than loopback without a token: whoever reaches them can"
+            " run code here.",
+            rich_help_panel=_REST,
+        ),
+    ] = False,
     group: Annotated[
         str | None,
         typer.Option(
@@ -169,6 +203,10 @@ def worker(
         "memory_mb": memory_mb,
         "plugins": tuple(plugins or ()),
         "cors_origins": tuple(cors_origins or ()),
+        "allow_env": tuple(allow_env or ()),
+        "allow_file": tuple(file.absolute() for file in allow_file or ()),
+        "allow_function": tuple(allow_function or ()),
+        "allow_anyone": allow_anyone or None,
         "graceful_timeout": graceful_timeout,
         "start_timeout": start_timeout,
         "call_timeout": call_timeout,
@@ -274,6 +312,7 @@ async def _plane_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[Da
         call_timeout=settings.call_timeout.total_seconds(),
         folders=place.folders,
         modules=settings.plugins,
+        permits=settings.permits,
         warm=True,
     )
     engine = settings.data / "engine"

@@ -1,7 +1,8 @@
 """Values from outside: ``${env:NAME}`` and ``${file:PATH:KEY}`` in a config.
 
-They are read in the processes that run plugins, each time one starts.  The config that is stored,
-and that REST shows, holds the reference alone.
+They are read in the processes that run plugins, each time one starts, and only those that the
+worker's operator has listed.  The config that is stored, and that REST shows, holds the reference
+alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.connect.config.keys import ConfigProblem
+from headrace.connect.config.permits import check_file, check_variable
 from headrace.errors import ConnectorConfigError
 
 __all__ = ["PROVIDERS", "is_reference", "references", "resolve"]
@@ -91,6 +93,7 @@ def _why(error: Exception) -> str:
 
 
 def _from_environment(name: str) -> str:
+    check_variable(name)
     if name not in os.environ:
         message = f"the worker's environment has no variable {name}"
         raise LookupError(message)
@@ -100,6 +103,7 @@ def _from_environment(name: str) -> str:
 def _from_file(rest: str) -> str:
     """Read a key of a properties file, or a whole file where no key is named."""
     path, _, name = rest.rpartition(":")
+    check_file(path or rest)
     if not path:
         return Path(rest).read_text(encoding="utf-8").strip()
     properties = _properties(Path(path).read_text(encoding="utf-8"))

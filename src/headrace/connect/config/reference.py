@@ -29,7 +29,7 @@ Made by `python -m headrace.connect.config.reference`; a test fails when this pa
 Durations are milliseconds, or numbers with a unit: `500 ms`, `2 s`, `5 min`, `1 h`, `1 d`.
 Sizes are bytes, or numbers with a unit: `512 KB`, `64 KiB`, `10 MB`.
 Lists are parted by commas.
-A value may come from outside: `${env:NAME}` is a variable of the worker's environment, `${file:PATH:KEY}` a key of a properties file and `${file:PATH}` a whole file on the worker's machine.
+A value may come from outside: `${env:NAME}` is a variable of the worker's environment, `${file:PATH:KEY}` a key of a properties file and `${file:PATH}` a whole file on the worker's machine, where the worker's operator has listed them (`--allow-env`, `--allow-file`).
 Such values are read where plugins run, and no answer of the REST API shows them.
 A key that nobody declared is a warning; one that looks like a misspelt key is an error.
 """

@@ -29,6 +29,7 @@ from headrace.connect.data.orders import (
 from headrace.connect.hosts.family import Family
 from headrace.connect.levels import LevelsToCome
 from headrace.errors import EngineAwayError, JobFailedError
+from headrace.private import owners_folder
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class EngineProcess:
         await asyncio.wait_for(asyncio.shield(self._ready), _STARTING.total_seconds())
 
     async def _begin(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        owners_folder(self._folder)
         ours, theirs = socket.socketpair()
         program = (sys.executable, "-m", "headrace.connect.data.engine")
         self._ready = asyncio.get_running_loop().create_future()

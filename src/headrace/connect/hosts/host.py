@@ -10,6 +10,7 @@ import sys
 import msgspec
 
 from headrace.connect.config import Masking
+from headrace.connect.config.permits import restrict
 from headrace.connect.hosts.calls import answer_call
 from headrace.connect.hosts.connector_unit import ConnectorUnit
 from headrace.connect.hosts.control import Control
@@ -35,6 +36,7 @@ def run(connected: socket.socket) -> None:
     control = Control(connected)
     control.tell("born", pid=os.getpid())
     told = msgspec.convert(control.ask(), Told)
+    restrict(told.permits)
     set_up_logging()
     for name, level in told.levels:
         set_level(name, level)

@@ -11,10 +11,11 @@ import socket
 import uuid
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
+from headrace.connect.config.permits import Permits
 from headrace.connect.hosts.family import end_marked
 from headrace.connect.hosts.keeper import HOST_MARK
 from headrace.connect.hosts.listing import list_one_by_one
@@ -32,6 +33,7 @@ from headrace.connect.worker.launching import (
     PluginCall,
 )
 from headrace.errors import HeadraceError, StoreLockedError
+from headrace.private import owners_folder
 
 __all__ = ["FOLDER_MARK", "HostSettings", "LauncherStatistics", "ProcessLauncher"]
 
@@ -62,6 +64,8 @@ class HostSettings:
     folders: tuple[str, ...] = ()
     #: Modules with plugins that no entry point names.
     modules: tuple[str, ...] = ()
+    #: What configs may take from outside; default: nothing.
+    permits: Permits = field(default_factory=Permits)
     #: Whether all plugins that come with Headrace are imported once, before any host is made: it
     #: takes a second, and each host less time and memory.
     warm: bool = False
@@ -136,7 +140,7 @@ class ProcessLauncher:
         """
         if self._lock is not None:
             return 0
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        owners_folder(self._folder)
         self._lock = _locked(self._folder)
         ended, left = await asyncio.to_thread(end_marked, self._mark)
         if ended:
@@ -197,6 +201,7 @@ class ProcessLauncher:
             ahead_bytes=self._settings.ahead_bytes,
             folders=list(self._settings.folders),
             modules=list(self._settings.modules),
+            permits=self._settings.permits,
         )
 
     async def _born(
@@ -253,6 +258,7 @@ class ProcessLauncher:
             config=dict(call.config),
             folders=list(self._settings.folders),
             modules=list(self._settings.modules),
+            permits=self._settings.permits,
             what=call.what,
             connector_class=call.connector_class,
             arguments=dict(call.arguments),

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.connect.config.permits import Permits
+
 __all__ = ["Told"]
 
 
@@ -35,6 +37,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     folders: list[str] = []
     #: Modules with plugins that no entry point names.
     modules: list[str] = []
+    #: What its config may take from outside.
+    permits: Permits = Permits()
     #: The question of a call, with the connector's class and what more it needs.
     what: str = ""
     connector_class: str = ""

@@ -28,6 +28,7 @@ from headrace.errors import (
     StoreFullError,
     StoreLockedError,
 )
+from headrace.private import owners_folder
 
 __all__ = ["Line", "LogFile"]
 
@@ -66,7 +67,7 @@ class LogFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        owners_folder(folder)
         self._path = folder / _NAME
         self._lock = _locked(folder)
         self._broken: str | None = None
@@ -180,7 +181,7 @@ class LogFile:
     def _replace(self, begin: int, lines: Sequence[bytes]) -> int:
         content = b"".join([_line(begin, _FORMAT), *lines])
         fresh = self._path.with_name(_NAME + ".tmp")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             _write_all(fd, content, 0)
             os.fsync(fd)
@@ -209,7 +210,7 @@ class LogFile:
 
 
 def _locked(folder: Path) -> int:
-    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,10 +15,11 @@ from starlette.routing import Route
 
 from headrace.connect.rest.calls import Answer, Call
 from headrace.connect.rest.failures import respond_to_failure
-from headrace.connect.rest.guard import TokenGuard
+from headrace.connect.rest.guard import HostGuard, TokenGuard
 from headrace.connect.rest.metrics import Metrics
 from headrace.connect.rest.openapi import description
 from headrace.connect.rest.operations import OPERATIONS, Operation
+from headrace.private import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -94,6 +95,8 @@ def _middleware(connect: Connect) -> list[Middleware]:
     parts.append(Middleware(_Slashes))
     if settings.token is not None:
         parts.append(Middleware(TokenGuard, token=settings.token))
+    elif is_loopback(settings.host):
+        parts.append(Middleware(HostGuard))
     return parts
 
 

@@ -1,23 +1,69 @@
-"""Who may call: a token, where one is set."""
+"""Who may call: who brings the token, or, where none is set, who is on this machine and means it."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hmac
+import logging
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
 from headrace.connect.rest.calls import Answer
+from headrace.private import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["OPEN_PATHS", "TokenGuard"]
+__all__ = ["OPEN_PATHS", "HostGuard", "TokenGuard"]
+
+logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health"})
 """Probes of an orchestrator have no token, and learn nothing but that the worker is there."""
+
+
+class HostGuard:
+    """Lets requests pass that were meant for this machine by a name that only it can have.
+
+    A page of the web can have a browser ask an address of this machine under a name of its own, and
+    read the answer; it cannot change what the browser says in ``Host``.
+
+    Parameters
+    ----------
+    app
+        What is guarded.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 403."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        named = Headers(scope=scope).getlist("host")
+        if len(named) == 1 and is_loopback(_without_port(named[0])):
+            await self._app(scope, receive, send)
+            return
+        message = f"without a token this worker answers to loopback names only, not to {named}"
+        logger.warning("refused a request of %s: %s", (scope.get("client") or "?")[0], message)
+        value = {"error_code": 403, "message": message[:500]}
+        await Answer(status=403, value=value).response()(scope, receive, send)
+
+
+def _without_port(host: str) -> str:
+    """Take the port off an address.
+
+    >>> [_without_port(text) for text in ("localhost:80", "[::1]:80", "[::1]", "a.b", "::1")]
+    ['localhost', '::1', '::1', 'a.b', '::1']
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, _ = host.rpartition(":")
+    return name if colon and ":" not in name else host
 
 
 class TokenGuard:

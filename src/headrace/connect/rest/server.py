@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.connect.rest.app import make_app
 from headrace.errors import ConfigurationError
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.connect.worker import Connect
 
 __all__ = ["RestServer"]
+
+logger = logging.getLogger(__name__)
 
 #: Answers that are on their way may end before the server does.
 _GRACE = 1
@@ -30,6 +35,47 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _bounded(most: int, seconds: float) -> type[H11Protocol]:
+    """Give connections of which there are not too many, and whose requests come within a time."""
+
+    class Bounded(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > most:
+                logger.warning("a connection more than max_connections, %d, is refused", most)
+                transport.abort()
+                return
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._rest()
+
+        def _watch(self) -> None:
+            if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+                self._rest()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(seconds, self._end)
+
+        def _rest(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _end(self) -> None:
+            self._timer = None
+            logger.warning("a request of %s did not come whole in %g s", self.client, seconds)
+            self.transport.abort()
+
+    return Bounded
 
 
 class RestServer:
@@ -124,6 +170,9 @@ class RestServer:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                http=_bounded(settings.max_connections, settings.request_time.total_seconds()),
+                ws="none",
+                limit_concurrency=settings.max_connections,
                 server_header=False,
                 timeout_graceful_shutdown=_GRACE,
                 ssl_certfile=settings.tls_certificate,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config import Config, declare, key, matching
+from headrace.connect.config.permits import check_function
 from headrace.connect.transforms.base import Record, Transform
 from headrace.errors import ConnectorConfigError, TransformError
 
@@ -32,7 +33,8 @@ class PythonFunction(Transform):
             return record.replace(value=value)
 
     a connector has ``transforms.cents.type=PythonFunction`` and
-    ``transforms.cents.function=shop.records:in_cents``.
+    ``transforms.cents.function=shop.records:in_cents``.  A worker loads it where its operator has
+    allowed that: ``headrace connect worker --allow-function shop.records``.
     """
 
     config = declare(
@@ -73,6 +75,10 @@ class PythonFunction(Transform):
 
 def _found(name: str) -> Callable[[Any], Any]:
     module, _, path = name.partition(":")
+    try:
+        check_function(module)
+    except LookupError as error:
+        raise ConnectorConfigError(f"The function {name} cannot be loaded: {error}.") from error
     try:
         found: Any = importlib.import_module(module)
         for part in path.split("."):

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace._setting import environment_values, setting, validate
+from headrace.connect.config.permits import Permits
 from headrace.connect.lifecycle import Limits
 from headrace.errors import SettingsError
+from headrace.private import is_loopback
 
 __all__ = [
     "GRACE_KEY",
@@ -120,6 +122,37 @@ class WorkerSettings:
     memory_mb: int | None = setting(
         None, doc="Memory that one task may use.", unit="MB", shown="no limit"
     )
+    allow_env: tuple[str, ...] = setting(
+        (),
+        doc="Variables that ${env:NAME} in a config may take; * stands for any signs.",
+        shown="none",
+    )
+    allow_file: tuple[Path, ...] = setting(
+        (),
+        doc="Files, and folders with all that is in them, that ${file:PATH} in a config may read.",
+        shown="none",
+    )
+    allow_function: tuple[str, ...] = setting(
+        (),
+        doc="Modules, with all that is in them, whose functions PythonFunction may call.",
+        shown="none",
+    )
+    allow_anyone: bool = setting(
+        default=False,
+        doc="Whether REST may listen on other addresses than loopback without a token: whoever"
+        " reaches them can run code here then.",
+    )
+    max_connections: int = setting(
+        512,
+        doc="Most connections of REST, and most requests that are worked on.",
+        unit="connections",
+        minimum=1,
+    )
+    request_time: timedelta = setting(
+        timedelta(seconds=30),
+        doc="Time in which a request must have come whole.",
+        minimum=timedelta(milliseconds=10),
+    )
     token: str | None = setting(
         None, doc="Token that REST requests must bring.", secret=True, shown="none"
     )
@@ -141,6 +174,12 @@ class WorkerSettings:
                 f" fence_after is {self.fence_after.total_seconds():g} s: others would take over what"
                 " a worker runs that has not stopped it yet.",
                 hint="Give rebalance_delay at least half as much again as fence_after.",
+            )
+        if self.token is None and not self.allow_anyone and not is_loopback(self.host):
+            raise SettingsError(
+                f"The setting host is {self.host}: whoever reaches that address could run code here,"
+                " as no token is set.",
+                hint="Give a token, or listen on 127.0.0.1; --allow-anyone takes the risk.",
             )
         if (self.tls_certificate is None) != (self.tls_key is None):
             lacking = "tls_key" if self.tls_key is None else "tls_certificate"
@@ -168,6 +207,12 @@ class WorkerSettings:
     def name(self) -> str:
         """The worker's id."""
         return self.worker_id or f"{socket.gethostname()}:{self.port}"
+
+    @property
+    def permits(self) -> Permits:
+        """What configs may take from this machine."""
+        files = list(map(str, self.allow_file))
+        return Permits(env=list(self.allow_env), files=files, functions=list(self.allow_function))
 
     @property
     def limits(self) -> Limits:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rocksdict import BlockBasedOptions, Options, Rdict
 
 from headrace.errors import StateError, StateLockedError
+from headrace.private import owners_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ def open_database(path: Path) -> Rdict:
     StateError
         The disk or its permissions are at fault.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    owners_folder(path.parent)
     deadline = time.monotonic() + _LOCK_WAIT
     while True:
         for place in _places(path):

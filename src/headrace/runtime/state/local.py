@@ -18,6 +18,7 @@ from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from headrace.errors import StateMismatchError
 from headrace.failpoints import failpoint
+from headrace.private import owners_folder
 from headrace.runtime.state.databases import open_database
 from headrace.runtime.state.store import ChangeSet, EmptyBase, StateBase, encode_entries
 
@@ -163,7 +164,7 @@ class LocalCopies:
     ) -> None:
         """Leave the changes of an attempt (epoch, batch, number) where the next open finds them."""
         folder = self._folder(store, partition) / "changes"
-        folder.mkdir(parents=True, exist_ok=True)
+        owners_folder(folder)
         batch = pa.record_batch(
             {
                 "key": pa.array(changes.keys, pa.binary()),

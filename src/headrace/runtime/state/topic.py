@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.keys import EXACT_KEY, KEYS
 from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
-from headrace.runtime.commit.journal.guards import JournalGuards
 from headrace.runtime.state.local import StateTopicBlock
 from headrace.runtime.state.store import decode_entries
 
@@ -56,7 +54,6 @@ class StateTopicReader:
         self._topics = topics
         self._queues = queues
         self._tags_of = tags_of
-        self._guards = JournalGuards.from_environment()
 
     def read(
         self, store: str, partition: int, start: int, end: int, batch: int | None = None
@@ -78,8 +75,7 @@ class StateTopicReader:
         for result in self._consumer.blocks(queue, start, stop, max_bytes=_BLOCK_BYTES):
             columns = result.columns().before(stop)
             tags = parse_tags(columns.property(TAG))
-            within = self._guards.first_copies
-            wanted = first_copies.among(tags) if within else np.ones(len(tags), bool)
+            wanted = first_copies.among(tags)
             if batch is not None:
                 wanted &= tags.batch <= batch
             block = entries(columns if wanted.all() else columns.take(wanted), end)

@@ -17,6 +17,7 @@ import msgspec
 from headrace.connect.connectors.durable import sync_folder
 from headrace.connect.connectors.http._inbox import Arrival
 from headrace.errors import StoreLockedError
+from headrace.private import owners_folder
 
 __all__ = ["Journal"]
 
@@ -49,7 +50,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, committed: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        owners_folder(folder)
         self._folder = folder
         self._guard = (folder / ".lock").open("ab")
         try:

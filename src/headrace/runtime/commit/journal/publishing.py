@@ -71,12 +71,8 @@ class Publisher:
         The job and its journal topic.
     check
         Raises where nothing may be sent any more; asked before every send.
-    reads_tails
-        Whether target queues are looked at after a doubt; without it messages arrive twice.
     sends_again
         Whether a batch is sent where a queue no longer tells if it was there.
-    mends
-        Whether state that a late repetition hides is written again.
     """
 
     def __init__(
@@ -87,9 +83,7 @@ class Publisher:
         journal: str,
         check: Callable[[], None],
         *,
-        reads_tails: bool = True,
         sends_again: bool = False,
-        mends: bool = True,
     ) -> None:
         self._client = client
         self._consumer = consumer
@@ -97,10 +91,8 @@ class Publisher:
         self._job = job
         self._journal = journal
         self._check = check
-        self._reads_tails = reads_tails
         self._sends_again = sends_again
         self._mender = StateMender(client, consumer, job, check)
-        self._mends = mends
         self._threads: ThreadPoolExecutor | None = None
         #: Where target queues end, as far as this driver knows.
         self._ends: dict[QueueName, int] = {}
@@ -124,8 +116,7 @@ class Publisher:
 
     def mend(self, record: CommitRecord) -> None:
         """Make up for late repetitions in state topics, once the batch is published."""
-        if self._mends:
-            self._mender.look(record)
+        self._mender.look(record)
 
     def publish(self, record: CommitRecord, *, doubtful: bool) -> None:
         """Bring a committed batch to its topics.
@@ -278,15 +269,11 @@ class Publisher:
         self, record: CommitRecord, queues: Collection[QueueName]
     ) -> dict[QueueName, int]:
         """Count what is there of a batch, by queue."""
-        if not self._reads_tails:
-            return dict.fromkeys(queues, 0)
         self._settle({MessageQueue.parse(queue).broker for queue in queues})
         return self._tails(record, queues)
 
     def _arrived(self, record: CommitRecord, queue: QueueName) -> int:
         """Count what is there of a batch in a queue after a request whose answer was lost."""
-        if not self._reads_tails:
-            return 0
         time.sleep(_UNDER_WAY)
         self._settle({MessageQueue.parse(queue).broker})
         return self._tail(record, queue)

@@ -32,7 +32,6 @@ from headrace.protocol.transactions import (
     Share,
 )
 from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.commit.journal.guards import JournalGuards
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
 from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.commit.journal.ranges import read_ranges
@@ -95,7 +94,6 @@ class JournalTransactions:
         self._times = times or LeaseTimes()
         self._max_bytes = max_bytes
         self._share = share
-        self._guards = JournalGuards.from_environment()
         self._topic = CommitTopic(client, consumer, commit_topic(job))
         self._publisher = Publisher(
             client,
@@ -103,9 +101,7 @@ class JournalTransactions:
             job,
             journal_topic(job),
             self._check_lease,
-            reads_tails=self._guards.publish_tail,
             sends_again=sends_again,
-            mends=self._guards.mend,
         )
         self._lease: DriverLease | None = None
         self._driver = ""
@@ -132,8 +128,7 @@ class JournalTransactions:
             self._lease = DriverLease(self._client, self._job, topic, driver, self._times)
         log = self._topic.refresh()
         self._check_not_replaced(log)
-        if self._guards.lease:
-            self._lease.take(self._topic, self._check_not_replaced, self._given_up)
+        self._lease.take(self._topic, self._check_not_replaced, self._given_up)
         self._lease.keep()
         if log.closed or log.record is None:
             # Who ends in order has published everything.
@@ -311,8 +306,7 @@ class JournalTransactions:
             raise self._fenced(log, self._last.epoch)
 
     def _check_epoch(self, log: CommitLog, epoch: int) -> None:
-        ours = log.epoch == epoch and log.driver == self._driver
-        if self._guards.read_back and not ours:
+        if (log.epoch, log.driver) != (epoch, self._driver):
             raise self._fenced(log, epoch)
 
     def _check_input(self, record: CommitRecord, log: CommitLog) -> None:
@@ -332,7 +326,7 @@ class JournalTransactions:
 
     def _check_lease(self) -> None:
         self._owner.check()
-        if self._guards.lease and self._lease is not None:
+        if self._lease is not None:
             self._lease.check()
 
     def _fenced(self, log: CommitLog, epoch: int) -> FencedError:
