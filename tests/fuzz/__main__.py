@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.fuzz.fuzzer import Findings, fuzz, storm
-from tests.fuzz.live import LiveBroker
+from tests.fuzz.live import LiveBroker, LiveConnect
 from tests.fuzz.targets import TARGETS
 
 _ROUND = 100
@@ -33,9 +33,15 @@ def main() -> int:
     print(f"seed {options.seed}", flush=True)
     # Memory without bound ends as a MemoryError, which no decoder may raise.
     resource.setrlimit(resource.RLIMIT_AS, (_ROOM, resource.RLIM_INFINITY))
-    with TemporaryDirectory() as folder, LiveBroker(Path(folder)) as broker:
+    with (
+        TemporaryDirectory() as folder,
+        LiveBroker(Path(folder)) as broker,
+        LiveConnect() as connect,
+    ):
         targets = [
-            target for target in (*TARGETS, broker.target()) if options.only in (None, target.name)
+            target
+            for target in (*TARGETS, broker.target(), connect.target())
+            if options.only in (None, target.name)
         ]
         seen = {target.name: Findings() for target in targets}
         end = time.monotonic() + options.seconds

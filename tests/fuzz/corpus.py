@@ -7,6 +7,7 @@ import zlib
 from functools import cache
 
 import msgspec
+import pyarrow as pa
 
 from headrace.protocol.codes import RequestCode, SysFlag
 from headrace.protocol.columns import encode_records
@@ -26,13 +27,17 @@ __all__ = [
     "acl_files",
     "batches",
     "bodies",
+    "change_files",
+    "commits",
     "compressed",
     "frames",
     "job_bodies",
     "properties",
     "records",
     "requests",
+    "rest_requests",
     "sections",
+    "state_lines",
     "texts",
 ]
 
@@ -307,3 +312,63 @@ def frames() -> list[bytes]:
         odd,
         b"".join(written[8:14]),
     ]
+
+
+def commits() -> list[bytes]:
+    """Records of a commit topic."""
+    record = CommitRecord(
+        job="job",
+        kind="commit",
+        epoch=2,
+        batch=7,
+        offsets={"lines@broker-a@0": 17, "lines@broker-a@1": 4},
+    )
+    properties = b"KEYS\x012-commit\x02HEADRACE_DRIVER\x01host:1\x02HEADRACE_OWNER\x01app\x02"
+    bodies = [msgspec.json.encode(record), msgspec.json.encode(record)[:40]]
+    return [
+        bytes(encode_records("job-commitTopic", 0, [body], [properties], 5).data)
+        for body in bodies[:1]
+    ]
+
+
+def state_lines() -> list[bytes]:
+    """What ``headrace state export`` writes."""
+    return [
+        b'{"key":"c2JlZQ==","value":"aQM="}\n{"key":"c3Rv","value":""}\n',
+        b'{"key":"","value":"AAAA"}',
+    ]
+
+
+def change_files() -> list[bytes]:
+    """Changes of a state that a task has left for the next."""
+    batch = pa.record_batch(
+        {"key": pa.array([b"a", b"b"], pa.binary()), "value": pa.array([b"1", None], pa.binary())},
+        metadata={b"base": b"base", b"content": b"content"},
+    )
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_file(content, batch.schema) as writer:
+        writer.write_batch(batch)
+    changed = content.getvalue().to_pybytes()
+    return [zlib.crc32(changed).to_bytes(4, "big") + changed]
+
+
+def rest_requests() -> list[bytes]:
+    """Requests to a Connect worker, as they come over a connection."""
+    config = b'{"connector.class":"x.Y","tasks.max":2,"topics":"t","errors.tolerance":"all"}'
+    offsets = b'{"offsets":[{"partition":{"file":"a"},"offset":{"line":3}}]}'
+    asked = [
+        (b"GET / HTTP/1.1", b""),
+        (b"GET /connectors?expand=status&expand=info HTTP/1.1", b""),
+        (b"POST /connectors HTTP/1.1", b'{"name":"a","config":' + config + b"}"),
+        (b"PUT /connectors/a/config HTTP/1.1", config),
+        (b"PATCH /connectors/a/config HTTP/1.1", b'{"tasks.max":null}'),
+        (b"PATCH /connectors/a/offsets HTTP/1.1", offsets),
+        (b"GET /connectors/a/status HTTP/1.1", b""),
+        (b"POST /connectors/a/restart?includeTasks=true&onlyFailed=false HTTP/1.1", b""),
+        (b"PUT /connector-plugins/x.Y/config/validate HTTP/1.1", config),
+        (b"PUT /admin/loggers/root HTTP/1.1", b'{"level":"INFO"}'),
+        (b"DELETE /connectors/a HTTP/1.1", b""),
+        (b"OPTIONS /connectors HTTP/1.1", b""),
+    ]
+    head = b"\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return [line + head + b"Content-Length: %d\r\n\r\n" % len(body) + body for line, body in asked]

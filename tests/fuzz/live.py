@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import socket
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from headrace.broker import BrokerSettings, EmbeddedBroker, Limits
 from headrace.broker.handlers import HANDLERS
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command, encode
 from tests.broker.wire import Wire
+from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
+from tests.connect.running import quick_settings, running
 from tests.fuzz import corpus
 from tests.fuzz.targets import Target
 
-__all__ = ["LiveBroker"]
+__all__ = ["LiveBroker", "LiveConnect"]
 
 _PATIENCE = 10.0
 _INSIDE = "failed inside the broker"
@@ -140,3 +144,43 @@ def _changed(data: bytes, choice: random.Random) -> bytes:
         at = choice.randrange(len(body))
         body = body[:at] + data[: choice.randrange(1, 20)] + body[at + choice.randrange(20) :]
     return b"".join(encode(Command(real.code, ext, body, opaque=choice.randrange(1000))))
+
+
+class LiveConnect:
+    """A Connect worker whose REST gets broken requests, and must answer whole ones all the while."""
+
+    def __init__(self) -> None:
+        self._opened = contextlib.ExitStack()
+        self._failures = _Failures()
+
+    def __enter__(self) -> Self:
+        settings = quick_settings(request_time="2 s")
+        self._worker = self._opened.enter_context(
+            running(FakeLauncher, positions_of_fakes, settings=settings)
+        )
+        logging.getLogger("headrace").addHandler(self._failures)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("headrace").removeHandler(self._failures)
+        self._opened.close()
+
+    def target(self) -> Target:
+        """Describe it like the decoders."""
+        return Target("rest", corpus.rest_requests, self._attack, memory=256 << 20, shrinks=False)
+
+    def _attack(self, data: bytes) -> None:
+        place = urlsplit(self._worker.url)
+        address = (place.hostname, place.port)
+        with (
+            contextlib.suppress(ConnectionError),
+            socket.create_connection(address, timeout=_PATIENCE) as attacker,
+        ):
+            attacker.sendall(data)
+            attacker.shutdown(socket.SHUT_WR)
+            answer = b""
+            while more := attacker.recv(1 << 16):
+                answer += more
+            assert b" 500 " not in answer.partition(b"\r\n")[0], answer[:500]
+        assert self._worker.http.get("/health").status_code == 200
+        assert not self._failures.found, self._failures.found

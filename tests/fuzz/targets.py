@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from headrace.broker.access import read_rules
 from headrace.broker.network.limits import Limits
 from headrace.broker.requests import Request
-from headrace.errors import HeadraceError, InvalidParameterError, ProtocolError, SettingsError
+from headrace.errors import (
+    HeadraceError,
+    InvalidParameterError,
+    ProtocolError,
+    SettingsError,
+    StateError,
+)
 from headrace.protocol.attributes import apply_attributes
 from headrace.protocol.batches import batch_to_records, largest_records
 from headrace.protocol.bodies import loads
@@ -30,8 +40,13 @@ from headrace.protocol.transactions import (
     CommitRequest,
     OpenRequest,
     PlanRequest,
+    commit_in,
     decode_sections,
+    split_queue_name,
+    stored_commit,
 )
+from headrace.runtime.state.files import _entry
+from headrace.runtime.state.local import read_changes
 from tests.fuzz import corpus
 
 __all__ = ["TARGETS", "Target"]
@@ -204,6 +219,37 @@ def _rules(data: bytes) -> None:
             continue
 
 
+def _commits(data: bytes) -> None:
+    """Whatever lies in a commit topic is a commit of which all can be used, or none."""
+    found = stored_commit(data)
+    if found is not None:
+        record, message = found
+        for queue in record.offsets:
+            split_queue_name(queue)
+        assert message.properties is not None
+        msgspec.json.encode(record)
+        commit_in(message)
+
+
+def _state_lines(data: bytes) -> None:
+    for entry in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
+        key, value = _entry(entry)
+        assert isinstance(key + value, bytes)
+
+
+def _change_files(data: bytes) -> None:
+    """A damaged change file is no change file, also where its checksum is right."""
+    for content in (data, zlib.crc32(data[4:]).to_bytes(4, "big") + data[4:]):
+        with tempfile.NamedTemporaryFile(dir=_memory()) as file:
+            file.write(content)
+            file.flush()
+            read_changes(Path(file.name), b"base", b"content")
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
 _DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
 _WIDE = b"[" + b"{}," * 5000 + b"{}]"
 
@@ -222,5 +268,8 @@ TARGETS = (
     Target("compression", corpus.compressed, _compressed),
     Target("texts", corpus.texts, _texts),
     Target("access rules", corpus.acl_files, _rules),
+    Target("commits", corpus.commits, _commits, extreme=(_DEEP,)),
+    Target("state lines", corpus.state_lines, _state_lines, (StateError,)),
+    Target("change files", corpus.change_files, _change_files, memory=64 << 20),
 )
 """Every decoder of bytes that come from outside."""

@@ -343,9 +343,9 @@ def commit_in(message: StoredMessage) -> CommitRecord | None:
 def stored_commit(record: bytes | memoryview) -> tuple[CommitRecord, StoredMessage] | None:
     """Read the commit that a stored record of a commit topic holds; None when it holds none."""
     try:
-        (message,) = decode_messages(record)
-        return msgspec.json.decode(message.body, type=CommitRecord), message
-    except (msgspec.DecodeError, HeadraceError):
+        message, *more = decode_messages(record)
+        return None if more else (msgspec.json.decode(message.body, type=CommitRecord), message)
+    except (msgspec.DecodeError, HeadraceError, ValueError):
         return None
 
 

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from headrace.connect.rest.calls import Answer
 from headrace.errors import (
@@ -52,6 +53,9 @@ def failure(error: Exception) -> Answer:
     if isinstance(error, HTTPException):
         headers = dict(error.headers or {})
         return _answer(error.status_code, error.detail, headers)
+    if isinstance(error, ClientDisconnect):
+        # Nobody is there to read it, and nothing has failed here.
+        return _answer(HTTPStatus.BAD_REQUEST, "the request ended before its body did", {})
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), None)
     retriable = isinstance(error, HeadraceError) and error.retriable
     if status is None:

@@ -211,20 +211,10 @@ class LocalCopies:
         self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary
     ) -> bool:
         path = folder / "changes" / _change_name(summary.epoch, summary.batch, summary.attempt)
-        try:
-            with pa.memory_map(str(path)) as file:
-                told, changed = file.read_buffer(_CHECKSUM_BYTES), file.read_buffer()
-                if crc32(changed) != int.from_bytes(told, "big"):
-                    return False
-                table = pa.ipc.open_file(changed).read_all()
-                told_of = table.schema.metadata or {}
-                if told_of.get(b"base") != _base_name(mark):
-                    return False
-                if told_of.get(b"content") != _content_name(summary):
-                    return False
-                keys, values = (table.column(name).to_pylist() for name in ("key", "value"))
-        except (OSError, pa.ArrowInvalid, KeyError):
+        found = read_changes(path, _base_name(mark), _content_name(summary))
+        if found is None:
             return False
+        keys, values = found
         failpoint("state.apply.read")
         _write(database, keys, values, _mark_of(summary))
         failpoint("state.apply.written")
@@ -385,6 +375,27 @@ def _on_lineage(mark: _Mark, lineage: list[list[int]]) -> bool:
         (entry for entry in lineage if entry[1] <= mark.batch), key=lambda e: e[1], default=None
     )
     return owner is not None and owner[0] == mark.epoch
+
+
+def read_changes(
+    path: Path, base: bytes, content: bytes
+) -> tuple[list[bytes], list[bytes | None]] | None:
+    """Read a change file: keys, and values or None for what is deleted.
+
+    None: it is not there, is not whole, or is not of this base and content.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            told, changed = file.read_buffer(_CHECKSUM_BYTES), file.read_buffer()
+            if crc32(changed) != int.from_bytes(told, "big"):
+                return None
+            table = pa.ipc.open_file(changed).read_all()
+            told_of = table.schema.metadata or {}
+            if told_of.get(b"base") != base or told_of.get(b"content") != content:
+                return None
+            return table.column("key").to_pylist(), table.column("value").to_pylist()
+    except (OSError, pa.ArrowInvalid, KeyError):
+        return None
 
 
 def _change_name(epoch: int, batch: int, attempt: int) -> str:
