@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.fuzzer import Findings, fuzz, run_once
+from tests.fuzz.live import LiveConnect
 from tests.fuzz.targets import TARGETS, Target
 
 by_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -23,3 +24,8 @@ def test_real_inputs_are_read_and_extreme_ones_do_no_harm(target: Target) -> Non
 @by_target
 def test_mutated_inputs_do_no_harm(target: Target) -> None:
     fuzz(target, 150, 20_260_101, Findings())
+
+
+def test_a_connect_worker_answers_whatever_else_comes() -> None:
+    with LiveConnect() as connect:
+        fuzz(connect.target(), 40, 20_260_101, Findings())
