@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headrace
 from headrace import StreamBuilder, TopologyTestDriver, serdes
 from headrace.errors import DeserializationError, HeadraceError, SerializationError
 from headrace.runtime.state.values import reader
@@ -175,3 +178,29 @@ def test_what_is_no_plain_data_is_refused_where_nobody_asked_for_pickles() -> No
                 with pytest.raises(HeadraceError, match="complex is not plain data") as raised:
                     driver.run_batches(1)
                 assert "topology.fall.back.on.pickle" in str(raised.value)
+
+
+#: Who opens pickles, and why a client of a broker cannot have written them.
+OPENERS = {
+    "serdes/signed.py": "it looks at the signature first",
+    "runtime/bolts/frames.py": "frames go from task to task inside of Spark",
+    "runtime/user_code/failures.py": "so do the failures of tasks",
+    "spark/worker.py": "the plan comes from the driver, with the job",
+    "spark/ticks.py": "so do the offsets of a batch",
+    "spark/batches/function_worker.py": "over a pair of sockets that the driver has made",
+    "connect/data/engine.py": "from the standard input that the worker has made",
+    "transactions/spout_log.py": "from a folder that only this user can write to",
+}
+
+
+def test_nobody_else_opens_pickles() -> None:
+    root = Path(headrace.__file__).parent
+    found = {}
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node, "attr", None) or getattr(node, "id", None)
+            holder = getattr(getattr(node, "value", None), "id", "")
+            opens = name in ("load", "loads", "Unpickler") and "pickle" in holder
+            if opens or name in ("eval", "marshal", "shelve", "dill"):
+                found[str(path.relative_to(root))] = name
+    assert set(found) == set(OPENERS), found
