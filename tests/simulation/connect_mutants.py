@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from headrace.connect.data import positions
-from headrace.connect.data.positions import task_job
 from headrace.connect.hosts.ahead import Ahead, Given
 from headrace.connect.log import UnitStory
-from headrace.topology.names import commit_topic
 from tests.simulation.mutants import Mutant
 
 __all__ = ["CONNECT_MUTANTS"]
@@ -21,14 +16,6 @@ def _something_new(self: Ahead, batch: int, most_records: int, most_bytes: int) 
         return self._given[batch]
 
 
-def _up_to_a_gap(connector: str, topics: Iterable[str]) -> list[str]:
-    """Name the jobs of tasks up to the first one that has no commit topic yet."""
-    known, found = set(topics), list[str]()
-    while commit_topic(job := task_job(connector, len(found))) in known:
-        found.append(job)
-    return found
-
-
 #: Broken builds of Connect.
 CONNECT_MUTANTS = (
     Mutant(
@@ -36,12 +23,6 @@ CONNECT_MUTANTS = (
         "comes, and",
         29,
         changes=((Ahead, "give", _something_new),),
-    ),
-    Mutant(
-        "positions of a task are looked for only where all tasks before it have some",
-        "is committed to",
-        200,
-        changes=((positions, "_jobs", _up_to_a_gap),),
     ),
     Mutant(
         "a state that was held up counts behind its successor",

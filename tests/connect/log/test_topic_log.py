@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -248,9 +250,19 @@ def test_a_log_whose_topic_was_made_anew_is_read_no_more(embedded: Cluster) -> N
         log = await TopicLog.open(client, "remade", wait=timedelta(milliseconds=100))
         for number in range(5):
             await log.append(put(str(number)))
-        admin = AsyncAdmin(client)
-        await admin.delete_topic("remade")
-        await admin.create_topic("remade", 1, attributes=COMPACTED)
+        admin, may_pull, pull = AsyncAdmin(client), asyncio.Event(), log._puller.pull
+
+        async def pull_later(*given: Any, **more: Any) -> Any:
+            await may_pull.wait()
+            return await pull(*given, **more)
+
+        # Between the two there is no topic, which is another error.
+        with patch.object(log._puller, "pull", pull_later):
+            await asyncio.sleep(0.2)
+            await admin.delete_topic("remade")
+            await admin.create_topic("remade", 1, attributes=COMPACTED)
+            may_pull.set()
+            await asyncio.sleep(0)
         while log.failure is None:
             await asyncio.sleep(0.05)
         assert "made anew" in str(log.failure)

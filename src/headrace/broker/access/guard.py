@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.broker.access.accounts import AccessRules, Account, load_rules
-from headrace.broker.access.needs import Need, needs_of
+from headrace.broker.access.needs import NAMED_IN_BODY, Need, needs_of
 from headrace.broker.failures import failure
 from headrace.errors import HeadraceError, SettingsError
 from headrace.protocol.codes import ResponseCode
@@ -63,49 +62,53 @@ class Guard:
 
     def before(self, dispatch: Callable[[Request], None], core: Core) -> Callable[[Request], None]:
         """Put the guard in front of what handles requests."""
+        return _Door(self, dispatch, core)
 
-        def pass_on(request: Request, lacking: Callable[[], str | None]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    guard: Guard
+    dispatch: Callable[[Request], None]
+    core: Core
+
+    def __call__(self, request: Request) -> None:
+        why, account = identified(self.guard.rules, request)
+        if why is not None:
+            self._refuse(request, request.reply(ResponseCode.NO_PERMISSION, why))
+        elif account is None:
+            self.dispatch(request)
+        elif request.is_large and request.command.code in NAMED_IN_BODY:
+            request.peer.hold(len(request.command.payload))
+            request = replace(request, account=account.access_key, read={})
+            self.core.start_task(self._later(request, account))
+        else:
             try:
-                why = lacking()
+                why = lacks(account, request)
             except HeadraceError as error:
-                refuse(request, failure(request, error))
-                return
-            if why is None:
-                dispatch(request)
+                self._refuse(request, failure(request, error))
             else:
-                refuse(request, request.reply(ResponseCode.NO_PERMISSION, why))
+                self._pass_on(replace(request, account=account.access_key), why)
 
-        async def later(request: Request, account: Account, size: int) -> None:
-            # What it needs is in its body: nobody waits while that is read.
-            found = asyncio.ensure_future(core.in_thread(lacks, account, request))
-            try:
-                await asyncio.wait([found])
-            finally:
-                request.peer.release(size)
-            pass_on(request, found.result)
+    async def _later(self, request: Request, account: Account) -> None:
+        # What it needs is in its body: nobody waits while that is read.
+        try:
+            why = await self.core.in_thread(lacks, account, request)
+        except HeadraceError as error:
+            self._refuse(request, failure(request, error))
+        else:
+            self._pass_on(request, why)
+        finally:
+            request.peer.release(len(request.command.payload))
 
-        def refuse(request: Request, answer: Command) -> None:
-            core.refusals.note(request, answer)
-            request.answer(answer)
+    def _pass_on(self, request: Request, why: str | None) -> None:
+        if why is None:
+            self.dispatch(request)
+        else:
+            self._refuse(request, request.reply(ResponseCode.NO_PERMISSION, why))
 
-        def guarded(request: Request) -> None:
-            why, account = identified(self.rules, request)
-            if why is not None:
-                refuse(request, request.reply(ResponseCode.NO_PERMISSION, why))
-            elif account is None:
-                dispatch(request)
-            elif request.is_large:
-                size = len(request.command.payload)
-                request.peer.hold(size)
-                core.start_task(
-                    later(replace(request, account=account.access_key, read={}), account, size)
-                )
-            else:
-                pass_on(
-                    replace(request, account=account.access_key), lambda: lacks(account, request)
-                )
-
-        return guarded
+    def _refuse(self, request: Request, answer: Command) -> None:
+        self.core.refusals.note(request, answer)
+        request.answer(answer)
 
 
 def identified(rules: AccessRules, request: Request) -> tuple[str | None, Account | None]:

@@ -24,7 +24,7 @@ from headrace.protocol.transactions import (
 if TYPE_CHECKING:
     from headrace.broker.requests import Request
 
-__all__ = ["NEEDS", "Need", "needs_of"]
+__all__ = ["NAMED_IN_BODY", "NEEDS", "Need", "needs_of"]
 
 PUB, SUB = Permission.PUB, Permission.SUB
 EITHER = PUB | SUB
@@ -265,6 +265,14 @@ NEEDS: dict[int, Finder] = {
     ),
 }
 """What each request needs, by its code; a code that is not here needs an admin."""
+
+
+NAMED_IN_BODY = frozenset(
+    code
+    for code, find in NEEDS.items()
+    if find in {_heart_beat, _lock, _client_config, _assignment, _open, _stage, _commit, _plan}
+)
+"""Requests whose body says what they need; the order of no two of them on a connection counts."""
 
 
 def needs_of(request: Request) -> Iterator[Need]:

@@ -79,10 +79,14 @@ def get_cluster(core: Core, request: Request) -> Command:
     return request.reply(body=dumps(info))
 
 
-def get_all_topics(core: Core, request: Request) -> Command:
+async def get_all_topics(core: Core, request: Request) -> Command:
     """List the names of all topics."""
     names = {*core.topics, *core.names.registry.topics()}
-    return request.reply(body=dumps(TopicList(topic_list=sorted(names))))
+    return request.reply(body=await core.in_thread(_listed, names))
+
+
+def _listed(names: set[str]) -> bytes:
+    return dumps(TopicList(topic_list=sorted(names)))
 
 
 def get_topics_of_cluster(core: Core, request: Request) -> Command:

@@ -305,6 +305,7 @@ def _stoppable() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def _plane_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[DataPlane]:
     """Start the engine; take the folder first, which another worker may hold."""
+    from headrace.connect.config.permits import Permits
     from headrace.connect.data import DataPlane
     from headrace.connect.hosts import HostSettings, ProcessLauncher
 
@@ -312,7 +313,11 @@ async def _plane_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[Da
         call_timeout=settings.call_timeout.total_seconds(),
         folders=place.folders,
         modules=settings.plugins,
-        permits=settings.permits,
+        permits=Permits(
+            env=list(settings.allow_env),
+            files=list(map(str, settings.allow_file)),
+            functions=list(settings.allow_function),
+        ),
         warm=True,
     )
     engine = settings.data / "engine"

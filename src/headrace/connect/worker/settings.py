@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace._setting import environment_values, setting, validate
-from headrace.connect.config.permits import Permits
 from headrace.connect.lifecycle import Limits
 from headrace.errors import SettingsError
 from headrace.private import is_loopback
@@ -207,12 +206,6 @@ class WorkerSettings:
     def name(self) -> str:
         """The worker's id."""
         return self.worker_id or f"{socket.gethostname()}:{self.port}"
-
-    @property
-    def permits(self) -> Permits:
-        """What configs may take from this machine."""
-        files = list(map(str, self.allow_file))
-        return Permits(env=list(self.allow_env), files=files, functions=list(self.allow_function))
 
     @property
     def limits(self) -> Limits:
