@@ -45,7 +45,7 @@ async def _keep(core: Core, configs: list[TopicConfig]) -> None:
 
 async def update_static_topic(core: Core, request: Request) -> Command:
     """Create a static topic or change it: its queues have numbers that no broker owns."""
-    config, detail = _config(request), request.body(MappingDetail)
+    config, detail = _config(request), await core.read(request, MappingDetail)
     if detail.topic != config.topic_name:
         message = f"the mapping is of topic {detail.topic!r}, not {config.topic_name!r}"
         raise InvalidParameterError(message)
