@@ -5,12 +5,14 @@ import os
 import signal
 import socket
 import struct
+import threading
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from headrace.broker import BrokerSettings, EmbeddedBroker, spawn_broker
+from headrace.broker import BrokerSettings, EmbeddedBroker, core, spawn_broker
 from headrace.errors import SettingsError, StoreLockedError
 from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
@@ -289,3 +291,35 @@ def test_runtime_info_has_what_cluster_list_reads(wire: JobWire) -> None:
         "commitLogDiskRatio",
     } <= table.keys()
     assert len(table["putTps"].split()) == 3
+
+
+def test_what_comes_while_a_topic_of_its_name_is_deleted_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, slow = core.save_snapshot, threading.Event()  # type: ignore[attr-defined]
+
+    def save(path: Path, table: object) -> None:
+        if slow.is_set():
+            time.sleep(0.3)
+        inner(path, table)
+
+    monkeypatch.setattr(core, "save_snapshot", save)
+    with (
+        EmbeddedBroker(tmp_path) as broker,
+        JobWire(broker.address) as deleting,
+        JobWire(broker.address) as sending,
+    ):
+        deleting.create("again", queues=1)
+        assert sending.put("again", b"old").code == 0
+        slow.set()
+        number = deleting.send(RequestCode.DELETE_TOPIC_IN_BROKER, topic="again")
+        time.sleep(0.1)
+        sent = sending.start_put("again", b"new", c="TBW102")
+        place = {"consumerGroup": "g", "topic": "again", "queueId": 0}
+        told = sending.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **place)
+        assert (told.code, sending.receive(sent).code) == (0, 0)
+        assert deleting.receive(number).code == 0
+        slow.clear()
+        (message,) = decode_messages(sending.pull("again").payload)
+        assert message.body == b"new"
+        assert sending.ask(RequestCode.QUERY_CONSUMER_OFFSET, **place).ext["offset"] == "1"

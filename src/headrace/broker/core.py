@@ -323,13 +323,15 @@ class Core:
         """
         known = self.topics.delete(name)
         self.static_topics.forget(name)
-        await self.save()
         self.offsets.forget_topic(name)
         self.jobs.forget(name)
-        if not known and all(topic != name for topic, _ in self.store.queues()):
-            return False
-        await self.stored(self.store.delete_topic(name))
-        return True
+        found = known or any(topic == name for topic, _ in self.store.queues())
+        # All in one step: what comes next may be the first message of a topic of the same name.
+        deleted = self.store.delete_topic(name) if found else None
+        await self.save()
+        if deleted is not None:
+            await self.stored(deleted)
+        return found
 
     def arrived(self, queues: Collection[Queue]) -> None:
         """Wake who waits for messages of these queues; any thread may call."""

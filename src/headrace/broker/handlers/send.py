@@ -113,18 +113,16 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
         return
     # Its number of queues would be known from nowhere else after a crash.
     request.peer.hold(len(body))
-    core.once_saved(config.topic_name, partial(_store_held, core, request, fields, config))
+    core.once_saved(config.topic_name, partial(_store_held, core, request, fields))
 
 
-def _store_held(
-    core: Core, request: Request, fields: _Fields, config: TopicConfig, error: StoreError | None
-) -> None:
-    """Store a message that has waited for its topic."""
+def _store_held(core: Core, request: Request, fields: _Fields, error: StoreError | None) -> None:
+    """Store a message that has waited for its topic, which may have been deleted meanwhile."""
     request.peer.release(len(request.command.payload))
     try:
         if error is not None:
             raise error
-        _store(core, request, fields, config)
+        _store(core, request, fields, core.topics.get(fields.topic))
     except Exception as why:  # noqa: BLE001  (the client is told, whatever it is)
         answer = failure(request, why)
         core.refusals.note(request, answer)
