@@ -21,8 +21,8 @@ __all__ = [
     "is_loopback",
     "is_private",
     "owners_folder",
+    "owners_secret",
     "private_folder",
-    "secret_in",
     "users_folder",
 ]
 
@@ -110,7 +110,7 @@ def is_private(path: Path) -> bool:
     return False
 
 
-def secret_in(path: Path, size: int) -> bytes:
+def owners_secret(path: Path, size: int) -> bytes:
     """Return the secret that a file holds; make both where there is none.
 
     Raises

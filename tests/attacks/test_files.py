@@ -17,7 +17,7 @@ from headrace.client import Admin, Client
 from headrace.connect.log import FileLog
 from headrace.errors import JavaNotFoundError, UnsafeFileError
 from headrace.java import cache_folders, find_java
-from headrace.private import is_private, private_folder, secret_in, users_folder
+from headrace.private import is_private, owners_secret, private_folder, users_folder
 from headrace.runtime.job_plan import pickle_secret
 from headrace.settings import JobSettings
 from tests.faults.broker import make_lines, send
@@ -136,7 +136,7 @@ def test_a_wrapper_that_lies_in_such_a_place_is_not_run(
 def test_a_secret_is_made_once_and_by_its_owner_only(careless: None, tmp_path: Path) -> None:
     place = tmp_path / "secrets" / "job"
     with ThreadPoolExecutor(8) as threads:
-        found = set(threads.map(lambda _: secret_in(place, 32), range(8)))
+        found = set(threads.map(lambda _: owners_secret(place, 32), range(8)))
     assert len(found) == 1
     assert [len(secret) for secret in found] == [32]
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
@@ -146,17 +146,17 @@ def test_a_secret_is_made_once_and_by_its_owner_only(careless: None, tmp_path: P
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
 def test_a_secret_that_others_know_is_none(tmp_path: Path, mode: int) -> None:
     place = tmp_path / "secrets" / "job"
-    secret_in(place, 32)
+    owners_secret(place, 32)
     place.chmod(mode)
     with pytest.raises(UnsafeFileError, match="others can"):
-        secret_in(place, 32)
+        owners_secret(place, 32)
 
 
 def test_a_secret_behind_a_link_is_none(tmp_path: Path) -> None:
-    secret_in(tmp_path / "secrets" / "other", 32)
+    owners_secret(tmp_path / "secrets" / "other", 32)
     (tmp_path / "secrets" / "job").symlink_to(tmp_path / "secrets" / "other")
     with pytest.raises(UnsafeFileError, match="it is a link"):
-        secret_in(tmp_path / "secrets" / "job", 32)
+        owners_secret(tmp_path / "secrets" / "job", 32)
 
 
 def test_a_file_in_a_folder_of_all_is_nobodys_own(tmp_path: Path) -> None:

@@ -58,9 +58,11 @@ def test_unknown_topic_says_how_to_create_it() -> None:
 
 def test_first_message_creates_a_topic_like_the_template() -> None:
     topics = table()
+    before = topics.version
     created = topics.for_sending("t", DEFAULT_TOPIC, 4)
-    assert (created.write_queue_nums, created.perm) == (4, 6)
+    assert (created.write_queue_nums, created.perm, topics.version - before) == (4, 6, 1)
     assert topics.for_sending("t", DEFAULT_TOPIC, 2) == created
+    assert topics.version - before == 1
 
 
 def test_template_limits_the_queues_of_a_new_topic() -> None:

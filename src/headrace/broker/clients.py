@@ -55,6 +55,14 @@ class Notify:
     group: str
 
 
+@dataclass(slots=True)
+class _Joined:
+    """The groups of one connection, by name."""
+
+    consumers: set[str] = field(default_factory=set)
+    producers: set[str] = field(default_factory=set)
+
+
 class ClientRegistry:
     """All clients that are connected, as members of groups.
 
@@ -78,8 +86,8 @@ class ClientRegistry:
         self._expiry = expiry
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, Member]] = {}
-        #: Consumer groups and producer groups of each connection.
-        self._joined: dict[int, tuple[set[str], set[str]]] = {}
+        #: What each connection takes part in.
+        self._joined: dict[int, _Joined] = {}
         #: Subscriptions of all groups together.
         self.subscription_count = 0
 
@@ -122,10 +130,10 @@ class ClientRegistry:
 
     def would_join(self, beat: Heartbeat, peer: int) -> int:
         """Return in how many groups a client would be, with those that a heartbeat names."""
-        consumers, producers = self._joined.get(peer, (set(), set()))
-        named = {each.group_name for each in beat.consumer_data_set}
+        joined = self._of(peer)
+        consuming = {each.group_name for each in beat.consumer_data_set}
         producing = {each.group_name for each in beat.producer_data_set}
-        return len(consumers | named) + len(producers | producing)
+        return len(joined.consumers | consuming) + len(joined.producers | producing)
 
     def heartbeat(self, beat: Heartbeat, member: Member, *, now: float) -> list[Notify]:
         """Take a sign of life: it names all groups of the client."""
@@ -133,7 +141,7 @@ class ClientRegistry:
         member.seen = now
         for producer in beat.producer_data_set:
             self._producers.setdefault(producer.group_name, {})[member.peer] = member
-            self._groups_of(member.peer)[1].add(producer.group_name)
+            self._of(member.peer).producers.add(producer.group_name)
         notices: list[Notify] = []
         for consumer in beat.consumer_data_set:
             if self._join(consumer, member, keep=beat.without_sub):
@@ -145,7 +153,7 @@ class ClientRegistry:
         name = consumer.group_name
         group = self._consumers.setdefault(name, ConsumerGroup(name))
         joined = member.peer not in group.members
-        self._groups_of(member.peer)[0].add(name)
+        self._of(member.peer).consumers.add(name)
         group.members[member.peer] = member
         group.consume_type = consumer.consume_type
         group.message_model = consumer.message_model
@@ -167,12 +175,13 @@ class ClientRegistry:
 
     def disconnect(self, peer: int) -> list[Notify]:
         """Let the client of a closed connection leave all its groups."""
-        consumers, producers = self._joined.pop(peer, (set(), set()))
-        for name in producers:
+        joined = self._of(peer)
+        for name in list(joined.producers):
             self._leave_producers(name, peer)
         notices: list[Notify] = []
-        for name in sorted(consumers):
+        for name in sorted(joined.consumers):
             notices += self._leave_consumers(name, peer)
+        del self._joined[peer]
         return notices
 
     def expire(self, *, now: float) -> list[Notify]:
@@ -188,18 +197,18 @@ class ClientRegistry:
             notices += self.disconnect(peer)
         return notices
 
-    def _groups_of(self, peer: int) -> tuple[set[str], set[str]]:
-        return self._joined.setdefault(peer, (set(), set()))
+    def _of(self, peer: int) -> _Joined:
+        return self._joined.setdefault(peer, _Joined())
 
     def _leave_producers(self, group: str, peer: int) -> None:
-        self._joined.get(peer, (set(), set()))[1].discard(group)
+        self._of(peer).producers.discard(group)
         members = self._producers.get(group, {})
         members.pop(peer, None)
         if not members:
             self._producers.pop(group, None)
 
     def _leave_consumers(self, name: str, peer: int) -> list[Notify]:
-        self._joined.get(peer, (set(), set()))[0].discard(name)
+        self._of(peer).consumers.discard(name)
         group = self._consumers.get(name)
         if group is None or group.members.pop(peer, None) is None:
             return []

@@ -190,10 +190,6 @@ class JobBook:
         state = self._states.get(job + COMMIT_TOPIC_SUFFIX)
         return "" if state is None else state.owner
 
-    def jobs_of(self, owner: str) -> Iterator[str]:
-        """Iterate over the jobs that belong to an account."""
-        return (state.record.job for state in self._states.values() if state.owner == owner)
-
     def check_owner(self, job: str, account: str | None) -> None:
         """Refuse who works on a job of another account; None may work on all.
 

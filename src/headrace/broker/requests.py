@@ -132,10 +132,7 @@ class Request:
         InvalidParameterError
             When it is larger than such a body.
         """
-        size = len(self.command.payload)
-        if size > _MODEST_BODY:
-            message = f"the body of {request_name(self.command.code)} has {size} bytes"
-            raise InvalidParameterError(f"{message}, {_MODEST_BODY} are possible")
+        self._require_modest()
         return loads(self._json() or b"{}", kind)
 
     def large_body(self, kind: type[T]) -> T:
@@ -158,11 +155,14 @@ class Request:
         InvalidParameterError
             When it is larger than such a body.
         """
+        self._require_modest()
+        return bytes(self.command.payload).decode(errors="replace").splitlines()
+
+    def _require_modest(self) -> None:
         size = len(self.command.payload)
         if size > _MODEST_BODY:
             message = f"the body of {request_name(self.command.code)} has {size} bytes"
             raise InvalidParameterError(f"{message}, {_MODEST_BODY} are possible")
-        return bytes(self.command.payload).decode(errors="replace").splitlines()
 
     def _json(self) -> Buffer:
         """Return the JSON body unless reading it would take too much memory."""

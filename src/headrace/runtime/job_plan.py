@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
 from headrace.errors import NoPermissionError, RequestNotSupportedError
-from headrace.private import secret_in
+from headrace.private import owners_secret
 from headrace.protocol.routes import LOGICAL_BROKER
 from headrace.protocol.transactions import WHOLE, Share
 from headrace.runtime.bolts.instances import Instances
@@ -50,7 +50,7 @@ def pickle_secret(settings: JobSettings, job: str) -> bytes:
     """
     if given := settings.pickle_secret:
         return given.encode()
-    return secret_in(settings.data_dir / "secrets" / job, SECRET_BYTES)
+    return owners_secret(settings.data_dir / "secrets" / job, SECRET_BYTES)
 
 
 @dataclass(frozen=True)

@@ -156,9 +156,9 @@ class Staging:
             chunks = list(part.chunks.values()) if part else []
         return len(chunks), sum(chunk.records for chunk in chunks)
 
-    def in_all(self, job: str) -> tuple[int, int]:
-        """Count the parts that a job has staged, and their bytes."""
-        return self._sums.get(job, (0, 0))
+    def sums(self) -> dict[str, tuple[int, int]]:
+        """Count the parts that jobs have staged, and their bytes; of those that have any."""
+        return dict(self._sums)
 
     def waiting(self, job: str) -> list[StagedBatch]:
         """Sum up what a job has staged, by epoch and batch."""

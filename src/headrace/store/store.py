@@ -279,9 +279,9 @@ class MessageStore:
         """Count the chunks and records of a staged part; (0, 0) if there is none."""
         return self._staging.staged(key)
 
-    def staged_in_all(self, job: str) -> tuple[int, int]:
-        """Count the parts that a job has staged, and their bytes."""
-        return self._staging.in_all(job)
+    def staged_sums(self) -> dict[str, tuple[int, int]]:
+        """Count the parts that jobs have staged, and their bytes; of those that have any."""
+        return self._staging.sums()
 
     def waiting(self, job: str) -> list[StagedBatch]:
         """Sum up what a job has staged, by epoch and batch."""

@@ -45,10 +45,10 @@ def check_new_topic(core: Core, name: str) -> None:
 def check_staged(core: Core, job: str, size: int) -> None:
     """Refuse to keep more for an account than it may have staged and not committed."""
     limits, owner = core.settings.limits, core.jobs.owner(job)
-    parts = held = 0
-    for each in core.jobs.jobs_of(owner):
-        of_job = core.store.staged_in_all(each)
-        parts, held = parts + of_job[0], held + of_job[1]
+    found = [
+        sums for each, sums in core.store.staged_sums().items() if core.jobs.owner(each) == owner
+    ]
+    parts, held = sum(each for each, _ in found), sum(each for _, each in found)
     if parts >= limits.max_staged_parts or held + size > limits.max_staged_bytes:
         whose = f"of the account {owner!r}" if owner else "that belong to no account"
         message = f"the jobs {whose} have staged {held:,} bytes in {parts:,} parts: job {job!r} can"

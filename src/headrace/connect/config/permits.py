@@ -6,6 +6,7 @@ that is not listed; a program that makes chains of its own is its own operator.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -67,33 +68,26 @@ def check_variable(name: str) -> None:
     LookupError
         It is not.
     """
-    if _permits is not None and not _permits.has_variable(name):
-        raise LookupError(_refusal(f"the variable {name}", f"--allow-env {name}"))
+    _require(
+        f"the variable {name}", f"--allow-env {name}", lambda listed: listed.has_variable(name)
+    )
 
 
 def check_file(path: str) -> None:
-    """Refuse a file that is not listed.
-
-    Raises
-    ------
-    LookupError
-        It is not.
-    """
-    if _permits is not None and not _permits.has_file(path):
-        raise LookupError(_refusal(f"the file {path}", f"--allow-file {path}"))
+    """Refuse a file that is not listed, as :func:`check_variable` does."""
+    _require(f"the file {path}", f"--allow-file {path}", lambda listed: listed.has_file(path))
 
 
 def check_function(module: str) -> None:
-    """Refuse a module that is not listed.
-
-    Raises
-    ------
-    LookupError
-        It is not.
-    """
-    if _permits is not None and not _permits.has_function(module):
-        raise LookupError(_refusal(f"the module {module}", f"--allow-function {module}"))
+    """Refuse a module that is not listed, as :func:`check_variable` does."""
+    _require(
+        f"the module {module}",
+        f"--allow-function {module}",
+        lambda listed: listed.has_function(module),
+    )
 
 
-def _refusal(what: str, option: str) -> str:
-    return f"the operator of this worker has not allowed {what} (headrace connect worker {option})"
+def _require(what: str, option: str, has: Callable[[Permits], bool]) -> None:
+    if _permits is not None and not has(_permits):
+        message = f"the operator of this worker has not allowed {what}"
+        raise LookupError(f"{message} (headrace connect worker {option})")
