@@ -214,7 +214,7 @@ MUTANTS = (
     Mutant(
         "sums of copies are not compared",
         "is not that of",
-        since=647,
+        since=767,
         changes=((local, "_agrees", lambda *_: True),),
     ),
     Mutant(
