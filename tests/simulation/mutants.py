@@ -236,7 +236,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch may mix attempts",
-        since=1269,
+        since=1455,
         changes=((coordinator, "_check_attempts", _nothing),),
     ),
     Mutant("what is left of a failed sync is believed", changes=((CommitLog, "settle", _believe),)),
