@@ -26,6 +26,7 @@ BOTTOM = {
     "java",
     "keys",
     "private",
+    "quiet_log",
     "serdes",
     "settings",
     "user_lines",

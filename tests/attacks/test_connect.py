@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from headrace.connect.config.permits import Permits
 from headrace.connect.transforms.python_function import PythonFunction
 from headrace.connect.worker import WorkerSettings
 from headrace.errors import ConnectorConfigError, SettingsError
+from headrace.quiet_log import QuietLog
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.running import Running, quick_settings, running
 
@@ -29,6 +31,20 @@ def worker() -> Iterator[Running]:
     settings = quick_settings(max_connections=20, request_time=timedelta(milliseconds=300))
     with running(FakeLauncher, positions_of_fakes, settings=settings) as one:
         yield one
+
+
+@pytest.fixture(autouse=True)
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests before this one may have used up what it says in ten seconds.
+    log = QuietLog(logging.getLogger("headrace.connect.rest.guard"))
+    monkeypatch.setattr("headrace.connect.rest.guard._quiet", log)
+
+
+def refused(worker: Running, reason: str) -> int:
+    """Ask for a counter of what was refused."""
+    figure = f'headrace_connect_rest_refused_total{{reason="{reason}"}} '
+    lines = worker.http.get("/metrics").text.splitlines()
+    return sum(int(float(line.removeprefix(figure))) for line in lines if line.startswith(figure))
 
 
 def connected(worker: Running) -> socket.socket:
@@ -70,11 +86,13 @@ def read_all(connection: socket.socket) -> bytes:
 def test_a_page_that_asks_under_its_own_name_is_refused(
     worker: Running, host: str, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    before = refused(worker, "host")
     answer = worker.http.get("/connectors", headers={"Host": host})
     assert answer.status_code == status
     if status == 403:
         assert "loopback" in answer.json()["message"]
-        assert "refused a request" in caplog.text
+        assert "refused a request (host) of 127.0.0.1" in caplog.text
+    assert refused(worker, "host") - before == (status == 403)
     # Probes learn nothing, and may call the worker what they like.
     assert worker.http.get("/health", headers={"Host": host}).status_code == 200
 
@@ -85,12 +103,29 @@ def test_a_second_name_in_a_request_does_not_help(worker: Running) -> None:
         assert b" 200 " not in connection.recv(65_536).partition(b"\r\n")[0]
 
 
-def test_with_a_token_any_name_will_do() -> None:
+def test_what_is_not_http_is_counted_and_fills_no_log(
+    worker: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = refused(worker, "malformed")
+    for _ in range(30):
+        with closing(connected(worker)) as connection:
+            connection.sendall(b"\x16\x03\x01 not HTTP\r\n\r\n")
+            assert b" 400 " in read_all(connection).partition(b"\r\n")[0]
+    assert refused(worker, "malformed") - before == 30
+    assert 1 <= len(caplog.records) <= 5
+
+
+def test_with_a_token_any_name_will_do(caplog: pytest.LogCaptureFixture) -> None:
     with running(
         FakeLauncher, positions_of_fakes, settings=quick_settings(token="s3cret")
     ) as worker:
         headers = {"Host": "connect.example", "Authorization": "Bearer s3cret"}
         assert worker.http.get("/connectors", headers=headers).status_code == 200
+        wrong = {"Host": "connect.example", "Authorization": "Bearer guessed"}
+        assert worker.http.get("/connectors", headers=wrong).status_code == 401
+        assert "refused a request (token) of 127.0.0.1" in caplog.text
+        worker.http.headers.update(headers)
+        assert refused(worker, "token") == 1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "::", "connect.example"])
@@ -114,12 +149,14 @@ SLOW = {
 def test_a_request_that_does_not_come_whole_is_cut_off(
     worker: Running, sent: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    before = refused(worker, "time")
     with closing(connected(worker)) as connection:
         connection.sendall(SLOW[sent])
         began = time.monotonic()
         assert b" 200 " not in read_all(connection)
         assert time.monotonic() - began < _SOON
     assert "did not come whole" in caplog.text
+    assert refused(worker, "time") == before + 1
 
 
 def trickle(connection: socket.socket, sent: bytes) -> None:
@@ -137,6 +174,7 @@ def test_a_byte_now_and_then_does_not_help(worker: Running) -> None:
 
 
 def test_connections_are_bounded_and_others_are_answered_again(worker: Running) -> None:
+    before = refused(worker, "connections")
     opened = [connected(worker) for _ in range(40)]
     try:
         # Those beyond the limit are ended at once, the others when nothing comes.
@@ -148,6 +186,7 @@ def test_connections_are_bounded_and_others_are_answered_again(worker: Running) 
         for connection in opened:
             connection.close()
     assert worker.http.get("/connectors").status_code == 200
+    assert refused(worker, "connections") - before >= 20
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.broker.network.limits import Limits
-from headrace.broker.network.quiet_log import QuietLog
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.signing import Credentials
 from headrace.protocol.transactions import OpenRequest
+from headrace.quiet_log import QuietLog
 from tests.breaking import soon
 from tests.broker.access.test_guard import SignedWire
 from tests.broker.wire import COMMIT_TOPIC, JOB, staged_part

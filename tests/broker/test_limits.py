@@ -20,11 +20,11 @@ import pytest
 from headrace.broker import BrokerProcess, BrokerSettings, EmbeddedBroker, Limits, spawn_broker
 from headrace.broker.network.descriptors import most_connections
 from headrace.broker.network.ledger import Ledger
-from headrace.broker.network.quiet_log import QuietLog
 from headrace.errors import SettingsError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command, encode
 from headrace.protocol.messages import Message
+from headrace.quiet_log import QuietLog
 from tests.broker.wire import Wire
 
 ALIVE = RequestCode.HEADRACE_CAPABILITIES

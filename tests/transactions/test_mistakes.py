@@ -142,6 +142,10 @@ MISTAKES: dict[str, tuple[Wrong, str]] = {
         lambda b: b.set_bolt("x", Count()).fields_grouping("spout", "word", "word"),
         "and each once",
     ),
+    "fields-in-a-list": (
+        lambda b: b.set_bolt("x", Count()).fields_grouping("spout", ["word"]),
+        "name at least one field",
+    ),
     "no-fields-declared": (
         lambda b: (
             b.set_bolt("e", End()).shuffle_grouping("spout"),

@@ -7,7 +7,6 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from headrace.broker.network.quiet_log import QuietLog
 from headrace.broker.requests import Request, request_name
 from headrace.errors import (
     BrokerError,
@@ -21,6 +20,7 @@ from headrace.errors import (
 )
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.replication import PRIMARY
+from headrace.quiet_log import QuietLog
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Command

@@ -153,6 +153,7 @@ def shown(
                     total=restore.total,
                     state=str(restore),
                     visible=True,
+                    refresh=True,
                 )
             if restore is not None and restore.over:
                 progress.console.print(f"{name} · {restore}", markup=False)

@@ -101,9 +101,10 @@ def _no_stream(where: str, taken: Input, source: Declared) -> TopologyError:
 
 
 def _check_fields(where: str, taken: Input, fields: Sequence[str]) -> None:
-    if not taken.fields or len(set(taken.fields)) < len(taken.fields):
+    names = [str(name) for name in taken.fields]
+    if not names or len(set(names)) < len(names) or names != list(taken.fields):
         raise TopologyError(
-            f"{where} groups '{taken.source}' by the fields ({', '.join(taken.fields)})",
+            f"{where} groups '{taken.source}' by the fields ({', '.join(names)})",
             hint="name at least one field, and each once: fields_grouping('split', 'word')",
         )
     for name in taken.fields:

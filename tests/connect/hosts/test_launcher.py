@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -300,6 +301,15 @@ async def test_four_endings_are_told_apart(tmp_path: Path) -> None:
         ]
         assert "ended by itself with status 7" in (await heard_exited.first(Failed)).cause.summary
         assert launcher.statistics().hosts == 0
+
+
+@on_loop
+async def test_who_falls_over_its_last_words_was_killed(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, chaos_start="frail")
+        await heard.first(Started)
+        host.kill()
+        assert (await heard.end()).signal == signal.SIGKILL
 
 
 @pytest.mark.requirement(46)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from headrace.broker.network.quiet_log import QuietLog
 from headrace.broker.requests import Request
 from headrace.errors import ProtocolError
 from headrace.protocol.frames import Buffer, Command, FrameBuffer, encode
+from headrace.quiet_log import QuietLog
 
 if TYPE_CHECKING:
     from headrace.broker.network.ledger import Ledger

@@ -15,10 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.network.descriptors import most_connections
-from headrace.broker.network.quiet_log import QuietLog
 from headrace.errors import ProtocolError
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.frames import FrameBuffer, encode
+from headrace.quiet_log import QuietLog
 
 if TYPE_CHECKING:
     from headrace.broker.network.connection import Connection

@@ -289,10 +289,13 @@ class ProcessHost(asyncio.Protocol):
             self.answer.cancel()
         code = None if status is None else os.waitstatus_to_exitcode(status)
         self.gone.set_result(None)
-        if code is None or code < 0:
-            self._emit(Exited(signal=-code if code else signal.SIGKILL))
-        else:
+        if code is not None and code >= 0:
             self._emit(Exited(status=code))
+        elif code is not None and self._last["why"] == "exit":
+            self._emit(Exited(signal=-code))
+        else:
+            # Whoever is ended is asked first where its threads are, and may fall over that.
+            self._emit(Exited(signal=signal.SIGKILL))
 
     def _unasked_end(self, status: int | None) -> Cause:
         return Cause(f"{self._who} {self._how(status)}", end_of_log(self._log))

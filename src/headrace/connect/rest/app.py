@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from headrace.connect.rest.calls import Answer, Call
 from headrace.connect.rest.failures import respond_to_failure
-from headrace.connect.rest.guard import HostGuard, TokenGuard
+from headrace.connect.rest.guard import HostGuard, Refusals, TokenGuard
 from headrace.connect.rest.metrics import Metrics
 from headrace.connect.rest.openapi import description
 from headrace.connect.rest.operations import OPERATIONS, Operation
@@ -29,15 +29,17 @@ if TYPE_CHECKING:
 __all__ = ["make_app"]
 
 
-def make_app(connect: Connect) -> Starlette:
+def make_app(connect: Connect, refusals: Refusals) -> Starlette:
     """Make the application that serves a worker.
 
     Parameters
     ----------
     connect
         What answers the requests; its settings say who may call.
+    refusals
+        Takes note of who may not.
     """
-    metrics = Metrics(connect)
+    metrics = Metrics(connect, refusals)
 
     async def show_metrics(_: Request) -> Response:
         return Response(metrics.text(), media_type=metrics.media_type)
@@ -55,7 +57,7 @@ def make_app(connect: Connect) -> Starlette:
     ]
     app = Starlette(
         routes=routes,
-        middleware=_middleware(connect),
+        middleware=_middleware(connect, refusals),
         exception_handlers={
             404: _respond_to_unknown_path,
             HTTPException: respond_to_failure,
@@ -79,7 +81,7 @@ class _Slashes:
         await self._app(scope, receive, send)
 
 
-def _middleware(connect: Connect) -> list[Middleware]:
+def _middleware(connect: Connect, refusals: Refusals) -> list[Middleware]:
     settings = connect.settings
     parts = []
     if settings.cors_origins:
@@ -94,9 +96,9 @@ def _middleware(connect: Connect) -> list[Middleware]:
         )
     parts.append(Middleware(_Slashes))
     if settings.token is not None:
-        parts.append(Middleware(TokenGuard, token=settings.token))
+        parts.append(Middleware(TokenGuard, token=settings.token, refusals=refusals))
     elif is_loopback(settings.host):
-        parts.append(Middleware(HostGuard))
+        parts.append(Middleware(HostGuard, refusals=refusals))
     return parts
 
 

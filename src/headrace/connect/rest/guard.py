@@ -6,22 +6,41 @@ import base64
 import binascii
 import hmac
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
 from headrace.connect.rest.calls import Answer
 from headrace.private import is_loopback
+from headrace.quiet_log import QuietLog
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["OPEN_PATHS", "HostGuard", "TokenGuard"]
+__all__ = ["OPEN_PATHS", "HostGuard", "Refusals", "TokenGuard"]
 
-logger = logging.getLogger(__name__)
+_quiet = QuietLog(logging.getLogger(__name__))
 
 OPEN_PATHS = frozenset({"/health"})
 """Probes of an orchestrator have no token, and learn nothing but that the worker is there."""
+
+
+class Refusals:
+    """Counts what was refused before anything looked at it, by reason, and tells of some.
+
+    Reasons are ``host`` and ``token`` of the guards, and of the server ``connections`` (too many),
+    ``time`` (a request did not come whole) and ``malformed`` (it is not HTTP).
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def note(self, reason: str, client: object, message: str) -> None:
+        """Take note of one."""
+        self.counts[reason] += 1
+        # A kind of line for each reason: one does not hide the others.
+        _quiet.warning(f"refused a request ({reason}) of %s: %s", client, message)
 
 
 class HostGuard:
@@ -34,10 +53,13 @@ class HostGuard:
     ----------
     app
         What is guarded.
+    refusals
+        Takes note of who is refused.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, refusals: Refusals) -> None:
         self._app = app
+        self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 403."""
@@ -49,9 +71,13 @@ class HostGuard:
             await self._app(scope, receive, send)
             return
         message = f"without a token this worker answers to loopback names only, not to {named}"
-        logger.warning("refused a request of %s: %s", (scope.get("client") or "?")[0], message)
+        self._refusals.note("host", _client(scope), message[:500])
         value = {"error_code": 403, "message": message[:500]}
         await Answer(status=403, value=value).response()(scope, receive, send)
+
+
+def _client(scope: Scope) -> str:
+    return str((scope.get("client") or "?")[0])
 
 
 def _without_port(host: str) -> str:
@@ -75,10 +101,13 @@ class TokenGuard:
         What is guarded.
     token
         The token.
+    refusals
+        Takes note of who is refused.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, refusals: Refusals) -> None:
         self._app = app
+        self._refusals = refusals
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +119,9 @@ class TokenGuard:
         ):
             await self._app(scope, receive, send)
             return
-        value = {"error_code": 401, "message": "the request brings no token that is known here"}
+        message = "the request brings no token that is known here"
+        self._refusals.note("token", _client(scope), message)
+        value = {"error_code": 401, "message": message}
         headers = {"WWW-Authenticate": 'Bearer realm="headrace", Basic realm="headrace"'}
         answer = Answer(status=401, value=value, headers=headers)
         await answer.response()(scope, receive, send)

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from headrace.connect.rest.guard import Refusals
     from headrace.connect.rest.operations import Operation
     from headrace.connect.worker import Connect, UnitReport
 
@@ -39,12 +40,14 @@ class Metrics:
     ----------
     connect
         Whose figures they are.
+    refusals
+        What its server has refused.
     """
 
     #: What the text is, in words of HTTP.
     media_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, refusals: Refusals) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             f"{_PREFIX}_rest_requests",
@@ -58,7 +61,7 @@ class Metrics:
             ["method", "path"],
             registry=self._registry,
         )
-        self._registry.register(_Figures(connect))
+        self._registry.register(_Figures(connect, refusals))
 
     def answered(self, operation: Operation, status: int, seconds: float) -> None:
         """Count an answer."""
@@ -71,13 +74,22 @@ class Metrics:
 
 
 class _Figures(Collector):
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, refusals: Refusals) -> None:
         self._connect = connect
+        self._refusals = refusals
 
     def collect(self) -> Iterator[Metric]:
+        yield self._of_the_guards()
         yield from self._of_the_cluster()
         yield from self._of_the_worker()
         yield from self._of_the_tasks()
+
+    def _of_the_guards(self) -> Metric:
+        says = "Requests that were refused before anything looked at them, by reason."
+        family = CounterMetricFamily(f"{_PREFIX}_rest_refused", says, labels=("reason",))
+        for reason, count in sorted(self._refusals.counts.items()):
+            family.add_metric((reason,), count)
+        return family
 
     def _of_the_cluster(self) -> Iterator[Metric]:
         connectors: Tally[tuple[str, str]] = Tally()

@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.connect.rest.app import make_app
+from headrace.connect.rest.guard import Refusals
 from headrace.errors import ConfigurationError
 from headrace.watched import OnFailure, watched_task
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RestServer"]
 
-logger = logging.getLogger(__name__)
+#: What the protocol warns of is what clients send: it is counted, and told of by the refusals.
+_faults = logging.getLogger(f"{__name__}.faults")
+_faults.setLevel(logging.ERROR)
 
 #: Answers that are on their way may end before the server does.
 _GRACE = 1
@@ -37,45 +40,54 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _bounded(most: int, seconds: float) -> type[H11Protocol]:
-    """Give connections of which there are not too many, and whose requests come within a time."""
+class _Bounded(H11Protocol):
+    """A connection, of which there are not too many; its requests come whole within a time."""
 
-    class Bounded(H11Protocol):
-        _timer: asyncio.TimerHandle | None = None
+    most: int
+    seconds: float
+    refusals: Refusals
+    _timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > most:
-                logger.warning("a connection more than max_connections, %d, is refused", most)
-                transport.abort()
-                return
-            self._watch()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.logger = _faults
+        if len(self.connections) > self.most:
+            self._refuse("connections", f"there are {self.most} already, which is max_connections")
+            transport.abort()
+            return
+        self._watch()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._rest()
+
+    def _watch(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._rest()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self._end)
 
-        def _watch(self) -> None:
-            if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-                self._rest()
-            elif self._timer is None:
-                self._timer = self.loop.call_later(seconds, self._end)
-
-        def _rest(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _end(self) -> None:
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
             self._timer = None
-            logger.warning("a request of %s did not come whole in %g s", self.client, seconds)
-            self.transport.abort()
 
-    return Bounded
+    def _end(self) -> None:
+        self._timer = None
+        self._refuse("time", f"it did not come whole in {self.seconds:g} s")
+        self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse("malformed", msg)
+        super().send_400_response(msg)
+
+    def _refuse(self, reason: str, message: str) -> None:
+        client = "?" if self.client is None else self.client[0]
+        self.refusals.note(reason, client, message)
 
 
 class RestServer:
@@ -164,13 +176,19 @@ class RestServer:
 
     def _config(self) -> uvicorn.Config:
         settings = self._connect.settings
+        refusals = Refusals()
+        bounds = {
+            "most": settings.max_connections,
+            "seconds": settings.request_time.total_seconds(),
+            "refusals": refusals,
+        }
         try:
             config = uvicorn.Config(
-                make_app(self._connect),
+                make_app(self._connect, refusals),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                http=_bounded(settings.max_connections, settings.request_time.total_seconds()),
+                http=type("Bounded", (_Bounded,), bounds),
                 ws="none",
                 limit_concurrency=settings.max_connections,
                 server_header=False,

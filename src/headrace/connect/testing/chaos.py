@@ -9,6 +9,7 @@ separated by ``;``.
 ===============  ====================================================================
 ``hang``         sleeps for ever
 ``hang-hard``    the same, deaf to SIGTERM, SIGINT and SIGHUP
+``frail``        falls over from now on when it is asked where its threads are
 ``busy``         computes for ever, and lets no other thread of its process compute
 ``raise``        raises `ChaosError` with the text
 ``slow``         sleeps for so many seconds
@@ -27,6 +28,7 @@ separated by ``;``.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import itertools
 import os
 import signal
@@ -75,6 +77,11 @@ def _hang_hard(text: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _hang(text)
+
+
+def _frail(text: str) -> None:
+    del text
+    faulthandler.unregister(signal.SIGUSR1)
 
 
 def _busy(text: str) -> None:
@@ -126,6 +133,7 @@ def _segfault(text: str) -> None:
 _ACTS: Mapping[str, Callable[[str], None]] = {
     "hang": _hang,
     "hang-hard": _hang_hard,
+    "frail": _frail,
     "busy": _busy,
     "raise": _raise,
     "slow": lambda text: time.sleep(float(text or 1)),

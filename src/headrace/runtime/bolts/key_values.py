@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import SerializationError
+from headrace.errors import DeserializationError, SerializationError
 from headrace.keys import decode_key, encode_key, encode_keys, key_hash
 from headrace.runtime.bolts.bolts import TuplesRunner
 from headrace.runtime.bolts.collectors import BoltOutput
 from headrace.runtime.bolts.groupings import key_getter
 from headrace.runtime.bolts.placing import key_value_tasks, task_of_ranges
-from headrace.runtime.bolts.states import KeyRangeLayout
+from headrace.runtime.bolts.states import KeyRangeLayout, damaged_state
 from headrace.topology.operators.bolts import KeyValueBoltNode
 
 if TYPE_CHECKING:
@@ -240,4 +240,7 @@ class KeyValueProcessor(TuplesRunner[KeyValueBoltNode]):
         keys = list(map(key_getter(grouping.fields), chunk.values))
         for task in np.unique(chunk.targets).tolist():
             picks = np.flatnonzero(chunk.targets == task).tolist()
-            self._state(task).fetch([keys[at] for at in picks])
+            try:
+                self._state(task).fetch([keys[at] for at in picks])
+            except DeserializationError as error:
+                raise damaged_state(self.operator, error) from error

@@ -16,19 +16,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import StateError
 from headrace.keys import decode_key, encode_key
 from headrace.runtime.state.layouts import PlainLayout, Read, Span, StateEntry, StateLayout
 
 if TYPE_CHECKING:
+    from headrace.errors import DeserializationError
     from headrace.runtime.state.interface import Attempted, StateStore
+    from headrace.topology.operators.bolts import Bolt, Spout
 
-__all__ = ["KeyRangeLayout", "Saved", "TaskLayout", "TaskStates"]
+__all__ = ["KeyRangeLayout", "Saved", "TaskLayout", "TaskStates", "damaged_state"]
 
 _KEY = struct.Struct(">cII")
 _HEAD = struct.Struct(">IQQQ")
 _FAMILY = b"t"
 #: A message of a state topic holds so much of a state at most; brokers take some MB.
 _PIECE_BYTES = 1 << 20
+
+
+def damaged_state(operator: Spout | Bolt, error: DeserializationError) -> StateError:
+    """Make the error of state that its job cannot have written."""
+    return StateError(
+        f"the state of {operator.label} '{operator.name}', added at {operator.origin}, is damaged:"
+        f" {error.message}",
+        hint=error.hint,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headrace.errors import HeadraceError, SerializationError
+from headrace.errors import DeserializationError, SerializationError
 from headrace.runtime.bolts.instances import Instance, Place
 from headrace.runtime.bolts.lifecycle import BatchNumbers
 from headrace.runtime.bolts.placing import tasks_in
-from headrace.runtime.bolts.states import Saved, TaskStates
+from headrace.runtime.bolts.states import Saved, TaskStates, damaged_state
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.marks import spout_mark
 from headrace.runtime.processors import Processor, ProcessorContext
@@ -114,8 +114,8 @@ class StatefulTasks:
             return None
         try:
             return self._serde.deserialize(saved.data)
-        except HeadraceError:
-            raise
+        except DeserializationError as error:
+            raise damaged_state(self._processor.operator, error) from error
         except Exception as error:
             raise self._unreadable(task, "read", error) from error
 
