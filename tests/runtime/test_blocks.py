@@ -33,5 +33,6 @@ def test_joined_rows_stand_end_to_end_and_know_the_last_of_each_key() -> None:
     parts = [rows(b"b", mark=2), rows(mark=1), rows(b"a", b"b", mark=3), rows(b"b", mark=1)]
     joined = Rows.join(parts)
     assert joined.values.to_pylist() == [b"b", b"a", b"b", b"b"]
-    assert joined.last_of_keys() == {b"a": 1, b"b": 2}
+    keys, groups, last = joined.by_key()
+    assert (keys, groups.tolist(), last.tolist()) == ([b"a", b"b"], [1, 0, 1, 1], [1, 2])
     assert len(Rows.join([])) == 0

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.runtime.chunk import NEVER
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.runtime.chunk import Bools, Int64s
+
+    Places = np.ndarray[Any, np.dtype[np.intp]]
 
 __all__ = ["ANY_ATTEMPT", "SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
 
@@ -175,11 +178,23 @@ class Rows:
             return self
         return self.take(np.argsort(self.marks, kind="stable"))
 
-    def last_of_keys(self) -> dict[bytes, int]:
-        """Give the number of the row with the highest mark of each key."""
-        order = np.argsort(self.marks, kind="stable")
-        keys = self.keys.take(pa.array(order)).to_pylist()
-        return dict(zip(keys, order.tolist(), strict=True))
+    def by_key(self) -> tuple[list[bytes], Places, Places]:
+        """Give the different keys in their order, which of them each row has, and the last rows.
+
+        The last row of a key is the one with the highest mark; of several, the one that stands
+        last.
+        """
+        encoded = self.keys.dictionary_encode()
+        order = pc.array_sort_indices(encoded.dictionary)
+        ranks = np.empty(len(order), np.intp)
+        ranks[order.to_numpy()] = np.arange(len(order))
+        groups = ranks[encoded.indices.to_numpy()]
+        highest = np.full(len(order), np.iinfo(np.int64).min)
+        np.maximum.at(highest, groups, self.marks)
+        rows = np.flatnonzero(self.marks == highest[groups])
+        last = np.zeros(len(order), np.intp)
+        np.maximum.at(last, groups[rows], rows)
+        return encoded.dictionary.take(order).to_pylist(), groups, last
 
     @classmethod
     def join(cls, parts: Iterable[Rows]) -> Rows:

@@ -93,15 +93,6 @@ class Algebra(ABC):
         for key, value, mark in zip(keys, values, marks, strict=True):
             accumulators[key] = add(get(key, ABSENT), value, mark)
 
-    def merge_all(self, keys: Sequence[bytes], partials: Sequence[Any]) -> dict[bytes, Any]:
-        """Merge partials of equal keys."""
-        merged: dict[bytes, Any] = {}
-        merge = self.merge
-        for key, partial in zip(keys, partials, strict=True):
-            before = merged.get(key, ABSENT)
-            merged[key] = partial if before is ABSENT else merge(before, partial)
-        return merged
-
     def merge_groups(
         self, data: pa.BinaryArray, picks: Int64s, groups: Int64s, size: int
     ) -> list[Any]:
@@ -116,6 +107,12 @@ class Algebra(ABC):
             before = merged[group]
             merged[group] = partial if before is ABSENT else merge(before, partial)
         return merged
+
+    def merge_into(self, olds: list[Any], news: list[Any]) -> list[Any]:
+        """Merge accumulators, one by one, into older ones, which may be ``ABSENT``."""
+        merge = self.merge
+        pairs = zip(olds, news, strict=True)
+        return [new if old is ABSENT else merge(old, new) for old, new in pairs]
 
     def decode_olds(self, olds: Sequence[bytes | None]) -> list[Any]:
         """Read accumulators from a state store; ``ABSENT`` where there is none."""

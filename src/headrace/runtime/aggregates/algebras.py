@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from headrace.runtime.aggregates.updates import UPDATED
 from headrace.topology import add_numbers, mergeable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -50,14 +51,10 @@ class _NumberAlgebra(Algebra):
         found: list[Any] = sums.tolist()
         return found
 
-    def merge_all(self, keys: Sequence[bytes], partials: Sequence[Any]) -> dict[bytes, Any]:
-        if set(map(type, partials)) != {int}:
-            return super().merge_all(keys, partials)
-        merged: dict[bytes, Any] = {}
-        get = merged.get
-        for key, partial in zip(keys, partials, strict=True):
-            merged[key] = get(key, 0) + partial
-        return merged
+    def merge_into(self, olds: list[Any], news: list[Any]) -> list[Any]:
+        if set(map(type, olds)) | set(map(type, news)) != {int}:
+            return super().merge_into(olds, news)
+        return list(map(add, olds, news))
 
     def results(self, accumulators: list[Any]) -> list[Any]:
         return accumulators

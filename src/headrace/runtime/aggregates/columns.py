@@ -165,20 +165,19 @@ class AggregateColumnsProcessor(Processor[AggregateColumns]):
 
     def _merged(self, rows: Rows) -> Chunk:
         serde, merge = self.operator.state_serde, self._merge
-        keys: list[bytes] = rows.keys.to_pylist()
-        last = rows.last_of_keys()
-        groups: dict[bytes, Any] = {}
-        for key, cells in zip(keys, serde.deserialize_many(rows.values), strict=True):
-            before = groups.get(key)
-            groups[key] = cells if before is None else merge(before, cells)
-        places = np.fromiter(last.values(), np.intp, len(last))
-        places = places[np.argsort(rows.marks[places], kind="stable")]
-        changed = [keys[place] for place in places.tolist()]
+        keys, groups, places = rows.by_key()
+        merged: list[Any] = [None] * len(keys)
+        for place, cells in zip(groups.tolist(), serde.deserialize_many(rows.values), strict=True):
+            before = merged[place]
+            merged[place] = cells if before is None else merge(before, cells)
+        order = np.lexsort((places, rows.marks[places]))
+        places = places[order]
+        changed = [keys[place] for place in order.tolist()]
+        merged = [merged[place] for place in order.tolist()]
         store = self.context.store(self.operator)
         held = [old and serde.deserialize(old) for old in store.get_many(changed)]
         news = [
-            groups[key] if old is None else merge(old, groups[key])
-            for key, old in zip(changed, held, strict=True)
+            new if old is None else merge(old, new) for old, new in zip(held, merged, strict=True)
         ]
         self._write(store, changed, news)
         late_below = None if rows.late_below is None else rows.late_below[places]

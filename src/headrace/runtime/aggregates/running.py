@@ -179,26 +179,22 @@ class AggregateProcessor(Processor[Aggregate]):
         rows = Rows.join(parts)
         if not len(rows):
             return Chunk.empty()
-        keys: list[bytes] = rows.keys.to_pylist()
-        last = rows.last_of_keys()
         # In the order of the store: neighbours lie in the same blocks.
-        changed = sorted(last)
+        changed, groups, places = rows.by_key()
         store = self.context.store(self.operator)
         held = self._algebra.decode_olds(store.get_many(changed))
         try:
             olds = self._old_results(changed, held)
-            merged = self._algebra.merge_all(keys, self._algebra.decode(rows.values))
-            news = [
-                merged[key] if old is ABSENT else self._algebra.merge(old, merged[key])
-                for key, old in zip(changed, held, strict=True)
-            ]
+            merged = self._algebra.merge_groups(
+                rows.values, np.arange(len(rows)), groups, len(changed)
+            )
+            news = self._algebra.merge_into(held, merged)
             results = self._algebra.results(news)
         except Exception as error:
             # Which record it was is lost in the partials; the last one stands for them.
             raise self._folder.failure(error, int(rows.marks.max())) from error
         with writing(self.operator, "its state"):
             store.put_many(changed, self._algebra.encode(news).to_pylist())
-        places = np.fromiter(map(last.__getitem__, changed), np.intp, len(last))
         order = np.argsort(rows.marks[places], kind="stable")
         late_below = None if rows.late_below is None else rows.late_below[places]
         news_chunk = Chunk(

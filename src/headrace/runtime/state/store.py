@@ -10,6 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import compress
+from operator import ne
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
@@ -268,21 +270,16 @@ class LayeredStore(StateStore):
         """Give what this batch changed; entries that ended as they were are left out."""
         unseen = [key for key in self._changes if key not in self._before]
         self._before.update(zip(unseen, self._base.get_many(unseen), strict=True))
-        before = self._before
-        keys: list[bytes] = []
-        news: list[bytes | None] = []
-        olds: dict[bytes, bytes | None] = {}
-        for key, new in self._changes.items():
-            old = before[key]
-            if new != old:
-                keys.append(key)
-                news.append(new)
-                if old is not None:
-                    olds[key] = old
-        bodies = encode_entries(keys, news)
+        keys, news = list(self._changes), list(self._changes.values())
+        olds = list(map(self._before.__getitem__, keys))
+        changed = list(map(ne, news, olds))
+        if not all(changed):
+            keys = list(compress(keys, changed))
+            news, olds = (list(compress(values, changed)) for values in (news, olds))
+        # Where there was nothing, or nothing is left, the body is empty and counts for nothing.
+        bodies, replaced = encode_entries(keys, news), encode_entries(keys, olds)
         commit = self._commit
-        count = (commit.count if commit else 0) + len(keys) - len(olds) - news.count(None)
-        replaced = encode_entries(list(olds), list(olds.values()))
+        count = (commit.count if commit else 0) + olds.count(None) - news.count(None)
         checksum = commit.checksum if commit else 0
         checksum += _checksum(bodies) - _checksum(replaced)
         # A commit of an older release says no size.
