@@ -180,7 +180,7 @@ def _at_once(_: object, __: int, done: Callable[[Settled], None], *, now: float)
 #: Broken builds over the embedded broker.
 MUTANTS = (
     Mutant("an older epoch is not refused", "epoch", since=11, without="epoch"),
-    Mutant("units have no marks", since=101, without="marks"),
+    Mutant("units have no marks", since=107, without="marks"),
     Mutant(
         "state of an attempt is written before its commit",
         changes=((LocalCopies, "save", _save_at_once),),
@@ -223,7 +223,7 @@ MUTANTS = (
         since=128,
         changes=((local, "_base_name", lambda _: b""),),
     ),
-    Mutant("staged bytes are not checked", since=609, changes=((_Files, "read", _unchecked),)),
+    Mutant("staged bytes are not checked", since=630, changes=((_Files, "read", _unchecked),)),
     Mutant(
         "commits are not checked before they are appended",
         since=3,
@@ -231,7 +231,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was committed is learnt by reading it back",
-        since=55,
+        since=66,
         changes=((handlers, "_append", _read_back),),
     ),
     Mutant(
@@ -243,7 +243,7 @@ MUTANTS = (
     Mutant(
         "where a start goes on elsewhere is not committed",
         "not all is committed",
-        since=9,
+        since=17,
         changes=((source, "are_held", lambda *_: True),),
     ),
     Mutant(
@@ -276,7 +276,7 @@ REPLICA_MUTANTS = (
     Mutant(
         "an answer does not wait for the follower",
         "were acknowledged, and are lost",
-        since=119,
+        since=132,
         changes=((ReplicaBook, "wait", _at_once),),
     ),
 )
