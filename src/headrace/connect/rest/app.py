@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from headrace.connect.rest.calls import Answer, Call
 from headrace.connect.rest.failures import respond_to_failure
-from headrace.connect.rest.guard import HostGuard, Refusals, TokenGuard
+from headrace.connect.rest.guard import HostGuard, RefusedRequests, TokenGuard
 from headrace.connect.rest.metrics import Metrics
 from headrace.connect.rest.openapi import description
 from headrace.connect.rest.operations import OPERATIONS, Operation
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["make_app"]
 
 
-def make_app(connect: Connect, refusals: Refusals) -> Starlette:
+def make_app(connect: Connect, refusals: RefusedRequests) -> Starlette:
     """Make the application that serves a worker.
 
     Parameters
@@ -81,7 +81,7 @@ class _Slashes:
         await self._app(scope, receive, send)
 
 
-def _middleware(connect: Connect, refusals: Refusals) -> list[Middleware]:
+def _middleware(connect: Connect, refusals: RefusedRequests) -> list[Middleware]:
     settings = connect.settings
     parts = []
     if settings.cors_origins:

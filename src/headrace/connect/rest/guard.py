@@ -18,7 +18,7 @@ from headrace.quiet_log import QuietLog
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["OPEN_PATHS", "HostGuard", "Refusals", "TokenGuard"]
+__all__ = ["OPEN_PATHS", "HostGuard", "RefusedRequests", "TokenGuard"]
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
@@ -26,7 +26,7 @@ OPEN_PATHS = frozenset({"/health"})
 """Probes of an orchestrator have no token, and learn nothing but that the worker is there."""
 
 
-class Refusals:
+class RefusedRequests:
     """Counts what was refused before anything looked at it, by reason, and tells of some.
 
     Reasons are ``host`` and ``token`` of the guards, and of the server ``connections`` (too many),
@@ -57,7 +57,7 @@ class HostGuard:
         Takes note of who is refused.
     """
 
-    def __init__(self, app: ASGIApp, refusals: Refusals) -> None:
+    def __init__(self, app: ASGIApp, refusals: RefusedRequests) -> None:
         self._app = app
         self._refusals = refusals
 
@@ -105,7 +105,7 @@ class TokenGuard:
         Takes note of who is refused.
     """
 
-    def __init__(self, app: ASGIApp, token: str, refusals: Refusals) -> None:
+    def __init__(self, app: ASGIApp, token: str, refusals: RefusedRequests) -> None:
         self._app = app
         self._refusals = refusals
         self._token = token.encode()

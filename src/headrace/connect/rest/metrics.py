@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.connect.rest.guard import Refusals
+    from headrace.connect.rest.guard import RefusedRequests
     from headrace.connect.rest.operations import Operation
     from headrace.connect.worker import Connect, UnitReport
 
@@ -47,7 +47,7 @@ class Metrics:
     #: What the text is, in words of HTTP.
     media_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, connect: Connect, refusals: Refusals) -> None:
+    def __init__(self, connect: Connect, refusals: RefusedRequests) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             f"{_PREFIX}_rest_requests",
@@ -74,7 +74,7 @@ class Metrics:
 
 
 class _Figures(Collector):
-    def __init__(self, connect: Connect, refusals: Refusals) -> None:
+    def __init__(self, connect: Connect, refusals: RefusedRequests) -> None:
         self._connect = connect
         self._refusals = refusals
 

@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.connect.rest.app import make_app
-from headrace.connect.rest.guard import Refusals
+from headrace.connect.rest.guard import RefusedRequests
 from headrace.errors import ConfigurationError
 from headrace.watched import OnFailure, watched_task
 
@@ -45,7 +45,7 @@ class _Bounded(H11Protocol):
 
     most: int
     seconds: float
-    refusals: Refusals
+    refusals: RefusedRequests
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -176,7 +176,7 @@ class RestServer:
 
     def _config(self) -> uvicorn.Config:
         settings = self._connect.settings
-        refusals = Refusals()
+        refusals = RefusedRequests()
         bounds = {
             "most": settings.max_connections,
             "seconds": settings.request_time.total_seconds(),
