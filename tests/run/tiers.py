@@ -13,6 +13,7 @@ was recorded in ``durations.json``.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -140,6 +141,8 @@ def budget_of(item: pytest.Item, tier: Tier) -> float:
     marker = item.get_closest_marker("budget")
     if marker:
         return float(marker.args[0])
+    if item.get_closest_marker("soak"):
+        return math.inf
     if item.get_closest_marker("slow"):
         return SLOW_BUDGET
     starts = [start for start in _DEARER if item.nodeid.startswith(start)]
