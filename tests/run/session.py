@@ -212,6 +212,8 @@ class Leftovers:
             self.said.append(f"process {pid}: {text}")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        # A Java of Spark's that ended meanwhile makes its folders anew to clear them up.
+        shutil.rmtree(folder, ignore_errors=True)
         self.said += [f"in the checkout: {path}" for path in sorted(_untracked() - self.checkout)]
         self.said += [str(folder)] if folder.exists() else []
         if _SHOWN not in self.machine:
