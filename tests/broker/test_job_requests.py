@@ -116,6 +116,9 @@ def test_repeated_commit_gets_the_same_answer_also_after_a_restart(tmp_path: Pat
         first = run_batch(wire, 1, b"x")
         again = committed(wire.commit(parts=[staged_part()], offsets={"in@broker-a@0": 1}))
         assert again == msgspec.structs.replace(first, already=True)
+        # The same by its numbers alone: another plan of the batch.
+        other = wire.commit(parts=[staged_part()], offsets={"in@broker-a@0": 2})
+        assert other.code == ResponseCode.PREDECESSOR_MISMATCH
     with EmbeddedBroker(tmp_path) as broker, JobWire(broker.address) as wire:
         later = committed(wire.commit(parts=[staged_part()], offsets={"in@broker-a@0": 1}))
         assert later == again

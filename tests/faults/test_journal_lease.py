@@ -6,14 +6,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, PullConsumer
-from headrace.errors import FencedError, HeadraceError, JobFailedError, LeaseLostError
+from headrace.errors import (
+    FencedError,
+    HeadraceError,
+    JobFailedError,
+    LeaseLostError,
+    PredecessorMismatchError,
+)
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.journal.lease import LeaseTimes
@@ -224,4 +232,9 @@ def test_lease_that_was_lost_is_ours_again_with_a_new_epoch_only(make: Make) -> 
     assert driver.open(own).epoch == 2
     assert not driver.commit(empty_batch(2, 1)).already
     assert driver.commit(empty_batch(2, 1)).already
+    # The same by its numbers alone: another plan of the batch.
+    other = empty_batch(2, 1)
+    other = replace(other, record=structs.replace(other.record, offsets={"in@broker-a@0": 2}))
+    with pytest.raises(PredecessorMismatchError):
+        driver.commit(other)
     driver.close()
