@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from headrace.runtime.chunk import Bools, Int64s
 
-    Places = np.ndarray[Any, np.dtype[np.intp]]
-
 __all__ = ["ANY_ATTEMPT", "SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
 
 #: Stage number of blocks that go through to the driver.
@@ -178,7 +176,7 @@ class Rows:
             return self
         return self.take(np.argsort(self.marks, kind="stable"))
 
-    def by_key(self) -> tuple[list[bytes], Places, Places]:
+    def by_key(self) -> tuple[list[bytes], Int64s, Int64s]:
         """Give the different keys in their order, which of them each row has, and the last rows.
 
         The last row of a key is the one with the highest mark; of several, the one that stands

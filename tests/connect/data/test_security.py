@@ -37,17 +37,12 @@ def opened_by_a_rival(client: Client, job: str) -> None:
     Jobs(client, topic).open(OpenRequest(job=job, commit_topic=topic, driver="rival"))
 
 
-def told(heard: Heard) -> str:
-    (failed,) = (event for event in heard.events if isinstance(event, Failed))
-    return failed.cause.summary
-
-
 async def refused(plane: DataPlane, spec: HostSpec) -> str:
     """Launch a task that cannot be, and give what is said of it."""
     heard = Heard()
     await plane.launch(spec, heard)
     await until(lambda: any(isinstance(event, Failed) for event in heard.events))
-    return told(heard)
+    return (await heard.first(Failed)).cause.summary
 
 
 def has_figures(heard: Heard) -> bool:

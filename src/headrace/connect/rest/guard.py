@@ -71,8 +71,9 @@ class HostGuard:
             await self._app(scope, receive, send)
             return
         message = f"without a token this worker answers to loopback names only, not to {named}"
-        self._refusals.note("host", _client(scope), message[:500])
-        value = {"error_code": 403, "message": message[:500]}
+        message = message[:500]
+        self._refusals.note("host", _client(scope), message)
+        value = {"error_code": 403, "message": message}
         await Answer(status=403, value=value).response()(scope, receive, send)
 
 

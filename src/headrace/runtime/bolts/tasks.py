@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headrace.errors import DeserializationError, SerializationError
+from headrace.errors import DeserializationError, HeadraceError, SerializationError
 from headrace.runtime.bolts.instances import Instance, Place
 from headrace.runtime.bolts.lifecycle import BatchNumbers
 from headrace.runtime.bolts.placing import tasks_in
@@ -116,6 +116,8 @@ class StatefulTasks:
             return self._serde.deserialize(saved.data)
         except DeserializationError as error:
             raise damaged_state(self._processor.operator, error) from error
+        except HeadraceError:
+            raise
         except Exception as error:
             raise self._unreadable(task, "read", error) from error
 
