@@ -30,10 +30,10 @@ from headrace.client import (
     StoredMessage,
 )
 from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
-from headrace.protocol.bodies import QueueRef, dumps
+from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
-from headrace.protocol.groups import LockRequest, dead_letter_topic
+from headrace.protocol.groups import LockRequest, LockResult, dead_letter_topic
 from tests.clusters import Cluster
 
 MakeTopic = Callable[..., str]
@@ -405,13 +405,18 @@ def test_a_member_whose_lock_was_taken_begins_anew_behind_the_thief(
         until(lambda: committed(brisk, group, topic) == 1)
         (member,) = Admin(brisk).group_members(group)
 
-        def ask(code: RequestCode, client_id: str) -> None:
+        def ask(code: RequestCode, client_id: str) -> bytes:
             ref = QueueRef(topic, queue.broker, queue.queue_id)
             body = LockRequest(consumer_group=group, client_id=client_id, mq_set=[ref])
-            brisk.ask_broker(queue.broker, lambda: Command(code, {}, dumps(body)))
+            return brisk.ask_broker(queue.broker, lambda: Command(code, {}, dumps(body))).payload
 
-        ask(RequestCode.UNLOCK_BATCH_MQ, member)
-        ask(RequestCode.LOCK_BATCH_MQ, "thief")
+        def is_stolen() -> bool:
+            ask(RequestCode.UNLOCK_BATCH_MQ, member)
+            answer = ask(RequestCode.LOCK_BATCH_MQ, "thief")
+            return bool(loads(answer, LockResult).granted)
+
+        # The member's renewal may come between the two.
+        until(is_stolen)
         # It notices with the renewal, touches nothing, and asks for the lock again.
         time.sleep(0.3)
         send(brisk, topic, [b"1", b"2", b"3"])
