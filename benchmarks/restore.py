@@ -164,7 +164,7 @@ def _restore(
     summary = state.record.states[partition]
     with Client(state.address) as client:
         reader = StateTopicReader(
-            PullConsumer(client), {state.store: state.topic}, {state.topic: state.queues}
+            PullConsumer(client), {state.store: state.topic}, lambda _: state.queues
         )
         copies = LocalCopies(root, reader)
         client.queues(state.topic)

@@ -71,7 +71,8 @@ def test_mqadmin_shows_the_broker_and_messages(
     }.items():
         assert text in java.mqadmin(broker.address, *command.split())
     # Whatever keeps it from asking, its timeout of six seconds also, it calls "no message".
-    java.until(sent.ext["transactionId"], broker.address, *"queryMsgByKey -t t -k k1".split())
+    by_key = "queryMsgByKey -t t -k k1"
+    java.until(sent.ext["transactionId"], broker.address, *by_key.split())
 
 
 def test_mqadmin_shows_the_progress_of_a_job(

@@ -32,6 +32,7 @@ from headrace.client import (
 from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
 from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import RequestCode
+from headrace.protocol.commands import Buffer
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult, dead_letter_topic
 from tests.clusters import Cluster
@@ -405,7 +406,7 @@ def test_a_member_whose_lock_was_taken_begins_anew_behind_the_thief(
         until(lambda: committed(brisk, group, topic) == 1)
         (member,) = Admin(brisk).group_members(group)
 
-        def ask(code: RequestCode, client_id: str) -> bytes:
+        def ask(code: RequestCode, client_id: str) -> Buffer:
             ref = QueueRef(topic, queue.broker, queue.queue_id)
             body = LockRequest(consumer_group=group, client_id=client_id, mq_set=[ref])
             return brisk.ask_broker(queue.broker, lambda: Command(code, {}, dumps(body))).payload

@@ -123,9 +123,8 @@ def _state(client: Client, job: Topology, store: str) -> dict[str, int]:
     topic = job.state_topics[store]
     queues = sorted(client.queues(topic))
     consumer = PullConsumer(client)
-    reader = StateTopicReader(
-        consumer, job.state_topics, {topic: [queue.name for queue in queues]}, job.name
-    )
+    names = [queue.name for queue in queues]
+    reader = StateTopicReader(consumer, job.state_topics, lambda _: names, job.name)
     found: dict[str, int] = {}
     for number, queue in enumerate(queues):
         for block in reader.read(store, number, 0, consumer.end_offset(queue)):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import serdes
 from headrace.runtime import TopologyTestDriver
@@ -15,7 +18,10 @@ from headrace.runtime.event_time.watermarks import (
     OperatorWatermark,
     QueueWatermark,
     SourceWatermarks,
-    Watermark,
+    clock_times,
+    pack_watermarks,
+    task_watermarks,
+    unpack_watermarks,
 )
 from headrace.topology import Topology
 from headrace.topology.operators.core import KeyBy, Sink, Source
@@ -71,42 +77,125 @@ def test_a_queue_that_was_silent_counts_from_its_next_record() -> None:
     assert observe(clock, [6_000], first_mark=2) == []
 
 
-def rises_of(operator: OperatorWatermark, *reports: tuple[int, str, int]) -> list[tuple[int, int]]:
-    risen = operator.advance([QueueWatermark(*report) for report in reports])
-    return [(rise.mark, rise.time) for rise in risen]
+TOGETHER: dict[str, str] = {}
+APART = {origin: origin for origin in ("s/a", "s/b", "s/c", "r/a", "r/b")}
 
 
-def test_operator_has_the_lowest_watermark_of_its_queues() -> None:
-    operator = OperatorWatermark({"s/a": 0, "s/b": 0}, {})
+def rises_of(
+    reports: Sequence[tuple[int, str, int]],
+    movers: Mapping[str, str],
+    *,
+    delays: Mapping[str, int] | None = None,
+    origins: Sequence[str] = ("s/a", "s/b"),
+    before: Mapping[str, int] | None = None,
+    idle: Collection[str] = (),
+    floor: int = NEVER,
+    step: int = 1,
+) -> list[tuple[int, int]]:
+    """Give the rises of an operator's watermark in a batch whose tasks move these origins."""
+    known = before or {}
+
+    def mover(origin: str) -> str:
+        return movers.get(origin, "")
+
+    told = [
+        watermark
+        for task in sorted({*map(mover, origins)})
+        for watermark in task_watermarks(
+            [QueueWatermark(*report) for report in reports if mover(report[1]) == task],
+            [origin for origin in origins if mover(origin) == task],
+            known,
+            idle,
+            step,
+        )
+    ]
+    clocks = clock_times(origins, known, idle, step, mover)
+    operator = OperatorWatermark(delays or {"s": 0}, clocks, floor=floor, step=step)
+    rises = [*operator.begin(), *operator.advance(unpack_watermarks([pack_watermarks(told)]))]
+    assert operator.begin() == []
+    return [(rise.mark, rise.time) for rise in rises]
+
+
+@pytest.mark.parametrize("movers", [TOGETHER, APART])
+def test_operator_has_the_lowest_watermark_of_its_queues(movers: dict[str, str]) -> None:
     reports = [(1, "s/a", 10), (2, "s/b", 4), (3, "other/c", 99), (4, "s/b", 20)]
-    assert rises_of(operator, *reports) == [(2, 4), (4, 10)]
+    assert rises_of(reports, movers) == [(2, 4), (4, 10)]
 
 
-def test_operator_goes_by_the_grid_and_by_what_delays_its_records() -> None:
-    operator = OperatorWatermark({"s/a": 5}, {}, step=5)
-    assert rises_of(operator, (1, "s/a", 12), (2, "s/a", 14), (3, "s/a", 15)) == [(1, 5), (3, 10)]
+@pytest.mark.parametrize("movers", [TOGETHER, APART])
+def test_operator_goes_by_the_grid_and_by_what_delays_its_records(movers: dict[str, str]) -> None:
+    reports = [(1, "s/a", 12), (2, "s/a", 14), (3, "s/a", 15)]
+    found = rises_of(reports, movers, delays={"s": 5}, origins=["s/a"], step=5)
+    assert found == [(1, 5), (3, 10)]
 
 
-def test_a_silent_queue_holds_nothing_back_until_it_moves_and_time_never_falls() -> None:
+@pytest.mark.parametrize("movers", [TOGETHER, APART])
+def test_a_silent_queue_holds_nothing_back_until_it_moves_and_time_never_falls(
+    movers: dict[str, str],
+) -> None:
+    reports = [(1, "s/b", 20), (2, "s/a", 60), (3, "s/b", 55)]
     before = {"s/a": 50, "s/b": 10}
-    operator = OperatorWatermark({"s/a": 0, "s/b": 0}, before, idle=["s/b"], floor=10)
-    assert [(rise.mark, rise.time) for rise in operator.begin()] == [(BEFORE_ALL, 50)]
-    assert operator.begin() == []
-    assert rises_of(operator, (1, "s/b", 20), (2, "s/a", 60), (3, "s/b", 55)) == [(3, 55)]
+    found = rises_of(reports, movers, before=before, idle=["s/b"], floor=10)
+    assert found == [(BEFORE_ALL, 50), (3, 55)]
 
 
-def test_a_queue_never_seen_holds_everything_back() -> None:
-    operator = OperatorWatermark({"s/a": 0, "s/b": 0}, {"s/a": 50})
-    assert operator.begin() == []
+@pytest.mark.parametrize("movers", [TOGETHER, APART])
+def test_a_queue_never_seen_holds_everything_back(movers: dict[str, str]) -> None:
+    assert rises_of([], movers, before={"s/a": 50}) == []
+    assert rises_of([(7, "s/a", 60), (8, "s/b", 55)], movers, before={"s/a": 50}) == [(8, 55)]
 
 
-def test_where_all_are_idle_the_furthest_counts() -> None:
-    delays, both = {"s/a": 0, "s/b": 0, "s/c": 0}, ["s/a", "s/b", "s/c"]
-    assert OperatorWatermark(delays, {}, idle=both).begin() == []
-    operator = OperatorWatermark(delays, {"s/a": 50, "s/b": 20}, idle=both)
-    assert operator.begin() == [Watermark(BEFORE_ALL, 50)]
+@pytest.mark.parametrize("movers", [TOGETHER, APART])
+def test_where_all_are_idle_the_furthest_counts(movers: dict[str, str]) -> None:
+    origins = ["s/a", "s/b", "s/c"]
+    assert rises_of([], movers, origins=origins, idle=origins) == []
     # Who comes back holds nothing back that has happened.
-    assert rises_of(operator, (1, "s/b", 40), (2, "s/b", 60)) == [(2, 60)]
+    found = rises_of(
+        [(1, "s/b", 40), (2, "s/b", 60)],
+        movers,
+        origins=origins,
+        before={"s/a": 50, "s/b": 20},
+        idle=origins,
+    )
+    assert found == [(BEFORE_ALL, 50), (2, 60)]
+
+
+_ORIGINS = st.sampled_from(list(APART))
+_TIMES = st.integers(-30, 30)
+
+
+@given(
+    reports=st.lists(st.tuples(st.integers(0, 8), _ORIGINS, _TIMES), max_size=12),
+    movers=st.dictionaries(_ORIGINS, st.sampled_from(["x", "y"])),
+    before=st.dictionaries(_ORIGINS, _TIMES),
+    idle=st.sets(_ORIGINS),
+    delay=st.sampled_from([0, 5, 10]),
+)
+def test_it_makes_no_difference_which_task_moves_a_queue(
+    reports: list[tuple[int, str, int]],
+    movers: dict[str, str],
+    before: dict[str, int],
+    idle: set[str],
+    delay: int,
+) -> None:
+    delays = {"s": 0, "r": delay}
+    found = rises_of(
+        reports, movers, delays=delays, origins=list(APART), before=before, idle=idle, step=5
+    )
+    times, waited, reached, expected = dict(before), set(APART) - idle, NEVER, []
+    for mark in (BEFORE_ALL, *sorted({mark for mark, _, _ in reports})):
+        for _, origin, time in sorted(report for report in reports if report[0] == mark):
+            times[origin] = time
+            waited.add(origin)
+        shown = {o: (times[o] - delays[o[0]]) // 5 * 5 for o in APART if o in times}
+        if waited:
+            now = min(shown[o] for o in waited) if waited <= shown.keys() else NEVER
+        else:
+            now = max(shown.values(), default=NEVER)
+        if now > reached:
+            reached = now
+            expected.append((mark, now))
+    assert found == expected
 
 
 def windows() -> Topology:

@@ -104,7 +104,7 @@ def test_r15_a_roll_back_is_the_first_batch_of_a_later_epoch_of_a_drivers_life(
     life: int, epoch: int, lineage: list[list[int]], rolls_back: bool
 ) -> None:
     control = Control(
-        job="j", life=life, epoch=epoch, batch=8, partitions=1, clock=0, queues={}, lineage=lineage
+        job="j", life=life, epoch=epoch, batch=8, partitions=1, clock=0, topics={}, lineage=lineage
     )
     assert BatchNumbers.of(control).rolls_back is rolls_back
 

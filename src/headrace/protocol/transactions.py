@@ -96,7 +96,7 @@ class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     records: int
     #: On RocketMQ: the queue of the journal, the offset of each chunk in it, and the number of
-    #: messages for each target queue.
+    #: messages for each target queue.  A commit record has those of all parts in its first one.
     journal: QueueName = ""
     places: list[int] = []
     counts: dict[QueueName, int] = {}

@@ -2,22 +2,85 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import count, groupby
 
 import msgspec
 
-from headrace.protocol.transactions import Position, QueueName, StagedPart, StateSummary
+from headrace.protocol.transactions import (
+    Position,
+    QueueName,
+    StagedPart,
+    StateSummary,
+    split_queue_name,
+)
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.chunk import NEVER
+from headrace.runtime.event_time.watermarks import ClockTime
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+__all__ = [
+    "BatchControl",
+    "Control",
+    "Heading",
+    "QueueRun",
+    "Summary",
+    "control_blocks",
+    "place_of",
+    "queue_runs",
+]
 
-__all__ = ["Control", "Summary", "control_blocks", "place_of"]
+
+class QueueRun(msgspec.Struct, frozen=True, array_like=True):
+    """Queues of a topic on one broker, with numbers that follow each other."""
+
+    broker: str
+    first: int
+    count: int
+
+
+def queue_runs(queues: Sequence[QueueName]) -> tuple[QueueRun, ...]:
+    """Give the queues of one topic, in their order, in few words.
+
+    Examples
+    --------
+    >>> queue_runs(["t@a@0", "t@a@1", "t@b@0"])
+    (QueueRun(broker='a', first=0, count=2), QueueRun(broker='b', first=0, count=1))
+    """
+    places = [place[1:] for queue in queues if (place := split_queue_name(queue)) is not None]
+    assert len(places) == len(queues), "queues have names that were made by us"
+    steps = count()
+    runs = [list(run) for _, run in groupby(places, lambda at: (at[0], at[1] - next(steps)))]
+    return tuple(QueueRun(*run[0], len(run)) for run in runs)
+
+
+@lru_cache(maxsize=256)
+def _queue_names(topic: str, runs: tuple[QueueRun, ...]) -> list[QueueName]:
+    return [
+        f"{topic}@{run.broker}@{number}"
+        for run in runs
+        for number in range(run.first, run.first + run.count)
+    ]
+
+
+class Heading(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first split of a batch does or hands on for all tasks."""
+
+    #: Since when each origin of event time has been silent, ms since 1970.
+    seen: dict[str, int] = {}
+    #: Origins that have been silent for too long.
+    idle: list[str] = []
+    #: Watermarks that it announces, by the operator that writes a topic of the job's own.
+    announced: dict[str, int] = {}
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """What every task of a batch must know; made from the commit that the batch builds on."""
+    """What a task of a batch must know; made from the commit that the batch builds on.
+
+    It tells a task of its own place only, so that what a batch tells all of them grows with the
+    number of partitions, and not with its square.
+    """
 
     job: str
     #: First epoch of the driver's life; 0: this one.
@@ -29,28 +92,81 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     clock: int
     clock_before: int = NEVER
     #: Writable queues of every sink and state topic, in order.
-    queues: dict[str, list[QueueName]]
+    topics: dict[str, tuple[QueueRun, ...]]
     #: Brokers that hold the source queues.
     brokers: list[str] = []
-    #: State stores as of the last commit: of all partitions in stage 0, of one after it.
-    states: list[StateSummary] = []
     lineage: list[list[int]] = []
-    #: Every source and queue, and every clock of an operator's own, where some operator is timed.
-    origins: list[str] = []
-    #: Watermarks as of the last commit, by origin.
-    watermarks: dict[str, int] = {}
-    #: Origins that have been silent for too long.
-    idle: list[str] = []
+    #: How far each clock of event time has come, where some operator is timed.
+    clocks: dict[str, ClockTime] = {}
     #: How far event time had come for each timed operator.
     progress: dict[str, int] = {}
     #: How far ahead of its store time a record may move watermarks, where its source does not
     #: say, ms; None: any.
     max_future: int | None = None
-    #: Since when each origin has been silent, ms since 1970; for the first stage only.
-    seen: dict[str, int] = {}
-    #: Watermarks that the first split announces, by the operator that writes a topic of the
-    #: job's own; for the first stage only.
-    announced: dict[str, int] = {}
+    #: State stores of the task's partition as of the last commit.
+    states: list[StateSummary] = []
+    #: Origins of event time that the task moves: every source and queue that it reads, and clocks
+    #: of an operator's own.
+    origins: list[str] = []
+    #: Their watermarks as of the last commit, and those that have been silent for too long.
+    watermarks: dict[str, int] = {}
+    idle: list[str] = []
+    #: For the first split only.
+    heading: Heading | None = None
+
+    def queues(self, topic: str) -> list[QueueName]:
+        """Give the writable queues of a topic, in order; the list is shared."""
+        return _queue_names(topic, self.topics[topic])
+
+
+class BatchControl(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a batch before it runs; every task is told its own part of it."""
+
+    #: What all tasks are told.
+    common: Control
+    #: State stores of all partitions.
+    states: list[StateSummary] = []
+    #: Every origin of event time, and the watermark of each that has one.
+    origins: list[str] = []
+    watermarks: dict[str, int] = {}
+    heading: Heading = Heading()
+
+    def of_split(self, number: int, queues: Collection[QueueName]) -> Control:
+        """Tell a task of the first stage, which reads these queues, about the batch."""
+        read = set(queues)
+        states = [state for state in self.states if state.partition == number]
+        origins = [origin for origin in self.origins if origin.partition("/")[2] in read]
+        (own,) = self._told(states={number: states}, origins={number: origins}, numbers=[number])
+        return own if number else msgspec.structs.replace(own, heading=self.heading)
+
+    def of_partitions(self) -> Iterator[Control]:
+        """Tell the task of each partition, in any later stage, about the batch."""
+        states: dict[int, list[StateSummary]] = defaultdict(list)
+        for state in self.states:
+            states[state.partition].append(state)
+        origins: dict[int, list[str]] = defaultdict(list)
+        for origin in self.origins:
+            _, _, place = origin.partition("/")
+            if place.isdecimal():
+                origins[int(place)].append(origin)
+        yield from self._told(states, origins, range(self.common.partitions))
+
+    def _told(
+        self,
+        states: Mapping[int, list[StateSummary]],
+        origins: Mapping[int, list[str]],
+        numbers: Sequence[int],
+    ) -> Iterator[Control]:
+        idle = set(self.heading.idle)
+        for number in numbers:
+            own = origins.get(number, [])
+            yield msgspec.structs.replace(
+                self.common,
+                states=states.get(number, []),
+                origins=own,
+                watermarks={name: self.watermarks[name] for name in own if name in self.watermarks},
+                idle=[name for name in own if name in idle],
+            )
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +212,9 @@ def place_of(stage: int, partition: int) -> str:
     return f"{stage}:{partition}"
 
 
-def control_blocks(control: Control, stages: int) -> Iterator[Block]:
+def control_blocks(control: BatchControl, stages: int) -> Iterator[Block]:
     """Tell every partition of every stage but the first about the batch."""
+    payloads = [msgspec.json.encode(own) for own in control.of_partitions()]
     for stage in range(1, stages):
-        for partition in range(control.partitions):
-            own = [state for state in control.states if state.partition == partition]
-            shown = msgspec.structs.replace(control, states=own, seen={}, announced={})
-            payload = msgspec.json.encode(shown)
+        for partition, payload in enumerate(payloads):
             yield Block(partition, stage, BlockKind.CONTROL, "", 0, payload)

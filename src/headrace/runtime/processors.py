@@ -108,7 +108,7 @@ class ProcessorContext(Protocol):
         """Make the clock of an operator that gives records their times; None if nobody asks."""
 
     def tell_time(self, found: list[QueueWatermark], current: Mapping[str, int]) -> None:
-        """Send what a clock says to every later stage, and how far it is to the commit."""
+        """Note how a clock moved, for every later stage, and how far it is, for the commit."""
 
     def retracts(self, operator: Operator) -> bool:
         """Tell whether an operator must send the old value before each new one."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.commit.transactions import QueueMessages
-    from headrace.runtime.event_time.watermarks import QueueWatermark, Watermark
+    from headrace.runtime.event_time.watermarks import TaskWatermark, Watermark
     from headrace.topology import StagePlan
 
 __all__ = ["PROCESSORS", "StageContext", "StageRunner"]
@@ -129,7 +129,7 @@ class StageRunner:
     def absorb(
         self,
         blocks: Mapping[tuple[str, int, BlockKind], list[bytes]],
-        watermarks: Sequence[QueueWatermark],
+        watermarks: Sequence[TaskWatermark],
     ) -> None:
         """Take everything that earlier stages sent, by operator, port and kind."""
         inputs: Inputs = defaultdict(dict)
@@ -193,7 +193,7 @@ class StageRunner:
     def _step(
         self,
         given: Mapping[str, Mapping[int, Chunk]],
-        watermarks: Sequence[QueueWatermark],
+        watermarks: Sequence[TaskWatermark],
         *,
         finishing: bool,
     ) -> None:
@@ -228,7 +228,7 @@ class StageRunner:
         self,
         operator: Operator,
         processor: Processor[Any],
-        watermarks: Sequence[QueueWatermark],
+        watermarks: Sequence[TaskWatermark],
         *,
         begun: bool,
     ) -> list[Watermark]:

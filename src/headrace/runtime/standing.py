@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.client import MessageQueue
 from headrace.errors import HeadraceError, TopicNotFoundError
 from headrace.protocol.transactions import OperatorNote
-from headrace.runtime.event_time.watermarks import source_of
+from headrace.runtime.event_time.watermarks import clock_of
 from headrace.topology.operators.core import Source
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _feeds(operators: Mapping[str, OperatorNote]) -> dict[str, _Feeds]:
 def _watermarks(record: CommitRecord) -> dict[str, int]:
     times = dict(record.progress)
     for origin, time_ in record.watermarks.items():
-        source = source_of(origin)
+        source = clock_of(origin)
         times[source] = min(time_, times.get(source, time_))
     return times
 

@@ -20,13 +20,15 @@ from headrace.protocol.transactions import Position, QueueName, StateSummary
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.control import Control, Summary, place_of
+from headrace.runtime.control import Control, Heading, Summary, place_of
 from headrace.runtime.event_time.silence import milliseconds, operator_watermark
 from headrace.runtime.event_time.watermarks import (
     OperatorWatermark,
     QueueWatermark,
     SourceWatermarks,
+    TaskWatermark,
     pack_watermarks,
+    task_watermarks,
     unpack_watermarks,
 )
 from headrace.runtime.sinks import state_messages
@@ -70,7 +72,7 @@ class TaskContext:
     counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     #: Queues that the task reads; numbers in chunks of the first stage count them.
     source_queues: Sequence[QueueName] = ()
-    #: What the task says of event time to every later stage, and to the commit.
+    #: How the clocks moved, and how far each origin is, for the commit.
     watermarks: list[QueueWatermark] = field(default_factory=list)
     moved: dict[str, int] = field(default_factory=dict)
     #: Where outside systems have been read to, or what they were handed.
@@ -99,7 +101,7 @@ class TaskContext:
 
     def queues(self, topic: str) -> list[QueueName]:
         """Give the writable queues of a topic, in order."""
-        return self.control.queues[topic]
+        return self.control.queues(topic)
 
     def retracts(self, operator: Operator) -> bool:
         """Tell whether an operator must send the old value before each new one."""
@@ -140,7 +142,7 @@ class TaskContext:
 
     def operator_watermark(self, operator: Operator) -> OperatorWatermark:
         """Give an operator's watermark as of the last commit."""
-        return operator_watermark(self.plan, operator, self.control)
+        return operator_watermark(self.plan, operator, self.control.clocks, self.control.progress)
 
     @property
     def wall_clock(self) -> int:
@@ -166,13 +168,24 @@ class TaskContext:
         )
 
     def tell_time(self, found: list[QueueWatermark], current: Mapping[str, int]) -> None:
-        """Send what a clock says to every later stage, and how far it is to the commit."""
+        """Note how a clock moved, for every later stage, and how far it is, for the commit."""
         self.watermarks += found
         self.moved.update(current)
 
+    def task_watermarks(self) -> list[TaskWatermark]:
+        """Give what later stages hear of the clocks: the lowest watermarks of this task."""
+        control = self.control
+        return task_watermarks(
+            self.watermarks,
+            control.origins,
+            control.watermarks,
+            control.idle,
+            self.plan.time_step,
+        )
+
     def _summary(self, store: str) -> StateSummary | None:
         for state in self.control.states:
-            if state.store == store and state.partition == self.partition:
+            if state.store == store:
                 return state
         return None
 
@@ -287,7 +300,10 @@ class Task:
         if ends is not None:
             self._runner.reached(ends)
         yield from self._counted(self._watermark_blocks())
-        announced = {} if ends is None else self._announce()
+        heading = Heading()
+        if ends is not None:
+            heading = self._context.control.heading or heading
+        announced = self._announce(heading.announced)
         for messages in self._context.locator.dead_letters():
             self._writer.stage(messages)
         failpoint("task.processed")
@@ -307,8 +323,8 @@ class Task:
             blocks_taken=dict(self._blocks_taken),
             splits=splits,
             ends=None if ends is None else dict(ends),
-            seen=None if ends is None else self._context.control.seen,
-            idle=[] if ends is None else self._context.control.idle,
+            seen=None if ends is None else heading.seen,
+            idle=heading.idle,
             clock=self._context.wall_clock,
             due=self._runner.due,
             watermarks=self._context.moved,
@@ -330,19 +346,21 @@ class Task:
             self._blocks_sent[place_of(block.stage, block.partition)] += 1
             yield block
 
-    def _announce(self) -> dict[str, int]:
+    def _announce(self, announced: dict[str, int]) -> dict[str, int]:
         """Tell those behind topics of the job's own how far event time has come; one task does."""
-        control = self._context.control
-        for messages in watermark_messages(control, self._context.plan.throughs):
+        context = self._context
+        for messages in watermark_messages(context.control, context.plan.throughs, announced):
             self._publish(messages)
-        return control.announced
+        return announced
 
     def _watermark_blocks(self) -> Iterator[Block]:
-        if not self._context.watermarks:
+        context, number = self._context, self._attempt.number
+        steps = context.task_watermarks()
+        if not steps:
             return
-        payload, number = pack_watermarks(self._context.watermarks), self._attempt.number
+        payload = pack_watermarks(steps)
         for stage in range(self._attempt.stage + 1, self._stages):
-            for partition in range(self._context.partitions):
+            for partition in range(context.partitions):
                 yield Block(partition, stage, BlockKind.WATERMARKS, "", 0, payload, number)
 
     def close(self) -> None:

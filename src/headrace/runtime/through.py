@@ -32,7 +32,7 @@ from headrace.topology.operators.through import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -153,16 +153,18 @@ def _numbers(column: pa.BinaryArray, default: Int64s) -> Int64s:
     return found
 
 
-def watermark_messages(control: Control, throughs: Sequence[Through]) -> Iterator[QueueMessages]:
+def watermark_messages(
+    control: Control, throughs: Sequence[Through], announced: Mapping[str, int]
+) -> Iterator[QueueMessages]:
     """Encode what a batch announces of event time, for each queue of the topics concerned."""
     for sink in throughs:
-        time = control.announced.get(sink.name)
+        time = announced.get(sink.name)
         if time is None:
             continue
         about = {"job": control.job, "operator": sink.name, "batch": control.batch}
         body = orjson.dumps({"watermark": time, **about})
         properties = encode_properties({WATERMARK: str(time), SENDER: control.job})
-        for queue in control.queues[sink.topic]:
+        for queue in control.queues(sink.topic):
             yield QueueMessages(
                 queue,
                 pa.array([body], pa.binary()),

@@ -24,7 +24,13 @@ from headrace.errors import (
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
-from headrace.runtime.control import Control, control_blocks
+from headrace.runtime.control import (
+    BatchControl,
+    Control,
+    Heading,
+    control_blocks,
+    queue_runs,
+)
 from headrace.runtime.event_time.silence import milliseconds
 from headrace.runtime.marks import Marks
 from headrace.runtime.planning import (
@@ -85,10 +91,19 @@ class Launch:
 class SplitPartition(InputPartition):
     """One task of the first stage."""
 
-    def __init__(self, control: bytes, split: Split | None, failure: bytes | None = None) -> None:
+    def __init__(
+        self,
+        split: Split | None = None,
+        control: bytes = b"",
+        batch: bytes | None = None,
+        failure: bytes | None = None,
+    ) -> None:
         super().__init__(split)
-        self.control = control
         self.split = split
+        #: What its task is told of the batch.
+        self.control = control
+        #: In the first split: what is known of the batch, for the tasks of later stages.
+        self.batch = batch
         self.failure = failure
 
 
@@ -209,7 +224,7 @@ class JobReader(DataSourceStreamReader):
         begin, stop = msgspec.convert(start, BatchOffset), msgspec.convert(end, BatchOffset)
         job = connection(self._launch.handle)
         if stop.fails:
-            return [SplitPartition(b"", None, self._failure)]
+            return [SplitPartition(failure=self._failure)]
         if stop.batch == begin.batch:
             # Spark's first batch, when there is nothing to read yet.
             return []
@@ -219,16 +234,27 @@ class JobReader(DataSourceStreamReader):
             self._launch.splits,
             least_splits(job.plan),
         )
-        control = self._control(job, planned, stop)
-        encoded = msgspec.json.encode(control)
+        control = self._control(job, planned, stop, splits)
+        found = []
+        for split in splits:
+            own = control.of_split(split.number, [part.queue for part in split.ranges])
+            batch = None if split.number else msgspec.json.encode(control)
+            found.append(SplitPartition(split, msgspec.json.encode(own), batch))
         failpoint("plan.split")
-        return [SplitPartition(encoded, split) for split in splits]
+        return found
 
-    def _control(self, job: JobConnection, planned: PlannedBatch, stop: BatchOffset) -> Control:
+    def _control(
+        self,
+        job: JobConnection,
+        planned: PlannedBatch,
+        stop: BatchOffset,
+        splits: Sequence[Split],
+    ) -> BatchControl:
         record = planned.answer.record
         assert record is not None, "a job is opened before its batches are planned"
         time = planned.time
-        return Control(
+        readers = {part.queue: split.number for split in splits for part in split.ranges}
+        common = Control(
             job=job.plan.job,
             life=self._launch.life,
             epoch=self._launch.epoch,
@@ -236,17 +262,19 @@ class JobReader(DataSourceStreamReader):
             partitions=job.plan.settings.partitions,
             clock=planned.answer.clock,
             clock_before=record.clock,
-            queues=self.queues,
+            topics={topic: queue_runs(queues) for topic, queues in self.queues.items()},
             brokers=sorted({MessageQueue.parse(queue).broker for queue in stop.queues}),
-            states=record.states,
             lineage=record.lineage,
-            origins=time.origins,
-            watermarks=time.watermarks,
-            idle=time.idle,
-            seen=time.seen,
-            announced=time.announced,
+            clocks=time.clocks(job.plan.stages, readers),
             progress=record.progress,
             max_future=milliseconds(job.plan.settings.max_future),
+        )
+        return BatchControl(
+            common=common,
+            states=record.states,
+            origins=time.origins,
+            watermarks=time.watermarks,
+            heading=Heading(seen=time.seen, idle=time.idle, announced=time.announced),
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -256,17 +284,25 @@ class JobReader(DataSourceStreamReader):
             return
         split = partition.split
         assert split is not None
-        yield rows_of(guarded(0, lambda: run_split(self._launch.handle, partition.control, split)))
+        handle = self._launch.handle
+        yield rows_of(
+            guarded(0, lambda: run_split(handle, split, partition.control, partition.batch))
+        )
         end_of_task()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the job's own commit has kept the offsets."""
 
 
-def run_split(handle: PlanHandle, encoded: bytes, split: Split) -> list[Block]:
-    """Run the first stage on a split of a batch; ``encoded`` is its control."""
+def run_split(
+    handle: PlanHandle, split: Split, told: bytes, batch: bytes | None = None
+) -> list[Block]:
+    """Run the first stage on a split of a batch.
+
+    ``told`` is its control; with ``batch``, that of the whole, come the controls of later stages.
+    """
     job = connection(handle)
-    control = msgspec.json.decode(encoded, type=Control)
+    control = msgspec.json.decode(told, type=Control)
     with limited(job, control, split.number):
         blocks = run_source(
             job,
@@ -274,8 +310,9 @@ def run_split(handle: PlanHandle, encoded: bytes, split: Split) -> list[Block]:
             Marks(control.brokers),
             lambda finder: make_task(job, control, 0, split.number, finder),
         )
-    if split.number == 0:
-        blocks += control_blocks(control, len(job.plan.stages.stages))
+    if batch is not None:
+        whole = msgspec.json.decode(batch, type=BatchControl)
+        blocks += control_blocks(whole, len(job.plan.stages.stages))
     return blocks
 
 

@@ -172,7 +172,7 @@ def run_ticking(
             if batch is None:
                 continue
             for part in planner.split():
-                stream.send(pickle.dumps((part.control, part.split, part.failure)))
+                stream.send(pickle.dumps((part.split, part.control, part.batch, part.failure)))
             gate.let_pass()
             if watch.query is None:
                 watch.query = writer.start()
@@ -371,8 +371,8 @@ def _first_stage(
 
 
 def _blocks(handle: PlanHandle, payload: bytes) -> Iterator[Block]:
-    control, split, failure = pickle.loads(payload)  # noqa: S301 - made by our own driver
+    split, told, batch, failure = pickle.loads(payload)  # noqa: S301 - made by our own driver
     if failure is not None:
         yield Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, failure)
         return
-    yield from guarded(0, lambda: run_split(handle, control, split))
+    yield from guarded(0, lambda: run_split(handle, split, told, batch))

@@ -132,7 +132,7 @@ def _states(client: Client, topology: Topology, record: CommitRecord) -> dict[st
         topic: [queue.name for queue in sorted(client.queues(topic))] for topic in topics.values()
     }
     tags_of = None if Admin(client).is_headrace() else topology.name
-    reader = StateTopicReader(PullConsumer(client), topics, queues, tags_of)
+    reader = StateTopicReader(PullConsumer(client), topics, queues.__getitem__, tags_of)
     stores = {store: MemoryStore() for store in topics}
     for state in record.states:
         for block in reader.read(state.store, state.partition, 0, state.end_offset, record.batch):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.event_time.silence import watermark_of
+from headrace.runtime.event_time.silence import operator_watermark
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord
@@ -40,15 +40,17 @@ def announcements(
         Whether what was announced before is announced again: a queue may be new.
     """
     found: dict[str, int] = {}
-    for sink in plan.throughs:
-        if not plan.timed_behind(sink.name):
-            continue
-        # Who was silent in the last batch, then who is now: an announcement that waited for this
-        # batch must not be held up by those who have fallen silent meanwhile.
+    sinks = [sink for sink in plan.throughs if plan.timed_behind(sink.name)]
+    if not sinks:
+        return found
+    # Who was silent in the last batch, then who is now: an announcement that waited for this
+    # batch must not be held up by those who have fallen silent meanwhile.
+    silences = [replace(time, idle=idle).clocks(plan) for idle in (record.idle, time.idle)]
+    for sink in sinks:
         known = record.progress.get(sink.name, NEVER)
         reached = known
-        for idle in (record.idle, time.idle):
-            watermark = watermark_of(plan, sink, replace(time, idle=idle), {sink.name: reached})
+        for clocks in silences:
+            watermark = operator_watermark(plan, sink, clocks, {sink.name: reached})
             watermark.begin()
             reached = watermark.time
         if reached != NEVER and (reached > known or again):

@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.event_time.watermarks import OperatorWatermark, origin_name, source_of
+from headrace.runtime.event_time.watermarks import (
+    ClockTime,
+    OperatorWatermark,
+    clock_of,
+    clock_times,
+    origin_name,
+)
 from headrace.topology.operators.core import Source
 from headrace.topology.operators.through import ThroughSource
 from headrace.topology.operators.times import SelectTimestamp
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.control import Control, Summary
+    from headrace.runtime.control import Summary
     from headrace.topology import StagePlan
     from headrace.topology.operators.core import Operator
 
@@ -35,7 +41,6 @@ __all__ = [
     "milliseconds",
     "operator_watermark",
     "origins_of",
-    "watermark_of",
 ]
 
 
@@ -70,6 +75,22 @@ class BatchTime:
     seen: dict[str, int]
     #: Watermarks that the batch announces, by the operator that writes a topic of the job's own.
     announced: dict[str, int] = field(default_factory=dict)
+
+    def clocks(
+        self, plan: StagePlan, readers: Mapping[QueueName, int] | None = None
+    ) -> dict[str, ClockTime]:
+        """Tell how far each clock has come.
+
+        ``readers`` names the task of the first stage that reads a queue.  Behind a shuffle, every
+        partition of a clock is moved by the task of its own.
+        """
+        readers = readers or {}
+
+        def mover(origin: str) -> object:
+            _, _, place = origin.partition("/")
+            return place if place.isdecimal() else readers.get(place)
+
+        return clock_times(self.origins, self.watermarks, self.idle, plan.time_step, mover)
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -186,7 +207,7 @@ def _followers(
 ) -> set[str]:
     """Give the origins that are silent because all whose time they pass on are."""
     followers = [origin for origin in origins if origin.follows]
-    speaking = {source_of(origin.name) for origin in origins if origin.name not in silent}
+    speaking = {clock_of(origin.name) for origin in origins if origin.name not in silent}
     found: set[str] = set()
     while True:
         # A topic may be fed by what came through another one.
@@ -201,7 +222,7 @@ def _followers(
             return found
         found |= more
         quiet = {*silent, *found}
-        speaking = {source_of(origin.name) for origin in origins if origin.name not in quiet}
+        speaking = {clock_of(origin.name) for origin in origins if origin.name not in quiet}
 
 
 def _heard_to(
@@ -213,23 +234,16 @@ def _heard_to(
     return NEVER if origin.direct else record.clock
 
 
-def operator_watermark(plan: StagePlan, operator: Operator, control: Control) -> OperatorWatermark:
-    """Give an operator's watermark as a batch finds it."""
-    return watermark_of(plan, operator, control, control.progress)
-
-
-def watermark_of(
-    plan: StagePlan, operator: Operator, time: BatchTime | Control, progress: Mapping[str, int]
+def operator_watermark(
+    plan: StagePlan,
+    operator: Operator,
+    clocks: Mapping[str, ClockTime],
+    progress: Mapping[str, int],
 ) -> OperatorWatermark:
-    """Give an operator's watermark by what is known of time, and how far it had come."""
-    behind = plan.clocks_of(operator.name)
-    delays = {
-        origin: behind[clock] for origin in time.origins if (clock := source_of(origin)) in behind
-    }
+    """Give an operator's watermark as a batch finds it, by the clocks and how far it had come."""
     return OperatorWatermark(
-        delays,
-        time.watermarks,
-        idle=time.idle,
+        plan.clocks_of(operator.name),
+        clocks,
         floor=progress.get(operator.name, NEVER),
         step=plan.time_step,
     )
@@ -244,10 +258,11 @@ def is_due(plan: StagePlan, time: BatchTime, record: CommitRecord, clock: int) -
     if record.due is not None and record.due <= clock:
         return True
     holding = {state.store for state in record.states if state.count}
+    clocks = time.clocks(plan)
     return any(
         operator.timed
         and (not operator.stateful or operator.name in holding)
-        and watermark_of(plan, operator, time, record.progress).begin()
+        and operator_watermark(plan, operator, clocks, record.progress).begin()
         for stage in plan.stages
         for operator in stage.operators
     )

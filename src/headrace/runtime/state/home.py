@@ -117,4 +117,4 @@ class StateHome:
         topics = {store: state_topic(self.job, store) for store in stores}
         queues = {topics[store]: self.queues(store, refresh=True) for store in stores}
         job = self.job if self._tagged else None
-        return LocalCopies(root, StateTopicReader(self.consumer, topics, queues, job))
+        return LocalCopies(root, StateTopicReader(self.consumer, topics, queues.__getitem__, job))

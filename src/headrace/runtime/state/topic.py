@@ -15,7 +15,7 @@ from headrace.runtime.state.local import StateTopicBlock
 from headrace.runtime.state.store import decode_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import QueueName
@@ -37,7 +37,7 @@ class StateTopicReader:
     topics
         Topic of each store.
     queues
-        Queues of each topic, in the order of the partitions.
+        Gives the queues of a topic, in the order of the partitions.
     tags_of
         The job whose tags the messages have, on RocketMQ.  There, offsets count the messages that
         the job published, and a queue may hold more: late repetitions, which are left out.
@@ -47,7 +47,7 @@ class StateTopicReader:
         self,
         consumer: PullConsumer,
         topics: Mapping[str, str],
-        queues: Mapping[str, list[QueueName]],
+        queues: Callable[[str], Sequence[QueueName]],
         tags_of: str | None = None,
     ) -> None:
         self._consumer = consumer
@@ -59,7 +59,7 @@ class StateTopicReader:
         self, store: str, partition: int, start: int, end: int, batch: int | None = None
     ) -> Iterator[StateTopicBlock]:
         """Give the messages of [start, end) in order, none of a batch after ``batch``."""
-        queue = MessageQueue.parse(self._queues[self._topics[store]][partition])
+        queue = MessageQueue.parse(self._queues(self._topics[store])[partition])
         if self._tags_of is not None:
             yield from self._tagged(queue, start, end, batch)
             return

@@ -13,7 +13,7 @@ from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.blocks import BlockKind
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.transactions import Attempt
-from headrace.runtime.control import Control, Summary
+from headrace.runtime.control import BatchControl, Control, Heading, Summary, queue_runs
 from headrace.runtime.event_time.announcing import announcements, owes_announcement
 from headrace.runtime.event_time.silence import (
     BatchTime,
@@ -120,7 +120,14 @@ class MemoryJob:
             raise
 
     def _run_batch(self, sent: list[Sent], clock: int) -> None:
-        control = self._control(sent, clock)
+        batch = self._control(sent, clock)
+        told_of = list(batch.of_partitions())
+        # The first task reads all queues.
+        told_of_splits = [
+            batch.of_split(number, () if number else self.queues.names)
+            for number in range(self._splits)
+        ]
+        control = batch.common
         writer = MemoryWriter()
         saved = SavedChanges()
         taken: dict[str, list[Chunk]] = defaultdict(list)
@@ -128,7 +135,8 @@ class MemoryJob:
         for stage in self.topology.plan.stages:
             tasks = range(self._partitions if stage.number else self._splits)
             for partition in tasks:
-                task = self._task(control, stage.number, partition, writer, saved, taken)
+                own = told_of if stage.number else told_of_splits
+                task = self._task(own[partition], stage.number, partition, writer, saved, taken)
                 first = not stage.number and not partition
                 if first:
                     self.queues.feed(task, sent, clock)
@@ -192,11 +200,12 @@ class MemoryJob:
             for name, count in more.items():
                 totals[name] += count
 
-    def _control(self, sent: list[Sent], clock: int) -> Control:
+    def _control(self, sent: list[Sent], clock: int) -> BatchControl:
         topics = [*self.written_topics, *self.topology.state_topics.values()]
         unread = {self.queues.name(message.topic, message.queue) for message in sent}
         time = self._time(clock, unread)
-        return Control(
+        readers = dict.fromkeys(self.queues.names, 0)
+        common = Control(
             job=self.topology.name,
             life=_FIRST_EPOCH,
             epoch=self._epoch,
@@ -204,21 +213,29 @@ class MemoryJob:
             partitions=self._partitions,
             clock=clock,
             clock_before=self._record.clock,
-            queues={
-                topic: [
-                    self.queues.name(topic, number)
-                    for number in range(self.queues.counts.get(topic, self._partitions))
-                ]
+            topics={
+                topic: queue_runs(
+                    [
+                        self.queues.name(topic, number)
+                        for number in range(self.queues.counts.get(topic, self._partitions))
+                    ]
+                )
                 for topic in topics
             },
-            states=list(self._states.values()),
             lineage=self._record.lineage,
+            clocks=time.clocks(self.topology.plan, readers),
+            progress=self._record.progress,
+        )
+        return BatchControl(
+            common=common,
+            states=list(self._states.values()),
             origins=time.origins,
             watermarks=time.watermarks,
-            idle=time.idle,
-            seen=time.seen,
-            announced=announcements(self.topology.plan, time, self._record),
-            progress=self._record.progress,
+            heading=Heading(
+                seen=time.seen,
+                idle=time.idle,
+                announced=announcements(self.topology.plan, time, self._record),
+            ),
         )
 
     def _task(
@@ -270,7 +287,7 @@ class MemoryJob:
                 written = Written.unpack(messages)
                 self.outputs[topic] += [one for one in written if WATERMARK not in one.properties]
             if topic in loops:
-                number = control.queues[topic].index(messages.queue)
+                number = control.queues(topic).index(messages.queue)
                 self._looping += Sent.unpack(messages, topic, number)
         for (store, partition), changes in saved.changes.items():
             self._copies.base(store, partition).apply(changes)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headrace.client import Admin, Client, MessageQueue, Producer, PullConsumer
 from headrace.errors import HeadraceError, JobFailedError, OffsetExpiredError
 from headrace.failpoints import failpoint
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, QueueName, StagedPart
     from headrace.runtime.commit.transactions import QueueMessages
 
-__all__ = ["Publisher", "totals"]
+__all__ = ["Publisher", "counted_once", "totals"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,15 @@ def totals(parts: Sequence[StagedPart]) -> Counter[QueueName]:
     for part in parts:
         found.update(part.counts)
     return found
+
+
+def counted_once(parts: Sequence[StagedPart]) -> list[StagedPart]:
+    """Say in the first part what all parts hold for each queue: every task may write to each."""
+    counts = dict(totals(parts))
+    return [
+        msgspec.structs.replace(part, counts={} if number else counts)
+        for number, part in enumerate(parts)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from headrace.protocol.transactions import (
 )
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
-from headrace.runtime.commit.journal.publishing import Publisher
+from headrace.runtime.commit.journal.publishing import Publisher, counted_once
 from headrace.runtime.commit.journal.ranges import read_ranges
 from headrace.runtime.commit.journal.staging import JournalWriter
 from headrace.runtime.commit.journal.topic import CommitTopic
@@ -188,7 +188,10 @@ class JournalTransactions:
         self._check_input(end.record, log)
         self._check_lease()
         record = msgspec.structs.replace(
-            end.record, driver=self._driver, lock_keeper=self._lock_keeper, parts=end.parts
+            end.record,
+            driver=self._driver,
+            lock_keeper=self._lock_keeper,
+            parts=counted_once(end.parts),
         )
         record = msgspec.structs.replace(record, published=self._publisher.published(record))
         failpoint("journal.commit.before")
@@ -343,7 +346,7 @@ def _same_commit(stored: CommitRecord, end: BatchEnd) -> bool:
         end.record,
         driver=stored.driver,
         lock_keeper=stored.lock_keeper,
-        parts=end.parts,
+        parts=counted_once(end.parts),
         published=stored.published,
         stands_on=stored.stands_on,
         swept=stored.swept,
