@@ -60,6 +60,9 @@ class Sizes:
     closed_windows: int
     #: Records of one key that wait in a join.
     hot_records: int
+    #: Batches of one record, and partitions of the jobs that take them.
+    wide_batches: int
+    widths: tuple[int, ...]
     #: Lines of the file that connectors move, and rows that they write to a database.
     connect_lines: int
     connect_orders: int
@@ -102,6 +105,8 @@ FULL = Sizes(
     restored_keys=1_000_000,
     closed_windows=1_000_000,
     hot_records=100_000,
+    wide_batches=10,
+    widths=(8, 64, 256, 1024),
     connect_lines=2_000_000,
     connect_orders=500_000,
     connectors=100,
@@ -140,6 +145,8 @@ SMALL = Sizes(
     restored_keys=10_000,
     closed_windows=2_000,
     hot_records=2_000,
+    wide_batches=2,
+    widths=(8,),
     connect_lines=20_000,
     connect_orders=5_000,
     connectors=3,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import closed_windows, compaction, hot_keys, modes, store_life
+from benchmarks import closed_windows, compaction, hot_keys, modes, partitions, store_life
 from benchmarks.against import Comparison
 from benchmarks.growth.compacted import write_amplification
 from benchmarks.growth.held import held
@@ -151,6 +151,15 @@ def test_the_growth_of_state_is_measured() -> None:
     assert closed["growth_windows"] == 0
     assert beside["growth_open_step"] > 0
     assert 0 < hot["growth_hot_key"] < 20
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(2 * LIMIT)
+def test_batches_of_many_partitions_are_measured() -> None:
+    [found] = partitions.wide_batches(Plan(1, SMALL))
+    assert set(found) <= set(TARGETS)
+    assert all(value > 0 for value in found.values())
 
 
 @pytest.mark.slow

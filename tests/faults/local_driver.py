@@ -87,6 +87,8 @@ class LocalDriver:
             namesrv=namesrv, data_dir=folder, max_records_per_batch=batch_size, **given
         )
         self._partitions = settings.partitions
+        #: Bytes that went from stage to stage.
+        self.passed_bytes = 0
         #: What the tasks of the last batch reported.
         self.summaries: list[Summary] = []
         self._job = make_connection(job, settings, namesrv, stores)
@@ -171,6 +173,9 @@ class LocalDriver:
 
     def _shuffled(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Bring rows to their partitions, as Spark's exchange does."""
+        self.passed_bytes += sum(
+            len(block.payload) for batch in batches for block in blocks_of(batch)
+        )
         rows = pa.Table.from_batches(batches).combine_chunks()
         partitions = rows.column("partition").to_numpy() % self._partitions
         shares = [rows.filter(pa.array(partitions == n)) for n in range(self._partitions)]

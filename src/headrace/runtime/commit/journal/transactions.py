@@ -105,6 +105,8 @@ class JournalTransactions:
         )
         self._lease: DriverLease | None = None
         self._driver = ""
+        #: A batch, and the queues of the journal that it is staged in.
+        self._journal: tuple[tuple[int, int], list[MessageQueue]] = ((0, 0), [])
         #: Our newest record; and whether something of its batch may be published, or all of it.
         self._last: CommitRecord | None = None
         self._doubtful = True
@@ -164,11 +166,19 @@ class JournalTransactions:
 
         Where the commit topic is: on other brokers the journal has a queue for marks only.
         """
-        every = sorted(self._client.queues(journal_topic(self._job), for_="write"))
-        home = self._topic.queue.broker
-        queues = [queue for queue in every if queue.broker == home] or every
+        queues = self._journal_of(attempt)
         queue = queues[attempt.partition % len(queues)]
         return JournalWriter(attempt, queue, self._producer, self._send)
+
+    def _journal_of(self, attempt: Attempt) -> list[MessageQueue]:
+        """Give the queues of the journal that a batch is staged in, looked up once for each."""
+        batch, queues = self._journal
+        if batch != (attempt.epoch, attempt.batch):
+            every = sorted(self._client.queues(journal_topic(self._job), for_="write"))
+            home = self._topic.queue.broker
+            queues = [queue for queue in every if queue.broker == home] or every
+            self._journal = (attempt.epoch, attempt.batch), queues
+        return queues
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Append the commit record, and read back whether it counts."""
