@@ -20,6 +20,8 @@ from tests.faults.local_driver import LocalDriver
 
 __all__ = ["batch_bytes", "batch_seconds", "wide_batches"]
 
+#: Batches in which workers start.
+_WARM_UP = 2
 #: Between two records: the next one waits before a batch has ended.
 _PAUSE = 0.02
 
@@ -57,13 +59,13 @@ def batch_seconds(width: int, plan: Plan) -> float:
         settings = JobSettings(namesrv=address, data_dir=folder, partitions=width)
         with StreamJob(topology, settings).start() as job:
             deadline = time.monotonic() + plan.sizes.patience.total_seconds()
-            most = plan.sizes.warm_up_batches + plan.sizes.wide_batches
+            most = _WARM_UP + plan.sizes.wide_batches
             while job.statistics().batch <= most:
                 assert time.monotonic() < deadline, f"only {job.statistics().batch} batches"
                 _send(client)
                 time.sleep(_PAUSE)
         times = [record.timestamp for record in commits(client, topology)]
-    steady = times[plan.sizes.warm_up_batches :]
+    steady = times[_WARM_UP:]
     steps = [later - earlier for earlier, later in pairwise(steady)]
     return statistics.median(steps) / 1000
 
