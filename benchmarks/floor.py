@@ -34,7 +34,7 @@ from headrace.protocol.transactions import (
 )
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.spark.coordinator import assemble
-from headrace.spark.launch import pickle_plan
+from headrace.spark.plans import pickle_plan
 from headrace.spark.query import run_query
 from headrace.spark.rows import blocks_of
 from headrace.spark.session import get_session, scratch_folder

@@ -8,7 +8,8 @@ Our exception hierarchy::
     │   ├── SettingsError
     │   ├── UnsafeFileError
     │   ├── ConnectorConfigError
-    │   └── JavaNotFoundError
+    │   ├── JavaNotFoundError
+    │   └── WorkerMismatchError
     ├── ConnectionFailedError (ConnectionError)
     │   ├── TlsError
     │   └── HostGoneError
@@ -148,6 +149,7 @@ __all__ = [
     "UnsafeFileError",
     "UserCodeError",
     "WorkerIdTakenError",
+    "WorkerMismatchError",
     "WorkerStoppingError",
     "broker_error",
 ]
@@ -240,6 +242,12 @@ class JavaNotFoundError(ConfigurationError):
     """No Java 17 or newer was found for Spark."""
 
     code = "java_not_found"
+
+
+class WorkerMismatchError(ConfigurationError):
+    """A machine of Spark's cluster lacks what the job needs, or has another version of it."""
+
+    code = "worker_mismatch"
 
 
 class ConnectionFailedError(HeadraceError, ConnectionError):

@@ -31,7 +31,8 @@ from headrace.runtime.state.interface import StoreFactory
 from headrace.settings import JobSettings
 from headrace.spark import worker
 from headrace.spark.coordinator import assemble
-from headrace.spark.launch import make_connection, pickle_plan, prepare_topics
+from headrace.spark.launch import make_connection, prepare_topics
+from headrace.spark.plans import pickle_plan
 from headrace.spark.rows import blocks_of
 from headrace.spark.source import JobReader, Launch
 from headrace.spark.stages import stage_function

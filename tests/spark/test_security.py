@@ -10,7 +10,8 @@ import pytest
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, ClientSettings
 from headrace.errors import NoPermissionError
-from headrace.spark.launch import make_connection, pickle_plan
+from headrace.spark.launch import make_connection
+from headrace.spark.plans import pickle_plan
 from tests.spark.pipelines import Rig, word_count
 
 pytestmark = pytest.mark.spark

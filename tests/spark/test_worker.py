@@ -8,8 +8,8 @@ from headrace import StreamBuilder, serdes
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import JobSettings
 from headrace.spark import worker
-from headrace.spark.launch import pickle_plan
-from headrace.spark.worker import PlanHandle, connection
+from headrace.spark.plans import PlanHandle, pickle_plan
+from headrace.spark.worker import connection
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from headrace.runtime.commit.lease import LeaseWait
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import Guarantee
 from headrace.spark import worker
-from headrace.spark.launch import pickle_plan
+from headrace.spark.plans import PlanHandle, pickle_plan
 from headrace.spark.statistics import total
-from headrace.spark.worker import PlanHandle, connection
+from headrace.spark.worker import connection
 from headrace.transactions import TransactionTopology, TransactionTopologyBuilder
 from tests.transactions.components import Count, Words
 

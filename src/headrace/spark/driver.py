@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state.checks import Migrations
+    from headrace.spark.plans import PlanHandle
     from headrace.spark.ticks import Batch, Ticks
-    from headrace.spark.worker import PlanHandle
 
 __all__ = ["JobDriver"]
 

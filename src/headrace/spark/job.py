@@ -20,7 +20,8 @@ from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
 from headrace.spark.driver import JobDriver
 from headrace.spark.job_topics import JobTopics
-from headrace.spark.launch import Prepared, make_connection, pickle_plan, prepare_topics
+from headrace.spark.launch import Prepared, make_connection, prepare_topics
+from headrace.spark.plans import pickle_plan
 from headrace.spark.session import get_session, overdue
 from headrace.spark.statistics import JobStatistics, Meter
 from headrace.watched import watched_thread

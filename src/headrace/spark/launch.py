@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import sys
 import zlib
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
-
-from pyspark import cloudpickle
 
 from headrace.client import Admin, Client
 from headrace.errors import (
     ConnectionFailedError,
     TopicNotFoundError,
-    TopologyError,
-    UnsafeFileError,
 )
 from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.checks import other_partitions
-from headrace.serdes.signed import travelling_with
-from headrace.spark.worker import PlanHandle
 from headrace.topology.names import journal_topic
 
 if TYPE_CHECKING:
     from headrace.runtime.state.interface import StoreFactory
     from headrace.settings import JobSettings
+    from headrace.spark.plans import PlanHandle
     from headrace.topology import Topology
 
-__all__ = ["Prepared", "make_connection", "pickle_plan", "prepare_topics"]
+__all__ = ["Prepared", "make_connection", "prepare_topics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,55 +65,6 @@ def make_connection(
     with Client(namesrv, first) as client:
         embedded = Admin(client).is_headrace()
     return JobConnection(replace(plan, embedded=embedded))
-
-
-def pickle_plan(plan: JobPlan) -> PlanHandle:
-    """Pickle a plan, with the user's functions by value where workers cannot import them."""
-    modules = _user_modules(plan.topology)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    try:
-        with travelling_with(plan.pickle_secret):
-            payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
-    except UnsafeFileError:
-        raise
-    except Exception as error:
-        names = ", ".join(sorted(module.__name__ for module in modules)) or "none"
-        raise TopologyError(
-            f"job '{plan.job}' cannot be sent to Spark's workers: {type(error).__name__}: {error}",
-            hint="the program and the modules beside it travel by value"
-            f" ({names}): keep locks, connections and cached properties out of what the pipeline's"
-            " functions use, or install those modules where the workers find them",
-        ) from error
-    return PlanHandle(hashlib.sha256(payload).hexdigest(), payload)
-
-
-def _user_modules(topology: Topology) -> list[ModuleType]:
-    """Find the modules beside the user's program: workers have no path to them."""
-    folders = {
-        Path(operator.origin.file).resolve().parent
-        for operator in topology.operators
-        if operator.origin is not None
-    }
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if name not in ("__main__", "headrace") and "." not in name and _home(module) in folders
-    ]
-
-
-def _home(module: ModuleType) -> Path | None:
-    """Give the folder that must be on the path for a top-level module to be found."""
-    file = getattr(module, "__file__", None)
-    if not file:
-        return None
-    folder = _folder_of(file)
-    return folder.parent if hasattr(module, "__path__") else folder
-
-
-@cache
-def _folder_of(file: str) -> Path:
-    return Path(file).resolve().parent
 
 
 def prepare_topics(job: JobConnection) -> dict[str, list[str]]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from headrace.spark.plans import PlanHandle
     from headrace.spark.source import Launch
-    from headrace.spark.worker import PlanHandle
 
 __all__ = ["failure_of", "job_frame", "later_stages", "run_query", "stop_query"]
 

@@ -20,6 +20,7 @@ from headrace.errors import (
     HeadraceError,
     InputMissingError,
     OffsetExpiredError,
+    WorkerMismatchError,
 )
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitRecord
@@ -46,7 +47,7 @@ from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code.failures import describe_failure
 from headrace.spark.rows import ROW_SCHEMA, rows_of
-from headrace.spark.worker import PlanHandle, connection, end_of_task, limited, make_task
+from headrace.spark.worker import connection, end_of_task, limited, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import PlanAnswer, QueueName
     from headrace.runtime.job_plan import JobConnection
+    from headrace.spark.plans import PlanHandle
 
 __all__ = ["BatchOffset", "JobSource", "Launch", "run_split"]
 
@@ -72,7 +74,7 @@ class BatchOffset(msgspec.Struct, frozen=True, kw_only=True):
     fails: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Launch:
     """One start of a job's query: the epoch that it runs in and where it goes on."""
 
@@ -162,8 +164,11 @@ class JobReader(DataSourceStreamReader):
         ``asked`` tells that something outside waits for one.
         """
         launch = self._launch
-        job = connection(launch.handle)
         begin = msgspec.convert(start, BatchOffset)
+        try:
+            job = connection(launch.handle)
+        except WorkerMismatchError as error:
+            return self._failing(begin, error)
         offsets: Mapping[QueueName, int] = begin.queues
         while True:
             try:
@@ -222,12 +227,12 @@ class JobReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = msgspec.convert(start, BatchOffset), msgspec.convert(end, BatchOffset)
-        job = connection(self._launch.handle)
         if stop.fails:
             return [SplitPartition(failure=self._failure)]
         if stop.batch == begin.batch:
             # Spark's first batch, when there is nothing to read yet.
             return []
+        job = connection(self._launch.handle)
         planned = self._planned[stop.batch]
         splits = make_splits(
             {queue: (planned.starts[queue], last) for queue, last in stop.queues.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -13,13 +14,15 @@ from headrace.runtime.marks import Marks
 from headrace.runtime.task import guarded
 from headrace.spark.rows import blocks_of, rows_of
 from headrace.spark.worker import (
-    PlanHandle,
     RemoteFinder,
     connection,
     end_of_task,
     limited,
     make_task,
 )
+
+if TYPE_CHECKING:
+    from headrace.spark.plans import PlanHandle
 
 __all__ = ["stage_function"]
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headrace.runtime.planning import Split
+    from headrace.spark.plans import PlanHandle
     from headrace.spark.source import Launch
-    from headrace.spark.worker import PlanHandle
 
 __all__ = [
     "Batch",

@@ -15,7 +15,7 @@ from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.spark.query import job_frame
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.session import checkpoint_folder
-from headrace.spark.worker import PlanHandle, connection, end_of_task
+from headrace.spark.worker import connection, end_of_task
 
 if TYPE_CHECKING:
     import threading
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from headrace.spark.plans import PlanHandle
 
 __all__ = ["warm_up"]
 

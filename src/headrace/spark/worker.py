@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -22,32 +20,25 @@ from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.hangs import traced
-from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.topic import StateTopicReader
 from headrace.runtime.task import Task
 from headrace.runtime.task import TaskContext as RuntimeContext
 from headrace.runtime.time_limit import patience, time_limit
 from headrace.runtime.user_code.errors import Original
+from headrace.spark.plans import unpickle_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.client import ClientSettings
     from headrace.runtime.control import Control
+    from headrace.runtime.job_plan import JobConnection, JobPlan
     from headrace.runtime.marks import Marks
     from headrace.runtime.user_code.errors import Finder
+    from headrace.spark.plans import PlanHandle
 
-__all__ = ["PlanHandle", "RemoteFinder", "connection", "end_of_task", "limited", "make_task"]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanHandle:
-    """A job's plan, pickled once by the driver, unpickled once by each worker."""
-
-    digest: str
-    #: Not shown: the plan holds the job's secrets.
-    payload: bytes = field(repr=False)
+__all__ = ["RemoteFinder", "connection", "end_of_task", "limited", "make_task"]
 
 
 _connections: dict[tuple[int, str], JobConnection] = {}
@@ -77,8 +68,7 @@ def connection(handle: PlanHandle) -> JobConnection:
 
 
 def _connect(handle: PlanHandle) -> JobConnection:
-    plan = pickle.loads(handle.payload)  # noqa: S301 - made by our own driver
-    assert isinstance(plan, JobPlan)
+    plan = unpickle_plan(handle)
     _forget(plan.job)
     while len(_connections) >= _MOST_CONNECTIONS:
         _connections.pop(next(iter(_connections))).instances.close()

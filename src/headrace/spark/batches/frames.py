@@ -15,7 +15,7 @@ from headrace.runtime.batches.reading import batch_table, read_cut, table_schema
 from headrace.runtime.planning import make_splits
 from headrace.spark.batches.failures import failed_call
 from headrace.spark.session import get_session
-from headrace.spark.worker import PlanHandle, connection, end_of_task
+from headrace.spark.worker import connection, end_of_task
 from headrace.topology import BatchSink, BatchToken
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.batches.cutting import Cut
     from headrace.runtime.job_plan import JobPlan
+    from headrace.spark.plans import PlanHandle
     from headrace.topology import SinkDataFrame
 
 __all__ = ["FrameWriter", "frame_of"]

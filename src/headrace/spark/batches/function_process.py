@@ -22,7 +22,7 @@ from headrace.spark.family import MARK, family_mark
 
 if TYPE_CHECKING:
     from headrace.runtime.batches.cutting import Cut
-    from headrace.spark.worker import PlanHandle
+    from headrace.spark.plans import PlanHandle
 
 __all__ = ["FunctionProcess"]
 

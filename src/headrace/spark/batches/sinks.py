@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.job_plan import JobConnection
     from headrace.spark.batches.status import BatchSinkStatistics
-    from headrace.spark.worker import PlanHandle
+    from headrace.spark.plans import PlanHandle
     from headrace.topology import BatchSink
 
 __all__ = ["BatchSinks"]

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import Position
     from headrace.runtime.blocks import Block
     from headrace.runtime.planning import QueueRange
+    from headrace.spark.plans import PlanHandle
     from headrace.spark.ticks import TickedBatch
-    from headrace.spark.worker import PlanHandle
 
 __all__ = ["INTAKE", "failures_told", "fed", "message_frame", "reported"]
 

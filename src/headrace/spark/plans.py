@@ -1,0 +1,222 @@
+"""A job's plan on its way to the workers: pickled once, by name, under the versions that made it.
+
+A worker reads the versions before it unpickles anything.  What is in a plan is a tree of our own
+frozen classes with the user's functions in it; their fields travel by name, so that a worker of
+another version finds each where it belongs, or says which one it does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import pickle
+import platform
+import socket
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark import cloudpickle
+
+from headrace.errors import HeadraceError, TopologyError, UnsafeFileError, WorkerMismatchError
+from headrace.runtime.job_plan import JobPlan
+from headrace.serdes.signed import travelling_with
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from headrace.topology import Topology
+
+__all__ = ["PlanHandle", "own_versions", "pickle_plan", "unpickle_plan"]
+
+#: How many numbers of a version must be equal; of others, each may have its own.
+_EQUAL = {"headrace": 2, "python": 2, "pyspark": 2, "cloudpickle": 1}
+_SERIALIZERS = ("pyarrow", "msgspec", "numpy")
+_HINT = "bring all machines to one version; docs/cluster.md says what may differ by how much"
+
+
+@dataclass(frozen=True)
+class PlanHandle:
+    """A job's plan, pickled once by the driver, unpickled once by each worker."""
+
+    digest: str
+    #: Versions as JSON, an end of line, a pickle.  Not shown: the plan holds the job's secrets.
+    payload: bytes = field(repr=False)
+
+
+@cache
+def own_versions() -> dict[str, str]:
+    """Return the versions of what a plan is made with in this process, by name."""
+    own = {"python": platform.python_version(), "cloudpickle": cloudpickle.__version__}
+    for name in ("headrace", "pyspark", *_SERIALIZERS):
+        try:
+            own[name] = version(name)
+        except PackageNotFoundError:
+            # It runs from a folder on the path.
+            module = sys.modules.get(name)
+            own[name] = str(getattr(module, "__version__", "unknown"))
+    return own
+
+
+def pickle_plan(plan: JobPlan) -> PlanHandle:
+    """Pickle a plan, with the user's functions by value where workers cannot import them.
+
+    Raises
+    ------
+    TopologyError
+        Something in it cannot be pickled.
+    """
+    modules = _user_modules(plan.topology)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    pickled = io.BytesIO()
+    try:
+        with travelling_with(plan.pickle_secret):
+            _Pickler(pickled).dump(plan)  # type: ignore[no-untyped-call]
+    except UnsafeFileError:
+        raise
+    except Exception as error:
+        names = ", ".join(sorted(module.__name__ for module in modules)) or "none"
+        raise TopologyError(
+            f"job '{plan.job}' cannot be sent to Spark's workers: {type(error).__name__}: {error}",
+            hint="the program and the modules beside it travel by value"
+            f" ({names}): keep locks, connections and cached properties out of what the pipeline's"
+            " functions use, or install those modules where the workers find them",
+        ) from error
+    payload = b"\n".join((msgspec.json.encode(own_versions()), pickled.getvalue()))
+    return PlanHandle(hashlib.sha256(payload).hexdigest(), payload)
+
+
+def unpickle_plan(handle: PlanHandle) -> JobPlan:
+    """Unpickle a plan in a worker.
+
+    Raises
+    ------
+    WorkerMismatchError
+        This process runs other versions than the driver, or lacks a module that the job needs.
+    """
+    header, _, pickled = handle.payload.partition(b"\n")
+    theirs = msgspec.json.decode(header, type=dict[str, str])
+    _check_versions(theirs)
+    try:
+        plan = pickle.loads(pickled)  # noqa: S301 - made by our own driver
+    except HeadraceError:
+        raise
+    except ModuleNotFoundError as error:
+        raise WorkerMismatchError(
+            f"machine {_machine()} has no module named '{error.name}', which the job needs",
+            hint=f"install it for {sys.executable} on every machine",
+        ) from error
+    except (AttributeError, ImportError, TypeError) as error:
+        raise WorkerMismatchError(
+            f"machine {_machine()} cannot read the job's plan: {error}; the driver has"
+            f" {_shown(theirs)}, the worker {_shown(own_versions())}",
+            hint=_HINT,
+        ) from error
+    assert isinstance(plan, JobPlan)
+    return plan
+
+
+def _check_versions(theirs: Mapping[str, str]) -> None:
+    own = own_versions()
+    differ = [name for name in _EQUAL if _told(name, theirs) != _told(name, own)]
+    if differ:
+        driver, worker = (
+            ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in differ)
+            for versions in (theirs, own)
+        )
+        raise WorkerMismatchError(
+            f"machine {_machine()} runs {worker}, and the driver of the job {driver}", hint=_HINT
+        )
+
+
+def _told(name: str, versions: Mapping[str, str]) -> list[str]:
+    """Give the numbers of a version that must be equal."""
+    return versions.get(name, "unknown").split(".")[: _EQUAL[name]]
+
+
+def _shown(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+
+
+def _machine() -> str:
+    return socket.gethostname()
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    """Pickles the fields of our own classes by name; Python's way is by their places."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind: type = type(obj)
+        if kind.__module__.startswith("headrace.") and _goes_by_places(kind):
+            names = [each.name for each in dataclasses.fields(kind) if hasattr(obj, each.name)]
+            return _by_name, (kind, {name: getattr(obj, name) for name in names})
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _goes_by_places(kind: type) -> bool:
+    """Tell whether instances are pickled as a list of their fields: frozen ones with slots are."""
+    state = getattr(kind, "__getstate__", None)
+    return dataclasses.is_dataclass(kind) and getattr(state, "__module__", "") == "dataclasses"
+
+
+def _by_name(kind: Any, values: dict[str, Any]) -> object:
+    """Make an instance of one of our classes out of its fields."""
+    made, fields = object.__new__(kind), {each.name: each for each in dataclasses.fields(kind)}
+    if unknown := sorted(values.keys() - fields.keys()):
+        raise WorkerMismatchError(
+            f"machine {_machine()} knows no {', '.join(unknown)} of {kind.__name__}, which the"
+            " driver of the job has set: it runs an older version of headrace"
+            f" ({own_versions()['headrace']})",
+            hint=_HINT,
+        )
+    for name, each in fields.items():
+        if name in values:
+            object.__setattr__(made, name, values[name])
+        elif each.default is not dataclasses.MISSING:
+            object.__setattr__(made, name, each.default)
+        elif each.default_factory is not dataclasses.MISSING:
+            object.__setattr__(made, name, each.default_factory())
+        elif each.init:
+            raise WorkerMismatchError(
+                f"machine {_machine()} must know {name} of {kind.__name__}, which the driver of"
+                " the job does not set: it runs a newer version of headrace"
+                f" ({own_versions()['headrace']})",
+                hint=_HINT,
+            )
+    return made
+
+
+def _user_modules(topology: Topology) -> list[ModuleType]:
+    """Find the modules beside the user's program: workers have no path to them."""
+    folders = {
+        Path(operator.origin.file).resolve().parent
+        for operator in topology.operators
+        if operator.origin is not None
+    }
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name not in ("__main__", "headrace") and "." not in name and _home(module) in folders
+    ]
+
+
+def _home(module: ModuleType) -> Path | None:
+    """Give the folder that must be on the path for a top-level module to be found."""
+    file = getattr(module, "__file__", None)
+    if not file:
+        return None
+    folder = _folder_of(file)
+    return folder.parent if hasattr(module, "__path__") else folder
+
+
+@cache
+def _folder_of(file: str) -> Path:
+    return Path(file).resolve().parent
