@@ -69,7 +69,7 @@ def test_error_that_comes_from_us_is_not_its_own_cause(
 ) -> None:
     error = JobFailedError("Spark did not start")
 
-    def not_started(_: JobSettings) -> None:
+    def not_started(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(driver, "get_session", not_started)
@@ -89,6 +89,7 @@ def test_error_that_comes_from_us_is_not_its_own_cause(
     ("master", "said"),
     [
         ("nonsense[2]", "master is 'nonsense[2]', which Spark does not know"),
+        ("spark://127.0.0.1:1", "on spark://127.0.0.1:1: no master answers at 127.0.0.1:1 ([Errno"),
         ("local[x]", "Spark did not start on local[x]: org.apache.spark.SparkException"),
     ],
 )

@@ -224,7 +224,7 @@ class JobDriver:
         else:
             start = partial(run_ticking, ticks=self._ticks, committed=self._await_batch)
         start(
-            get_session(self._settings),
+            get_session(self._settings, self._job),
             launch,
             stages=self._stages,
             checkpoint=checkpoint,

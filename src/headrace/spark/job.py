@@ -145,7 +145,7 @@ class StreamJob:
                 connection = make_connection(self.topology, self.settings, namesrv, self._stores)
                 opened.callback(connection.close)
                 queues = prepare_topics(connection)
-                get_session(self.settings)
+                get_session(self.settings, self.topology.name)
                 self._prepared = Prepared(connection, pickle_plan(connection.plan), queues)
                 self._opened.push(opened.pop_all())
         return [self._prepared]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -47,6 +48,8 @@ _began: float | None = None
 #: A start may take so long on a machine that has much else to do, s.
 _LONGEST_START = 120.0
 
+#: What Spark says of a context that it has stopped because no master has answered.
+_STOPPED = "Cannot call methods on a stopped SparkContext"
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
@@ -76,8 +79,15 @@ SPARK_CONFIG: Mapping[str, str] = {
 }
 
 
-def get_session(settings: JobSettings) -> SparkSession:
+def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
     """Give the running session, or start one with Headrace's settings under the user's.
+
+    Parameters
+    ----------
+    settings
+        Where to run, and how.
+    name
+        What a cluster's pages call the application that is started.
 
     Raises
     ------
@@ -96,7 +106,7 @@ def get_session(settings: JobSettings) -> SparkSession:
         return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    conf = SparkConf().setAppName("headrace").setMaster(settings.master)
+    conf = SparkConf().setAppName(name).setMaster(settings.master)
     conf.setAll(list(_config(settings).items()))
     with _starting:
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
@@ -104,7 +114,8 @@ def get_session(settings: JobSettings) -> SparkSession:
             options = conf.get(JAVA_OPTIONS, "")
             conf.set(JAVA_OPTIONS, f"{archive_options(java, options)} {options}".strip())
             _start(conf, settings)
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        with _failures_told(settings):
+            return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def overdue() -> float:
@@ -125,19 +136,53 @@ def _start(conf: SparkConf, settings: JobSettings) -> None:
     global _has_run, _began
     _began = time.monotonic()
     try:
-        SparkContext(conf=conf, gateway=launch_quietly(conf))
+        with _failures_told(settings):
+            _find_master(settings)
+            SparkContext(conf=conf, gateway=launch_quietly(conf))
         _has_run = True
+    finally:
+        _began = None
+
+
+@contextmanager
+def _failures_told(settings: JobSettings) -> Iterator[None]:
+    """Tell in one line why Spark does not start."""
+    try:
+        yield
     except (PySparkException, Py4JError, OSError) as error:
         java = getattr(error, "java_exception", None)
-        why = str(error if java is None else java.toString())
+        why = str(error if java is None else java.toString()).partition("\n")[0]
+        if _STOPPED in why:
+            why = "its master has not answered for a minute, or has no room for applications"
         # What has run with these settings is not mended by others: its Java was killed as it began.
         failure = JavaEndedError if _has_run else JobFailedError
         raise failure(
-            f"Spark did not start on {settings.master}: {why.partition(chr(10))[0]}",
+            f"Spark did not start on {settings.master}: {why}",
             hint=f"{_log_file(settings)} tells more; a cluster's master must be up and reached",
         ) from error
-    finally:
-        _began = None
+
+
+def _find_master(settings: JobSettings) -> None:
+    """See that a master of a standalone cluster is there: Spark itself looks for a minute.
+
+    Raises
+    ------
+    OSError
+        None of those that are named takes a connection.
+    """
+    if not settings.master.startswith("spark://"):
+        return
+    wait = settings.connect_timeout.total_seconds()
+    failures = []
+    for place in settings.master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), wait).close()
+        except (OSError, ValueError) as error:
+            failures.append(f"{place} ({error})")
+        else:
+            return
+    raise OSError(f"no master answers at {', '.join(failures)}")
 
 
 def _config(settings: JobSettings) -> dict[str, str]:

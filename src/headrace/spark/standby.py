@@ -150,7 +150,7 @@ class Standby:
 def _warm(prepared: Prepared, batches: int, over: threading.Event) -> None:
     plan = prepared.connection.plan
     warm_up(
-        get_session(plan.settings),
+        get_session(plan.settings, plan.job),
         prepared.handle,
         stages=len(plan.stages.stages),
         partitions=plan.settings.partitions,

@@ -63,7 +63,7 @@ class FrameWriter:
             The writer raised.
         """
         # Its Java process may have ended since the last call.
-        session = self._session = get_session(self._plan.settings)
+        session = self._session = get_session(self._plan.settings, self._plan.job)
         context = session.sparkContext
         context.setLocalProperty("spark.scheduler.pool", _POOL)
         context.addJobTag(self._tag)
