@@ -185,9 +185,8 @@ OPENERS = {
     "serdes/signed.py": "it looks at the signature first",
     "runtime/bolts/frames.py": "frames go from task to task inside of Spark",
     "runtime/user_code/failures.py": "so do the failures of tasks",
-    "spark/worker.py": "the plan comes from the driver, with the job",
+    "spark/plans.py": "the plan comes from the driver, with the job",
     "spark/ticks.py": "so do the offsets of a batch",
-    "spark/batches/function_worker.py": "over a pair of sockets that the driver has made",
     "connect/data/engine.py": "from the standard input that the worker has made",
     "transactions/spout_log.py": "from a folder that only this user can write to",
 }

@@ -332,7 +332,7 @@ class Drivers:
             assert me is not None
             return me.process
 
-        def get_session(_: object) -> SimulatedSession:
+        def get_session(*_: object) -> SimulatedSession:
             mine = process()
             found = self._sessions.get(mine)
             if found is None or found.java.dead:

@@ -224,9 +224,9 @@ class Machinery:
         found: Any = vars(headrace.spark.driver)["get_session"]
         connect_to, sockets = SimulatedLoop.create_connection, self.pipes
 
-        def get_session(settings: object) -> SimulatedSession:
+        def get_session(*given: object) -> SimulatedSession:
             with starting:
-                session: SimulatedSession = found(settings)
+                session: SimulatedSession = found(*given)
                 return session
 
         async def create_connection(

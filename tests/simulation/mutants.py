@@ -287,7 +287,7 @@ JOURNAL_MUTANTS = (
     Mutant("the tail of target queues is not read", since=1, without="publish_tail"),
     Mutant(
         "tails are read before they show everything",
-        since=16,
+        since=211,
         changes=((Publisher, "_settle", _nothing),),
     ),
     Mutant(

@@ -45,14 +45,14 @@ def of_versions(handle: PlanHandle, **versions: str) -> PlanHandle:
 
 def refused(handle: PlanHandle) -> str:
     with pytest.raises(WorkerMismatchError) as caught:
-        unpickle_plan(handle)
+        unpickle_plan(handle.payload)
     assert not caught.value.retriable
     return str(caught.value)
 
 
 def test_a_plan_comes_back_as_it_was() -> None:
     sent = plan(max_bytes_per_batch=5_000, batch_timeout=timedelta(seconds=7))
-    found = unpickle_plan(pickle_plan(sent))
+    found = unpickle_plan(pickle_plan(sent).payload)
     assert found.settings == sent.settings
     assert [o.name for o in found.topology.operators] == [o.name for o in sent.topology.operators]
     assert found.stages.time_step == sent.stages.time_step
@@ -87,7 +87,7 @@ def test_a_worker_of_another_version_says_which_machine_has_which(
     ],
 )
 def test_small_differences_are_none(versions: dict[str, str]) -> None:
-    assert unpickle_plan(of_versions(pickle_plan(plan()), **versions)).job == "job"
+    assert unpickle_plan(of_versions(pickle_plan(plan()), **versions).payload).job == "job"
 
 
 def test_nothing_is_unpickled_that_another_version_has_made() -> None:
@@ -128,7 +128,7 @@ def between(monkeypatch: pytest.MonkeyPatch, theirs: Fields, own: Fields) -> Pla
 def test_settings_travel_by_name_and_new_ones_have_their_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found: Any = unpickle_plan(between(monkeypatch, OLDER, NEWER)).settings
+    found: Any = unpickle_plan(between(monkeypatch, OLDER, NEWER).payload).settings
     assert (found.max_bytes_per_batch, found.batch_timeout) == tuple(KNOWN.values())
     assert (found.added, found.made) == (5, [])
 
@@ -171,7 +171,7 @@ def test_what_does_not_fit_ends_the_job_at_once_as_it_is() -> None:
     handle = of_versions(pickle_plan(plan()), python="2.7.18")
 
     def run() -> list[Block]:
-        unpickle_plan(handle)
+        unpickle_plan(handle.payload)
         return []
 
     (block,) = guarded(0, run)

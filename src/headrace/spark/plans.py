@@ -93,15 +93,15 @@ def pickle_plan(plan: JobPlan) -> PlanHandle:
     return PlanHandle(hashlib.sha256(payload).hexdigest(), payload)
 
 
-def unpickle_plan(handle: PlanHandle) -> JobPlan:
-    """Unpickle a plan in a worker.
+def unpickle_plan(payload: bytes) -> JobPlan:
+    """Unpickle what a handle holds, in a worker.
 
     Raises
     ------
     WorkerMismatchError
         This process runs other versions than the driver, or lacks a module that the job needs.
     """
-    header, _, pickled = handle.payload.partition(b"\n")
+    header, _, pickled = payload.partition(b"\n")
     theirs = msgspec.json.decode(header, type=dict[str, str])
     _check_versions(theirs)
     try:

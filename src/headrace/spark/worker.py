@@ -68,7 +68,7 @@ def connection(handle: PlanHandle) -> JobConnection:
 
 
 def _connect(handle: PlanHandle) -> JobConnection:
-    plan = unpickle_plan(handle)
+    plan = unpickle_plan(handle.payload)
     _forget(plan.job)
     while len(_connections) >= _MOST_CONNECTIONS:
         _connections.pop(next(iter(_connections))).instances.close()

@@ -6,22 +6,25 @@ Run as ``python -m headrace.spark.batches.function_worker CHANNEL``.
 from __future__ import annotations
 
 import os
-import pickle
 import queue
 import sys
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.runtime.batches.cutting import Cut
 from headrace.runtime.batches.reading import batch_records, read_cut
-from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.user_code.failures import describe_failure
 from headrace.spark.batches.failures import failed_call
+from headrace.spark.plans import unpickle_plan
 from headrace.topology import BatchToken, ForEachBatch
 from headrace.watched import end_process, watched_thread
+
+if TYPE_CHECKING:
+    from headrace.runtime.job_plan import JobConnection
 
 __all__ = ["run", "serve"]
 
@@ -49,8 +52,7 @@ def run(job: JobConnection, sink: ForEachBatch, cut: Cut) -> None:
 def serve(channel: Connection) -> None:
     """Answer requests until the other side is gone, also in the middle of a call."""
     operator = channel.recv_bytes().decode()
-    plan = pickle.loads(channel.recv_bytes())  # noqa: S301 - made by our own driver
-    assert isinstance(plan, JobPlan)
+    plan = unpickle_plan(channel.recv_bytes())
     sink = plan.topology.operator(operator)
     assert isinstance(sink, ForEachBatch)
     job = plan.connect()
