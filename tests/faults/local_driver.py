@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -174,10 +175,8 @@ class LocalDriver:
 
     def _shuffled(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Bring rows to their partitions, as Spark's exchange does."""
-        self.passed_bytes += sum(
-            len(block.payload) for batch in batches for block in blocks_of(batch)
-        )
         rows = pa.Table.from_batches(batches).combine_chunks()
+        self.passed_bytes += pc.sum(pc.binary_length(rows.column("payload"))).as_py() or 0
         partitions = rows.column("partition").to_numpy() % self._partitions
         shares = [rows.filter(pa.array(partitions == n)) for n in range(self._partitions)]
         return [batch for share in shares for batch in share.combine_chunks().to_batches()]

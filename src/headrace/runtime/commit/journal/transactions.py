@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -183,7 +184,7 @@ class JournalTransactions:
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Append the commit record, and read back whether it counts."""
         with self._owner.used_by(end.record.epoch):
-            return self._commit(end)
+            return self._commit(replace(end, parts=counted_once(end.parts)))
 
     def _commit(self, end: BatchEnd) -> CommitAnswer:
         log = self._topic.refresh()
@@ -198,10 +199,7 @@ class JournalTransactions:
         self._check_input(end.record, log)
         self._check_lease()
         record = msgspec.structs.replace(
-            end.record,
-            driver=self._driver,
-            lock_keeper=self._lock_keeper,
-            parts=counted_once(end.parts),
+            end.record, driver=self._driver, lock_keeper=self._lock_keeper, parts=end.parts
         )
         record = msgspec.structs.replace(record, published=self._publisher.published(record))
         failpoint("journal.commit.before")
@@ -356,7 +354,7 @@ def _same_commit(stored: CommitRecord, end: BatchEnd) -> bool:
         end.record,
         driver=stored.driver,
         lock_keeper=stored.lock_keeper,
-        parts=counted_once(end.parts),
+        parts=end.parts,
         published=stored.published,
         stands_on=stored.stands_on,
         swept=stored.swept,
