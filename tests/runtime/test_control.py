@@ -58,7 +58,7 @@ def told_bytes(partitions: int) -> int:
     control = batch_control(partitions, read=1)
     blocks = list(control_blocks(control, 3))
     assert len(blocks) == 2 * partitions
-    split = msgspec.json.encode(control.of_split(0, ["in@b@0"]))
+    split = msgspec.json.encode(control.of_splits([["in@b@0"]])[0])
     return len(split) + len(msgspec.json.encode(control)) + sum(len(b.payload) for b in blocks)
 
 
@@ -69,12 +69,12 @@ def test_what_a_batch_tells_grows_with_the_partitions_and_not_with_their_square(
 
 def test_every_task_is_told_of_its_own_place_alone() -> None:
     control = batch_control(4, read=2)
-    first, second = control.of_split(0, ["in@b@0"]), control.of_split(1, ["in@b@1"])
+    first, second = control.of_splits([["in@b@0"], ["in@b@1"]])
     assert first.origins == ["source/in@b@0"]
     assert first.idle == ["source/in@b@0"]
     assert first.heading == control.heading
     assert (second.origins, second.idle, second.heading) == (["source/in@b@1"], [], None)
-    later = list(control.of_partitions())
+    later = control.of_partitions()
     assert [own.origins for own in later] == [[f"select-timestamp/{n}"] for n in range(4)]
     assert [[state.partition for state in own.states] for own in later] == [[0], [1], [2], [3]]
     assert later[3].watermarks == {"select-timestamp/3": 1_000}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count, groupby
 
@@ -131,35 +131,26 @@ class BatchControl(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: dict[str, int] = {}
     heading: Heading = Heading()
 
-    def of_split(self, number: int, queues: Collection[QueueName]) -> Control:
-        """Tell a task of the first stage, which reads these queues, about the batch."""
-        read = set(queues)
-        states = [state for state in self.states if state.partition == number]
-        origins = [origin for origin in self.origins if origin.partition("/")[2] in read]
-        (own,) = self._told(states={number: states}, origins={number: origins}, numbers=[number])
-        return own if number else msgspec.structs.replace(own, heading=self.heading)
+    def of_splits(self, splits: Sequence[Collection[QueueName]]) -> list[Control]:
+        """Tell the tasks of the first stage, by the queues that each reads, about the batch."""
+        first, *others = self._told(enumerate(splits))
+        return [msgspec.structs.replace(first, heading=self.heading), *others]
 
-    def of_partitions(self) -> Iterator[Control]:
+    def of_partitions(self) -> list[Control]:
         """Tell the task of each partition, in any later stage, about the batch."""
+        return list(self._told((number, [str(number)]) for number in range(self.common.partitions)))
+
+    def _told(self, tasks: Iterable[tuple[int, Collection[str]]]) -> Iterator[Control]:
+        """Tell tasks about the batch, by their numbers and the places whose time they move."""
         states: dict[int, list[StateSummary]] = defaultdict(list)
         for state in self.states:
             states[state.partition].append(state)
-        origins: dict[int, list[str]] = defaultdict(list)
+        origins: dict[str, list[str]] = defaultdict(list)
         for origin in self.origins:
-            _, _, place = origin.partition("/")
-            if place.isdecimal():
-                origins[int(place)].append(origin)
-        yield from self._told(states, origins, range(self.common.partitions))
-
-    def _told(
-        self,
-        states: Mapping[int, list[StateSummary]],
-        origins: Mapping[int, list[str]],
-        numbers: Sequence[int],
-    ) -> Iterator[Control]:
+            origins[origin.partition("/")[2]].append(origin)
         idle = set(self.heading.idle)
-        for number in numbers:
-            own = origins.get(number, [])
+        for number, places in tasks:
+            own = [origin for place in places for origin in origins.get(place, ())]
             yield msgspec.structs.replace(
                 self.common,
                 states=states.get(number, []),

@@ -97,7 +97,6 @@ class SplitPartition(InputPartition):
         self,
         split: Split | None = None,
         control: bytes = b"",
-        batch: bytes | None = None,
         failure: bytes | None = None,
     ) -> None:
         super().__init__(split)
@@ -105,7 +104,7 @@ class SplitPartition(InputPartition):
         #: What its task is told of the batch.
         self.control = control
         #: In the first split: what is known of the batch, for the tasks of later stages.
-        self.batch = batch
+        self.batch: bytes | None = None
         self.failure = failure
 
 
@@ -240,11 +239,12 @@ class JobReader(DataSourceStreamReader):
             least_splits(job.plan),
         )
         control = self._control(job, planned, stop, splits)
-        found = []
-        for split in splits:
-            own = control.of_split(split.number, [part.queue for part in split.ranges])
-            batch = None if split.number else msgspec.json.encode(control)
-            found.append(SplitPartition(split, msgspec.json.encode(own), batch))
+        told = control.of_splits([[part.queue for part in split.ranges] for split in splits])
+        found = [
+            SplitPartition(split, msgspec.json.encode(own))
+            for split, own in zip(splits, told, strict=True)
+        ]
+        found[0].batch = msgspec.json.encode(control)
         failpoint("plan.split")
         return found
 

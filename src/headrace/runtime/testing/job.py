@@ -121,22 +121,17 @@ class MemoryJob:
 
     def _run_batch(self, sent: list[Sent], clock: int) -> None:
         batch = self._control(sent, clock)
-        told_of = list(batch.of_partitions())
         # The first task reads all queues.
-        told_of_splits = [
-            batch.of_split(number, () if number else self.queues.names)
-            for number in range(self._splits)
-        ]
+        splits = batch.of_splits([self.queues.names, *[()] * (self._splits - 1)])
+        partitions = batch.of_partitions()
         control = batch.common
         writer = MemoryWriter()
         saved = SavedChanges()
         taken: dict[str, list[Chunk]] = defaultdict(list)
         blocks: list[Block] = []
         for stage in self.topology.plan.stages:
-            tasks = range(self._partitions if stage.number else self._splits)
-            for partition in tasks:
-                own = told_of if stage.number else told_of_splits
-                task = self._task(own[partition], stage.number, partition, writer, saved, taken)
+            for partition, told in enumerate(partitions if stage.number else splits):
+                task = self._task(told, stage.number, partition, writer, saved, taken)
                 first = not stage.number and not partition
                 if first:
                     self.queues.feed(task, sent, clock)
