@@ -133,20 +133,20 @@ def test_settings_travel_by_name_and_new_ones_have_their_defaults(
     assert (found.added, found.made) == (5, [])
 
 
-def test_a_setting_that_an_older_worker_does_not_know_is_named(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("theirs", "own", "told", "which"),
+    [
+        (NEWER, OLDER, "knows no added, made of Versioned", "an older version of headrace"),
+        (OLDER, DEMANDING, "must know wanted of Versioned", "a newer version of headrace"),
+    ],
+    ids=["older worker", "older driver"],
+)
+def test_a_setting_that_one_side_does_not_know_is_named(
+    monkeypatch: pytest.MonkeyPatch, theirs: Fields, own: Fields, told: str, which: str
 ) -> None:
-    text = refused(between(monkeypatch, NEWER, OLDER))
-    assert f"machine {MACHINE} knows no added, made of Versioned" in text
-    assert "an older version of headrace" in text
-
-
-def test_a_setting_that_an_older_driver_does_not_send_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    text = refused(between(monkeypatch, OLDER, DEMANDING))
-    assert f"machine {MACHINE} must know wanted of Versioned" in text
-    assert "a newer version of headrace" in text
+    text = refused(between(monkeypatch, theirs, own))
+    assert f"machine {MACHINE} {told}" in text
+    assert which in text
 
 
 def test_a_module_that_a_machine_lacks_is_named_with_the_machine(

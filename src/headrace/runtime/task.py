@@ -355,8 +355,7 @@ class Task:
 
     def _watermark_blocks(self) -> Iterator[Block]:
         context, number = self._context, self._attempt.number
-        steps = context.task_watermarks()
-        if not steps:
+        if not context.watermarks or not (steps := context.task_watermarks()):
             return
         payload = pack_watermarks(steps)
         for stage in range(self._attempt.stage + 1, self._stages):

@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client
-from headrace.errors import (
-    ConnectionFailedError,
-    TopicNotFoundError,
-)
+from headrace.errors import ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan

@@ -258,13 +258,17 @@ def is_due(plan: StagePlan, time: BatchTime, record: CommitRecord, clock: int) -
     if record.due is not None and record.due <= clock:
         return True
     holding = {state.store for state in record.states if state.count}
-    clocks = time.clocks(plan)
-    return any(
-        operator.timed
-        and (not operator.stateful or operator.name in holding)
-        and operator_watermark(plan, operator, clocks, record.progress).begin()
+    waiting = [
+        operator
         for stage in plan.stages
         for operator in stage.operators
+        if operator.timed and (not operator.stateful or operator.name in holding)
+    ]
+    if not waiting:
+        return False
+    clocks = time.clocks(plan)
+    return any(
+        operator_watermark(plan, operator, clocks, record.progress).begin() for operator in waiting
     )
 
 
