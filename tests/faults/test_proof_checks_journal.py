@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -51,6 +53,15 @@ def drive_armed(failpoints: str, names: str, *told: object) -> None:
         drive(*told)  # type: ignore[arg-type]
 
 
+def _rests(driver: ForkServerProcess) -> bool:
+    """Whether a process stands still, or has ended."""
+    if not driver.is_alive():
+        return True
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED
+    return False
+
+
 class Scene:
     """A job with something to read, drivers in processes of their own, and the checkers."""
 
@@ -68,16 +79,18 @@ class Scene:
         self.checkers = Checkers.of(self._client, self._names, front, journal=True)
 
     def start(self, size: int, failpoint: str, names: str) -> ForkServerProcess:
-        """Start a driver that takes batches of a size; give it when it stands still."""
-        driver = self._start(size, failpoint, names)
-        process = psutil.Process(driver.pid)
+        """Start a driver that takes batches of a size; give it when it stands still.
 
-        def stands() -> bool:
-            assert driver.is_alive(), f"a driver ended with {driver.exitcode}"
-            return process.status() == psutil.STATUS_STOPPED
-
-        await_true("a driver that stands still", stands, patience=90)
-        return driver
+        A driver that a busy machine kept from renewing its lease has to end: another comes.
+        """
+        ended: list[int | None] = []
+        while len(ended) < 3:
+            driver = self._start(size, failpoint, names)
+            await_true("a driver that stands still or ends", partial(_rests, driver), patience=90)
+            if driver.is_alive():
+                return driver
+            ended.append(driver.exitcode)
+        pytest.fail(f"drivers ended with {ended} before they stood still")
 
     def _start(self, size: int, failpoint: str, names: str) -> ForkServerProcess:
         folder = self._folder / f"machine-{len(self._drivers)}"

@@ -28,7 +28,7 @@ E = TypeVar("E")
 
 SOURCE = "headrace.connect.testing.chaos:ChaosSource"
 SINK = "headrace.connect.testing.chaos:ChaosSink"
-PATIENCE = 20.0
+PATIENCE = 45.0
 
 
 def on_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
@@ -57,14 +57,18 @@ class Heard:
         self._changed.set()
 
     async def first(self, kind: type[E]) -> E:
-        """Wait for the first event of a kind."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                for event in self.events:
-                    if isinstance(event, kind):
-                        return event
-                self._changed.clear()
-                await self._changed.wait()
+        """Wait for the first event of a kind; what is heard instead is told."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    for event in self.events:
+                        if isinstance(event, kind):
+                            return event
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            heard = f"no {kind.__name__} within {PATIENCE:.0f} s, but {self.events}"
+            raise AssertionError(heard) from None
 
     async def end(self) -> Exited:
         return await self.first(Exited)
