@@ -224,6 +224,8 @@ def _model(kind: type[DataclassInstance]) -> type[BaseModel]:
         hint = hints[field.name]
         if hint is timedelta:
             hint = typing.Annotated[timedelta, BeforeValidator(_as_duration)]
+        elif typing.get_origin(hint) is tuple:
+            hint = typing.Annotated[hint, BeforeValidator(_as_list)]
         rules = {"ge": field.metadata["minimum"], "pattern": field.metadata["pattern"]}
         given = {name: rule for name, rule in rules.items() if rule is not None}
         definitions[field.name] = (hint, Field(**given))
@@ -239,6 +241,12 @@ def _as_duration(value: object) -> timedelta:
     message = "give a timedelta, or text such as '500 ms'"
     # pydantic collects ValueErrors only.
     raise ValueError(message)
+
+
+def _as_list(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
 
 
 def _settings_error(settings: DataclassInstance, error: ValidationError) -> SettingsError:

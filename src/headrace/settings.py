@@ -199,6 +199,19 @@ class JobSettings:
         unit="key=value,...",
         shown="none",
     )
+    archive: Path | None = setting(
+        None,
+        doc="Archive that `headrace pack` has made, with a Python for the workers of a cluster: "
+        "their machines need nothing but Java and Spark.",
+        unit="path",
+        shown="none",
+    )
+    py_files: tuple[Path, ...] = setting(
+        (),
+        doc="Modules, zip files and wheels that workers import besides.",
+        unit="path,...",
+        shown="none",
+    )
     connect_timeout: timedelta = setting(
         timedelta(seconds=5),
         doc="How long an address that has never answered is tried before it counts as wrong.",

@@ -19,6 +19,7 @@ from headrace.settings import JobSettings
 from headrace.spark import driver, session
 from headrace.spark.plans import PlanHandle
 from headrace.spark.session import sweep_scratch
+from headrace.spark.shipping import Shipment
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc to look processes up in")
@@ -36,13 +37,13 @@ def test_scratch_of_dead_drivers_is_swept_and_that_of_living_ones_stays(tmp_path
 def test_spark_that_has_run_before_and_does_not_start_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, before: bool, raised: type[JobFailedError]
 ) -> None:
-    def killed(_: SparkConf) -> None:
+    def killed(_: SparkConf, __: object) -> None:
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
     monkeypatch.setattr(session, "_has_run", before)
     monkeypatch.setattr(session, "launch_quietly", killed)
     with pytest.raises(JobFailedError, match="Spark did not start on local") as failed:
-        session._start(SparkConf(loadDefaults=False), JobSettings())
+        session._start(SparkConf(loadDefaults=False), JobSettings(), Shipment.of(JobSettings()))
     assert type(failed.value) is raised
     assert failed.value.retriable is before
 
@@ -56,10 +57,10 @@ def test_a_start_of_spark_that_takes_too_long_is_noticed(monkeypatch: pytest.Mon
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(session, "launch_quietly", lambda _: None)
+    monkeypatch.setattr(session, "launch_quietly", lambda *_: None)
     monkeypatch.setattr(session, "SparkContext", starts)
     with pytest.raises(JobFailedError):
-        session._start(SparkConf(loadDefaults=False), JobSettings())
+        session._start(SparkConf(loadDefaults=False), JobSettings(), Shipment.of(JobSettings()))
     assert seen == [0.0, 10.0]
     assert session.overdue() == 0.0
 

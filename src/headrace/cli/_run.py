@@ -91,6 +91,8 @@ def run(
     allow_state_loss: Annotated[bool | None, _option("allow_state_loss")] = None,
     master: Annotated[str | None, _option("master")] = None,
     spark_config: Annotated[list[str] | None, _option("spark_config")] = None,
+    archive: Annotated[Path | None, _option("archive")] = None,
+    py_files: Annotated[str | None, _option("py_files")] = None,
     connect_timeout: Annotated[str | None, _option("connect_timeout")] = None,
     request_timeout: Annotated[str | None, _option("request_timeout")] = None,
     retry_timeout: Annotated[str | None, _option("retry_timeout")] = None,

@@ -18,6 +18,8 @@ from headrace.spark.family import MARK, family_mark, start_reaper
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from py4j.java_gateway import JavaGateway
     from pyspark import SparkConf
 
@@ -28,11 +30,20 @@ _INCUBATOR = "WARNING: Using incubator modules"
 _BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
 
 
-def launch_quietly(conf: SparkConf) -> JavaGateway:
-    """Start the Java process of a session; it and its Python workers end with this process."""
+def launch_quietly(conf: SparkConf, folder: Path | None = None) -> JavaGateway:
+    """Start the Java process of a session; it and its Python workers end with this process.
+
+    Parameters
+    ----------
+    conf
+        Settings of the session.
+    folder
+        The folder that it works in; this process's by default.
+    """
     conf.set(f"spark.executorEnv.{MARK}", family_mark())
     start_reaper()
-    gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
+    streams = {"stderr": subprocess.PIPE, "cwd": folder}
+    gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
     errors: IO[bytes] = gateway.proc.stderr
     watched_thread(
         partial(_forward, errors),

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from headrace.java import use_java
 from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
 from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.gateway import launch_quietly
+from headrace.spark.shipping import Shipment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,16 +104,15 @@ def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    shipment = Shipment.of(settings)
     conf = SparkConf().setAppName(name).setMaster(settings.master)
-    conf.setAll(list(_config(settings).items()))
+    conf.setAll([*_config(settings).items(), *shipment.config.items()])
     with _starting:
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
             java = use_java()
             options = conf.get(JAVA_OPTIONS, "")
             conf.set(JAVA_OPTIONS, f"{archive_options(java, options)} {options}".strip())
-            _start(conf, settings)
+            _start(conf, settings, shipment)
         with _failures_told(settings):
             return SparkSession.builder.config(conf=conf).getOrCreate()
 
@@ -127,7 +126,7 @@ def overdue() -> float:
     return 0.0 if began is None else max(0.0, time.monotonic() - began - _LONGEST_START)
 
 
-def _start(conf: SparkConf, settings: JobSettings) -> None:
+def _start(conf: SparkConf, settings: JobSettings, shipment: Shipment) -> None:
     if not _MASTER.match(settings.master):
         raise SettingsError(
             f"master is '{settings.master}', which Spark does not know",
@@ -138,7 +137,13 @@ def _start(conf: SparkConf, settings: JobSettings) -> None:
     try:
         with _failures_told(settings):
             _find_master(settings)
-            SparkContext(conf=conf, gateway=launch_quietly(conf))
+            home = shipment.stand_in((settings.data_dir / "planner").resolve())
+            if home is not None:
+                # What users name by relative paths stays where it is.
+                conf.set(JAVA_OPTIONS, f'{conf.get(JAVA_OPTIONS)} "-Duser.dir={Path.cwd()}"')
+            with shipment.named():
+                context = SparkContext(conf=conf, gateway=launch_quietly(conf, home))
+            shipment.add_to(context)
         _has_run = True
     finally:
         _began = None
