@@ -52,7 +52,7 @@ class SparkCluster:
         bare
             Whether it has nothing but Java and Spark: no Python, no Headrace.
         """
-        hidden = sorted({ROOT, Path(sys.base_prefix), Path(sys.prefix)}) if bare else []
+        hidden = _all_python() if bare else []
         machine = self.network.boot(name, hide=hidden, spark=_SPARK)
         return self.start_worker(machine, cores)
 
@@ -133,6 +133,12 @@ def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[SparkCluster
         broker.await_port(_PORT, serving)
         master.await_port(_MASTER_PORT, leading)
         yield cluster
+
+
+def _all_python() -> list[Path]:
+    """Find where this machine has Python, Headrace and what it needs."""
+    places = {place.resolve() for place in (ROOT, Path(sys.base_prefix), Path(sys.prefix))}
+    return [place for place in places if not places.intersection(place.parents)]
 
 
 def _headrace(*words: object) -> list[object]:
