@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Finds or starts the broker process of a data folder.
     "embedded": {"broker"},
     "spark": {"runtime", "topology", "transactions", "client", "protocol", "embedded"},
+    "packing": set(),
     "connect": {
         "broker",
         "client",
@@ -63,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "connect",
         "embedded",
+        "packing",
         "protocol",
         "runtime",
         "spark",

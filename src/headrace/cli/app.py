@@ -21,6 +21,7 @@ from headrace.cli import (
     _jobs,
     _lookup,
     _messages,
+    _pack,
     _prepare,
     _run,
     _state,
@@ -56,6 +57,7 @@ app.command("produce")(connecting(_messages.produce))
 app.command("consume")(connecting(_messages.consume))
 app.command("doctor")(connecting(_doctor.doctor))
 app.command("prepare")(_prepare.prepare)
+app.command("pack")(_pack.pack)
 app.command("table")(connecting(_tables.table))
 app.command("message")(connecting(_lookup.message))
 app.add_typer(_broker.app, name="broker")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.topology import Operator, Topology
     from headrace.transactions import TransactionTopology
 
-__all__ = ["Program", "load_program"]
+__all__ = ["Program", "load_program", "parted"]
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def load_program(given: Path) -> Program:
     ConfigurationError
         When there is no such file, it fails, or it holds no topology or several.
     """
-    path, variable = _parted(given)
+    path, variable = parted(given)
     if not path.is_file():
         message = f"There is no file {path}."
         raise ConfigurationError(message, hint="Give the Python file that builds the topology.")
@@ -124,7 +124,7 @@ def _failed(path: Path, error: BaseException) -> ConfigurationError:
     return ConfigurationError(message, hint=hint)
 
 
-def _parted(given: Path) -> tuple[Path, str]:
+def parted(given: Path) -> tuple[Path, str]:
     """Give the file and the variable of ``FILE:NAME``; the variable is ``topology`` without one."""
     text, colon, variable = str(given).rpartition(":")
     if colon and variable.isidentifier() and not given.is_file():

@@ -1,0 +1,19 @@
+"""Packs Python, Headrace and a user's file into one archive that runs where only Java is.
+
+``headrace pack`` is the command; Spark unpacks the archive on each worker as ``environment`` and
+starts ``environment/bin/python``.
+"""
+
+from headrace.packing.archive import Archive, check, write_archive
+from headrace.packing.contents import Contents, contents_of, platform_of
+from headrace.packing.distributions import Distributions
+
+__all__ = [
+    "Archive",
+    "Contents",
+    "Distributions",
+    "check",
+    "contents_of",
+    "platform_of",
+    "write_archive",
+]
