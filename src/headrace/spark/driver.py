@@ -18,11 +18,12 @@ from headrace.runtime.sources.starts import starting_offsets
 from headrace.runtime.state.checks import settled_record
 from headrace.runtime.supervision import RetryPolicy, Standing, after_failure, given_up
 from headrace.runtime.time_limit import patience
+from headrace.spark.causes import TaskWatch
 from headrace.spark.coordinator import assemble
 from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.query import failure_of, run_query
 from headrace.spark.rows import blocks_of
-from headrace.spark.session import checkpoint_folder, get_session
+from headrace.spark.session import checkpoint_folder, get_session, log_file
 from headrace.spark.source import Launch
 from headrace.spark.ticks import run_ticking
 
@@ -202,7 +203,7 @@ class JobDriver:
                 self._query(run, launch, folder)
             except Exception as error:
                 if run.failure is None:
-                    failure = failure_of(self._job, error)
+                    failure = failure_of(self._job, error, str(log_file(self._settings)))
                     if failure is error:
                         # Raised from itself it would be its own cause.
                         raise
@@ -223,8 +224,10 @@ class JobDriver:
             )
         else:
             start = partial(run_ticking, ticks=self._ticks, committed=self._await_batch)
+        session = get_session(self._settings, self._job)
+        run.watch = TaskWatch(self._job, log_file(self._settings))
         start(
-            get_session(self._settings, self._job),
+            session,
             launch,
             stages=self._stages,
             checkpoint=checkpoint,
@@ -245,7 +248,11 @@ class JobDriver:
         began = run.began
         if began is None or time.monotonic() - began <= limit:
             run.looked = time.monotonic()
-            return False
+            failure = None if run.watch is None else run.watch.look()
+            if failure is None:
+                return False
+            run.failure = failure
+            raise failure
         run.failure = self._overdue(limit)
         raise run.failure
 
@@ -321,6 +328,8 @@ class _Run:
         self.failure: HeadraceError | None = None
         #: When the tasks of the batch that runs began, by the monotonic clock.
         self.began: float | None = None
+        #: Sees its tasks fail, and executors go.
+        self.watch: TaskWatch | None = None
         #: When it was looked at last, by the monotonic clock; None while nobody does.
         self.looked: float | None = None
 

@@ -9,7 +9,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import col
 
-from headrace.errors import HeadraceError, JavaEndedError, JobFailedError, TaskFailedError
+from headrace.errors import HeadraceError, JavaEndedError, JobFailedError
+from headrace.spark.causes import read_failure
 from headrace.spark.dead_session import session_is_ours
 from headrace.spark.rows import ROW_SCHEMA
 from headrace.spark.source import JobSource
@@ -95,8 +96,8 @@ def stop_query(query: StreamingQuery) -> None:
         query.stop()
 
 
-def failure_of(job: str, error: Exception) -> HeadraceError:
-    """Say what ended a query in the words of the job."""
+def failure_of(job: str, error: Exception, log: str) -> HeadraceError:
+    """Say what ended a query in the words of the job; ``log`` is where more is told."""
     if isinstance(error, HeadraceError):
         return error
     # A call into a Java process that is gone fails as a Py4JError, whatever its cause.
@@ -108,13 +109,5 @@ def failure_of(job: str, error: Exception) -> HeadraceError:
             what, hint="nothing is lost: start the job again and it goes on from its last commit"
         )
     if isinstance(error, StreamingQueryException):
-        return TaskFailedError(
-            f"Spark stopped the query of job '{job}': {_short(str(error))}",
-            hint="nothing is lost: the job goes on from its last commit",
-        )
+        return read_failure(job, str(error), log)
     return JobFailedError(f"job '{job}' failed: {type(error).__name__}: {error}")
-
-
-def _short(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[-15:])[-3000:]

@@ -34,6 +34,7 @@ __all__ = [
     "SPARK_CONFIG",
     "checkpoint_folder",
     "get_session",
+    "log_file",
     "overdue",
     "scratch_folder",
     "sweep_scratch",
@@ -163,7 +164,7 @@ def _failures_told(settings: JobSettings) -> Iterator[None]:
         failure = JavaEndedError if _has_run else JobFailedError
         raise failure(
             f"Spark did not start on {settings.master}: {why}",
-            hint=f"{_log_file(settings)} tells more; a cluster's master must be up and reached",
+            hint=f"{log_file(settings)} tells more; a cluster's master must be up and reached",
         ) from error
 
 
@@ -202,14 +203,15 @@ def _config(settings: JobSettings) -> dict[str, str]:
 def _logging(settings: JobSettings) -> dict[str, str]:
     """Send what Spark logs to a file of the job: the terminal is the user's."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log = _log_file(settings)
+    log = log_file(settings)
     rules = (Path(__file__).parent / "log4j2.properties").as_uri()
     given = settings.spark_config.get(JAVA_OPTIONS, "")
     options = f"-Dlog4j2.configurationFile={rules} -Dheadrace.spark.log={log} {given}"
     return {JAVA_OPTIONS: options.strip()}
 
 
-def _log_file(settings: JobSettings) -> Path:
+def log_file(settings: JobSettings) -> Path:
+    """Name the file of what Spark logs on the driver's machine."""
     return (settings.data_dir / "spark.log").resolve()
 
 

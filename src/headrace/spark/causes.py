@@ -1,0 +1,280 @@
+"""Why tasks fail: what Spark says of it in pages, said in a sentence with the machine in it.
+
+Spark tries a task again, on whichever machine has room, before it gives up on a batch.  What no
+try can mend must not wait for that, and a machine that was lost must be told while others do its
+work: :class:`TaskWatch` asks Spark's own records of executors and tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from headrace.errors import HeadraceError, TaskFailedError, WorkerMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["TaskWatch", "failed_task", "read_failure"]
+
+logger = logging.getLogger(__name__)
+
+_SHIP = (
+    "install it there, name another by --spark-config spark.pyspark.python=PATH, or bring one to"
+    " all machines: headrace pack, and --archive (docs/operate/cluster.md)"
+)
+_GOES_ON = "nothing is lost: the job goes on from its last commit"
+_MEMORY = (
+    f"{_GOES_ON}; where it happens again, give its machine more memory, or take less at a time"
+    " (max_records_per_batch, max_bytes_per_batch)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    #: What Spark's text holds.
+    pattern: re.Pattern[str]
+    #: What has happened; ``{host}`` and ``{executor}`` are where, numbers are the pattern's groups.
+    what: str
+    hint: str = _GOES_ON
+    #: Whether any other try would fail as well.
+    for_good: bool = False
+
+
+def _cause(pattern: str, what: str, hint: str = _GOES_ON, *, for_good: bool = False) -> _Cause:
+    return _Cause(re.compile(pattern), what, hint, for_good)
+
+
+#: Seconds from one look at Spark's records to the next.
+_PAUSE = 1.0
+#: Failed tasks of a stage that are looked at.
+_MOST = 20
+
+#: The first one that is found in a text is its cause.
+_CAUSES = (
+    _cause(
+        r'Cannot run program "([^"]+)"',
+        "machine {host} has no Python at {0}",
+        _SHIP,
+        for_good=True,
+    ),
+    _cause(
+        r"No module named '?((?:headrace|pyspark)\b[\w.]*)",
+        "the Python of machine {host} has no module '{0}'",
+        _SHIP,
+        for_good=True,
+    ),
+    _cause(
+        r"No module named '?([\w.]+)",
+        "the Python of machine {host} has no module '{0}'",
+        "bring it along by --py-files, put it into the archive by headrace pack --with, or install"
+        " it on every machine",
+        for_good=True,
+    ),
+    _cause(
+        r"PYTHON_VERSION_MISMATCH\][^\d]*(\d+\.\d+)[^\d]*(\d+\.\d+)",
+        "machine {host} runs Python {0}, and the driver of the job Python {1}",
+        "bring all machines to one version; docs/operate/cluster.md says what may differ",
+        for_good=True,
+    ),
+    _cause(
+        r"heartbeat timed out after (\d+)\d{3} ms",
+        "worker {host} has not been heard of for {0} s",
+        f"{_GOES_ON}; is the machine up, and can it be reached?",
+    ),
+    _cause(r"decommission", "worker {host} was decommissioned"),
+    _cause(
+        r"(?i)worker lost|worker shutting down|not receiving heartbeat",
+        "worker {host} is gone",
+        f"{_GOES_ON}; is the machine up, and can it be reached?",
+    ),
+    _cause(
+        r"exited with code 137|exit code (?:is )?137|Container killed|OOMKilled",
+        "executor {executor} on machine {host} was killed, as for want of memory",
+        _MEMORY,
+    ),
+    _cause(
+        r"OutOfMemoryError|MemoryError|std::bad_alloc",
+        "executor {executor} on machine {host} ran out of memory",
+        _MEMORY,
+    ),
+    _cause(r"No space left on device", "the disk of machine {host} is full", "make room there"),
+    _cause(
+        r"Python worker exited unexpectedly",
+        "a Python worker on machine {host} ended in the middle of a task: it was killed, as for"
+        " want of memory, or crashed in compiled code",
+        _MEMORY,
+    ),
+    _cause(r"exited with code (\d+)", "executor {executor} on machine {host} ended with code {0}"),
+    _cause(
+        r"Remote RPC client disassociated|FetchFailed|Connection reset|ExecutorLostFailure",
+        "executor {executor} on machine {host} is gone, with what it had",
+        f"{_GOES_ON}; is the machine up, and can it be reached?",
+    ),
+)
+#: How Spark names the place of a task that it gave up on.
+_LOST = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor (\w+)\): ")
+_STACK = re.compile(r"^\s+at |^Driver stacktrace|^\s*\.\.\. \d+ more")
+_CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]+: ")
+
+
+def read_failure(job: str, text: str, log: str) -> HeadraceError:
+    """Say what stopped a query, by what Spark says of it.
+
+    Parameters
+    ----------
+    job
+        The job's name.
+    text
+        What Spark says: messages, Java's stacks, and its plan of the query.
+    log
+        Where more is told.
+
+    Examples
+    --------
+    >>> text = (
+    ...     "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent"
+    ...     " failure: Lost task 0.3 in stage 1.0 (TID 9) (10.0.0.7 executor 1):"
+    ...     ' java.io.IOException: Cannot run program "/opt/python": error=2'
+    ... )
+    >>> print(read_failure("words", text, "spark.log").message)
+    job 'words': machine 10.0.0.7 has no Python at /opt/python
+    """
+    found = list(_LOST.finditer(text))
+    if found:
+        last = found[-1]
+        return failed_task(job, last[1], last[2], text[last.end() :], log)
+    return failed_task(job, "of the driver", "driver", text, log)
+
+
+def failed_task(job: str, host: str, executor: str, text: str, log: str) -> HeadraceError:
+    """Say why a task failed, by what Spark says of it; see :func:`read_failure`."""
+    for cause in _CAUSES:
+        if found := cause.pattern.search(text):
+            what = cause.what.format(*found.groups(), host=host, executor=executor)
+            if cause.for_good:
+                return WorkerMismatchError(f"job '{job}': {what}", hint=cause.hint)
+            hint = f"{cause.hint}; {_told_by(host, executor, log)}"
+            return TaskFailedError(f"job '{job}': {what}", hint=hint)
+    what = f"a task failed on machine {host}: {_gist(text)}"
+    hint = f"{_GOES_ON}; {_told_by(host, executor, log)}"
+    return TaskFailedError(f"job '{job}': {what}", hint=hint)
+
+
+def _told_by(host: str, executor: str, log: str) -> str:
+    if executor == "driver":
+        return f"{log} tells more"
+    return f"{log} tells more, and stderr of executor {executor} on machine {host}"
+
+
+def _gist(text: str) -> str:
+    """Take out of a text what was raised: the end of Python's traceback, or Java's first line."""
+    lines = []
+    for line in text.splitlines():
+        if _STACK.match(line):
+            break
+        if line.strip():
+            lines.append(line.strip())
+    if not lines:
+        return "Spark does not say why"
+    traceback = any(line.startswith("Traceback (most recent call last)") for line in lines)
+    return _CLASS.sub("", lines[-1] if traceback else lines[0])
+
+
+class TaskWatch:
+    """Sees executors come and go, and tasks fail, while a query runs.
+
+    Parameters
+    ----------
+    job
+        The job's name.
+    log
+        Where more is told.
+    """
+
+    def __init__(self, job: str, log: Path) -> None:
+        self._job, self._log = job, log
+        self._looked = 0.0
+        self._failed = 0
+        self._gone: set[str] = set()
+        self._told: set[str] = set()
+        self._spark = _Records.of_session()
+
+    def look(self) -> HeadraceError | None:
+        """Tell in the log what has happened since the last look; give what no try can mend."""
+        now = time.monotonic()
+        if self._spark is None or now - self._looked < _PAUSE:
+            return None
+        self._looked = now
+        try:
+            executors = self._spark.executors()
+            failed = sum(each["failedTasks"] for each in executors)
+            more, self._failed = failed > self._failed, failed
+            causes = [*self._lost(executors), *(self._spark.failures() if more else ())]
+        except (Py4JError, OSError):
+            # Java is gone, or at its end: the query says so.
+            return None
+        for host, executor, text in causes:
+            error = failed_task(self._job, host, executor, text, str(self._log))
+            if isinstance(error, WorkerMismatchError):
+                return error
+            if error.message not in self._told:
+                self._told.add(error.message)
+                logger.warning("%s; its tasks run again elsewhere", error.message)
+        return None
+
+    def _lost(self, executors: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+        for each in executors:
+            if not each["isActive"] and each["id"] not in self._gone:
+                self._gone.add(each["id"])
+                yield _host(each), each["id"], each["removeReason"] or ""
+
+
+class _Records:
+    """What Spark keeps of its executors and tasks, asked for as JSON: one call each."""
+
+    def __init__(self, context: SparkContext) -> None:
+        jvm: Any = context._jvm  # noqa: SLF001 - Spark offers no other way to its records
+        self._tracker = context.statusTracker()
+        self._store: Any = context._jsc.sc().statusStore()  # noqa: SLF001
+        self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
+        self._json.registerModule(getattr(scala, "MODULE$"))
+        self._any, self._of_status = jvm.scala.Option.empty(), jvm.java.util.ArrayList()
+        self._of_status.add(jvm.org.apache.spark.status.api.v1.TaskStatus.FAILED)
+
+    @classmethod
+    def of_session(cls) -> _Records | None:
+        """Make one where executors are other processes: those of one process die with it."""
+        context = SparkContext._active_spark_context  # noqa: SLF001
+        if context is None or str(context.master).startswith("local["):
+            return None
+        return cls(context)
+
+    def executors(self) -> list[dict[str, Any]]:
+        """Return all executors that there are and were."""
+        found: list[dict[str, Any]] = self._read(self._store.executorList(False))  # noqa: FBT003
+        return found
+
+    def failures(self) -> Iterator[tuple[str, str, str]]:
+        """Yield host, executor and cause of tasks that failed in stages that run."""
+        for stage in self._tracker.getActiveStageIds():
+            attempt = self._store.lastStageAttempt(stage).attemptId()
+            args = (stage, attempt, 0, _MOST, self._any, True, self._of_status)
+            for task in self._read(self._store.taskList(*args)):
+                yield task["host"], task["executorId"], task["errorMessage"] or ""
+
+    def _read(self, records: Any) -> Any:
+        return json.loads(self._json.writeValueAsString(records))
+
+
+def _host(executor: dict[str, Any]) -> str:
+    return str(executor["hostPort"]).rpartition(":")[0]
