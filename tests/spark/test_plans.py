@@ -115,12 +115,14 @@ def versioned(fields: Fields) -> Any:
     return kind
 
 
-def between(monkeypatch: pytest.MonkeyPatch, theirs: Fields, own: Fields) -> PlanHandle:
+def between(
+    monkeypatch: pytest.MonkeyPatch, theirs: Fields, own: Fields, **given: object
+) -> PlanHandle:
     """Pickle a plan with settings of the driver's version, for a worker of another one."""
     monkeypatch.setattr(JobPlan, "pickle_secret", lambda _: b"s" * 32)
     kind = versioned(theirs)
     monkeypatch.setattr(settings_module, "Versioned", kind, raising=False)
-    handle = pickle_plan(replace(plan(), settings=kind(**KNOWN)))
+    handle = pickle_plan(replace(plan(), settings=kind(**KNOWN, **given)))
     monkeypatch.setattr(settings_module, "Versioned", versioned(own))
     return handle
 
@@ -133,18 +135,36 @@ def test_settings_travel_by_name_and_new_ones_have_their_defaults(
     assert (found.added, found.made) == (5, [])
 
 
+def test_settings_that_nobody_has_set_are_no_matter_to_an_older_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: Any = unpickle_plan(between(monkeypatch, NEWER, OLDER).payload).settings
+    assert (found.max_bytes_per_batch, found.batch_timeout) == tuple(KNOWN.values())
+
+
 @pytest.mark.parametrize(
-    ("theirs", "own", "told", "which"),
+    ("theirs", "own", "given", "told", "which"),
     [
-        (NEWER, OLDER, "knows no added, made of Versioned", "an older version of headrace"),
-        (OLDER, DEMANDING, "must know wanted of Versioned", "a newer version of headrace"),
+        (
+            NEWER,
+            OLDER,
+            {"added": 7, "made": [1]},
+            "knows no added, made of Versioned",
+            "an older version of headrace",
+        ),
+        (OLDER, DEMANDING, {}, "must know wanted of Versioned", "a newer version of headrace"),
     ],
     ids=["older worker", "older driver"],
 )
 def test_a_setting_that_one_side_does_not_know_is_named(
-    monkeypatch: pytest.MonkeyPatch, theirs: Fields, own: Fields, told: str, which: str
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: Fields,
+    own: Fields,
+    given: dict[str, object],
+    told: str,
+    which: str,
 ) -> None:
-    text = refused(between(monkeypatch, theirs, own))
+    text = refused(between(monkeypatch, theirs, own, **given))
     assert f"machine {MACHINE} {told}" in text
     assert which in text
 

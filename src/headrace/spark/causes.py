@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,7 @@ def read_failure(job: str, text: str, log: str) -> HeadraceError:
     if found:
         last = found[-1]
         return failed_task(job, last[1], last[2], text[last.end() :], log)
-    return failed_task(job, "of the driver", "driver", text, log)
+    return failed_task(job, socket.gethostname(), "driver", text, log)
 
 
 def failed_task(job: str, host: str, executor: str, text: str, log: str) -> HeadraceError:

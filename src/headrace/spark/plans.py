@@ -15,6 +15,7 @@ import platform
 import socket
 import sys
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +29,7 @@ from headrace.runtime.job_plan import JobPlan
 from headrace.serdes.signed import travelling_with
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
 
     from headrace.topology import Topology
@@ -37,6 +38,7 @@ __all__ = ["PlanHandle", "own_versions", "pickle_plan", "unpickle_plan"]
 
 #: How many numbers of a version must be equal; of others, each may have its own.
 _EQUAL = {"headrace": 2, "python": 2, "pyspark": 2, "cloudpickle": 1}
+_PLAIN = (type(None), bool, int, float, str, bytes, timedelta)
 _SERIALIZERS = ("pyarrow", "msgspec", "numpy")
 _HINT = "bring all machines to one version; docs/cluster.md says what may differ by how much"
 
@@ -155,8 +157,14 @@ class _Pickler(cloudpickle.CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         kind: type = type(obj)
         if kind.__module__.startswith("headrace.") and _goes_by_places(kind):
-            names = [each.name for each in dataclasses.fields(kind) if hasattr(obj, each.name)]
-            return _by_name, (kind, {name: getattr(obj, name) for name in names})
+            given = {
+                each.name: (getattr(obj, each.name), each)
+                for each in dataclasses.fields(kind)
+                if hasattr(obj, each.name)
+            }
+            values = {name: value for name, (value, _) in given.items()}
+            unset = [name for name, (value, each) in given.items() if _is_default(value, each)]
+            return _by_name, (kind, values, unset)
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
@@ -167,10 +175,21 @@ def _goes_by_places(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) and getattr(state, "__module__", "") == "dataclasses"
 
 
-def _by_name(kind: Any, values: dict[str, Any]) -> object:
-    """Make an instance of one of our classes out of its fields."""
+def _is_default(value: object, each: dataclasses.Field[Any]) -> bool:
+    """Tell for certain of plain values only, and of containers where nothing is in them."""
+    if each.default_factory is not dataclasses.MISSING:
+        default = each.default_factory()
+    else:
+        default = each.default
+    if type(value) is not type(default):
+        return False
+    return value == default if isinstance(value, _PLAIN) else not value and not default
+
+
+def _by_name(kind: Any, values: dict[str, Any], unset: Sequence[str]) -> object:
+    """Make an instance of one of our classes out of its fields; ``unset`` have their defaults."""
     made, fields = object.__new__(kind), {each.name: each for each in dataclasses.fields(kind)}
-    if unknown := sorted(values.keys() - fields.keys()):
+    if unknown := sorted(values.keys() - fields.keys() - {*unset}):
         raise WorkerMismatchError(
             f"machine {_machine()} knows no {', '.join(unknown)} of {kind.__name__}, which the"
             " driver of the job has set: it runs an older version of headrace"

@@ -110,4 +110,7 @@ def failure_of(job: str, error: Exception, log: str) -> HeadraceError:
         )
     if isinstance(error, StreamingQueryException):
         return read_failure(job, str(error), log)
+    if isinstance(error, Py4JJavaError):
+        found = read_failure(job, str(error.java_exception), log)
+        return found if not found.retriable else JobFailedError(found.message, hint=found.hint)
     return JobFailedError(f"job '{job}' failed: {type(error).__name__}: {error}")
