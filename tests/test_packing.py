@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -135,6 +136,34 @@ def test_modules_are_found_by_the_distribution_that_they_lie_in(tmp_path: Path) 
         assert found.owner_of("headrace.streams", Path(__file__)) == "headrace"
         assert found.owner_of("yaml", tmp_path / "yaml.py") is None
         assert found.owner_of("helpers", tmp_path / "helpers.py") is None
+
+
+def test_a_development_install_is_packed_as_a_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, site = tmp_path / "a project", tmp_path / "site"
+    (project / "src" / "proj").mkdir(parents=True)
+    (project / "src" / "proj" / "__init__.py").write_text("VALUE = 1\n")
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        '[project]\nname = "proj"\nversion = "1.0"\ndependencies = ["pyyaml"]\n'
+    )
+    installed(site, "proj", files=("proj.pth",))
+    origin = {"url": project.as_uri(), "dir_info": {"editable": True}}
+    (site / "proj-1.0.dist-info" / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(str(site))
+    told: list[str] = []
+    with Distributions(told.append) as found:
+        module = project / "src" / "proj" / "__init__.py"
+        assert found.owner_of("proj", module) == "proj"
+        assert found.owner_of("jobs", project / "jobs.py") is None
+        built = found.find("proj")
+        assert built is not None
+        assert built.requires == ["pyyaml"]
+        text = files_of(built)[f"{SITE}/proj/__init__.py"].read_text()
+        assert (text, modules_of(built)) == ("VALUE = 1\n", {"proj"})
+    assert told == [f"proj runs from {project}: building a wheel of it ..."]
+    assert list(project.rglob("*.whl")) == []
 
 
 @pytest.mark.parametrize(
