@@ -6,9 +6,10 @@ starts ``environment/bin/python``.
 
 from headrace.packing.archive import Archive, check, write_archive
 from headrace.packing.contents import Contents, contents_of, platform_of
-from headrace.packing.distributions import Distributions
+from headrace.packing.distributions import SITE, Distributions
 
 __all__ = [
+    "SITE",
     "Archive",
     "Contents",
     "Distributions",

@@ -82,8 +82,6 @@ def write_archive(
             ):
                 for name in sorted(files, key=lambda name: (name != MANIFEST, name)):
                     _add(archive, name, files[name])
-            file.flush()
-            os.fsync(file.fileno())
         before(temporary)
         size = temporary.stat().st_size
     return Archive(output, size, hashed.digest.hexdigest())

@@ -37,8 +37,8 @@ _LEFT_OUT = re.compile(
 )
 # The libraries of glibc belong to the machine: they must fit its loader and its kernel.
 _OF_THE_SYSTEM = re.compile(
-    r"(ld-linux.*|lib(BrokenLocale|anl|c|c_malloc_debug|dl|m|mvec|nsl|nss_\w+|pthread|resolv|rt"
-    r"|thread_db|util))\.so\.[0-9]+$"
+    r"(ld-linux.*|lib(BrokenLocale|anl|c|c_malloc_debug|dl|m|mvec|nss_\w+|pthread|resolv|rt"
+    r"|thread_db|util))\.so\.[0-9]+$|libnsl\.so\.1$"
 )
 _FOUND = re.compile(r"^\s+(\S+) => (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
