@@ -34,13 +34,22 @@ if TYPE_CHECKING:
 
     from headrace.topology import Topology
 
-__all__ = ["PlanHandle", "own_versions", "pickle_plan", "unpickle_plan"]
+__all__ = [
+    "PlanHandle",
+    "differing",
+    "own_versions",
+    "pickle_plan",
+    "shown",
+    "unpickle_plan",
+]
 
 #: How many numbers of a version must be equal; of others, each may have its own.
 _EQUAL = {"headrace": 2, "python": 2, "pyspark": 2, "cloudpickle": 1}
 _PLAIN = (type(None), bool, int, float, str, bytes, timedelta)
 _SERIALIZERS = ("pyarrow", "msgspec", "numpy")
-_HINT = "bring all machines to one version; docs/cluster.md says what may differ by how much"
+_HINT = (
+    "bring all machines to one version; docs/operate/cluster.md says what may differ by how much"
+)
 
 
 @dataclass(frozen=True)
@@ -116,35 +125,41 @@ def unpickle_plan(payload: bytes) -> JobPlan:
             hint=f"install it for {sys.executable} on every machine",
         ) from error
     except (AttributeError, ImportError, TypeError) as error:
+        own = own_versions()
         raise WorkerMismatchError(
             f"machine {_machine()} cannot read the job's plan: {error}; the driver has"
-            f" {_shown(theirs)}, the worker {_shown(own_versions())}",
+            f" {shown(theirs, sorted(theirs))}, the worker {shown(own, sorted(own))}",
             hint=_HINT,
         ) from error
     assert isinstance(plan, JobPlan)
     return plan
 
 
+def differing(theirs: Mapping[str, str]) -> list[str]:
+    """Return the names in which versions differ from those here by more than they may."""
+    own = own_versions()
+    names = [name for name in _EQUAL if name in theirs]
+    return [name for name in names if _told(name, theirs) != _told(name, own)]
+
+
+def shown(versions: Mapping[str, str], names: Sequence[str]) -> str:
+    """Write the versions of these names for an error."""
+    return ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in names)
+
+
 def _check_versions(theirs: Mapping[str, str]) -> None:
     own = own_versions()
-    differ = [name for name in _EQUAL if _told(name, theirs) != _told(name, own)]
-    if differ:
-        driver, worker = (
-            ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in differ)
-            for versions in (theirs, own)
-        )
+    if differ := differing(dict.fromkeys(_EQUAL, "unknown") | dict(theirs)):
         raise WorkerMismatchError(
-            f"machine {_machine()} runs {worker}, and the driver of the job {driver}", hint=_HINT
+            f"machine {_machine()} runs {shown(own, differ)}, and the driver of the job"
+            f" {shown(theirs, differ)}",
+            hint=_HINT,
         )
 
 
 def _told(name: str, versions: Mapping[str, str]) -> list[str]:
     """Give the numbers of a version that must be equal."""
     return versions.get(name, "unknown").split(".")[: _EQUAL[name]]
-
-
-def _shown(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
 
 
 def _machine() -> str:

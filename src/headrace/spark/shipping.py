@@ -7,15 +7,20 @@ unpack, the driver's own Python stands in for it.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
+import tarfile
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import SettingsError
+from headrace.packing.contents import MANIFEST
+from headrace.spark.plans import differing, own_versions, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -74,6 +79,7 @@ class Shipment:
                     " own process have its Python",
                     hint="leave the archive out, or name a cluster as master",
                 )
+            _check_fits(archive)
             given = [spark[_ARCHIVES]] if _ARCHIVES in spark else []
             config[_ARCHIVES] = ",".join([*given, f"{archive.resolve()}#{_UNPACKED}"])
             python = spark.get(_PYTHON, _PACKED_PYTHON)
@@ -116,3 +122,27 @@ class Shipment:
         """Bring the modules to the executors of a session that has started."""
         for file in self.py_files:
             context.addPyFile(str(file))
+
+
+def _check_fits(archive: Path) -> None:
+    """See that an archive was packed by versions that read what this driver writes."""
+    try:
+        with tarfile.open(archive) as packed:
+            first = packed.next()
+            if first is None or first.name != MANIFEST:
+                # Made by something else: what lacks is told by the workers.
+                return
+            manifest = packed.extractfile(first)
+            assert manifest is not None
+            told = json.load(manifest)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise SettingsError(
+            f"{archive} is no archive of a job: {error}", hint="make it: headrace pack JOB.py"
+        ) from None
+    theirs = {"headrace": told["headrace"], "python": told["platform"]["python"]}
+    if differ := differing(theirs):
+        raise SettingsError(
+            f"{archive} holds {shown(theirs, differ)}, and this driver runs"
+            f" {shown(own_versions(), differ)}",
+            hint="make it anew: headrace pack JOB.py",
+        )
