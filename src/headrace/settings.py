@@ -199,6 +199,12 @@ class JobSettings:
         unit="key=value,...",
         shown="none",
     )
+    worker_timeout: timedelta = setting(
+        timedelta(seconds=20),
+        doc="How long a machine of Spark's cluster may be silent before its tasks run elsewhere.",
+        unit="duration",
+        minimum=timedelta(seconds=2),
+    )
     archive: Path | None = setting(
         None,
         doc="Archive that `headrace pack` has made, with a Python for the workers of a cluster: "

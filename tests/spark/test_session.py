@@ -17,9 +17,9 @@ from headrace.errors import JavaEndedError, JobFailedError
 from headrace.protocol.transactions import CommitRecord
 from headrace.settings import JobSettings
 from headrace.spark import driver, session
+from headrace.spark.cluster import Shipment
 from headrace.spark.plans import PlanHandle
 from headrace.spark.session import sweep_scratch
-from headrace.spark.shipping import Shipment
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc to look processes up in")

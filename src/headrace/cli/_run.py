@@ -91,6 +91,7 @@ def run(
     allow_state_loss: Annotated[bool | None, _option("allow_state_loss")] = None,
     master: Annotated[str | None, _option("master")] = None,
     spark_config: Annotated[list[str] | None, _option("spark_config")] = None,
+    worker_timeout: Annotated[str | None, _option("worker_timeout")] = None,
     archive: Annotated[Path | None, _option("archive")] = None,
     py_files: Annotated[str | None, _option("py_files")] = None,
     connect_timeout: Annotated[str | None, _option("connect_timeout")] = None,
@@ -126,6 +127,10 @@ def run(
                 command, settings.data_dir, standby=standby, driver_timeout=limit_of_silence
             ).run()
         )
+    if standby:
+        from headrace.spark.cluster import holding_no_cores
+
+        settings = holding_no_cores(settings)
     supervisor = None if channel is None else Channel(channel)
     program = load_program(file)
     if until_caught_up:

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from headrace.errors import HeadraceError, TaskFailedError, WorkerMismatchError
+from headrace.spark.cluster import is_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["TaskWatch", "failed_task", "read_failure"]
 
 logger = logging.getLogger(__name__)
+
+_DEPLOY = "org.apache.spark.deploy"
 
 _SHIP = (
     "install it there, name another by --spark-config spark.pyspark.python=PATH, or bring one to"
@@ -56,6 +59,8 @@ def _cause(pattern: str, what: str, hint: str = _GOES_ON, *, for_good: bool = Fa
 
 #: Seconds from one look at Spark's records to the next.
 _PAUSE = 1.0
+#: Seconds without an executor until it is told, and until it is told again.
+_ALONE, _AGAIN = 8.0, 30.0
 #: Failed tasks of a stage that are looked at.
 _MOST = 20
 
@@ -204,6 +209,8 @@ class TaskWatch:
     def __init__(self, job: str, log: Path) -> None:
         self._job, self._log = job, log
         self._looked = 0.0
+        #: When there was an executor last, or it was told that there is none.
+        self._alone = time.monotonic()
         self._failed = 0
         self._gone: set[str] = set()
         self._told: set[str] = set()
@@ -217,6 +224,7 @@ class TaskWatch:
         self._looked = now
         try:
             executors = self._spark.executors()
+            self._see_cores(executors, now)
             failed = sum(each["failedTasks"] for each in executors)
             more, self._failed = failed > self._failed, failed
             causes = [*self._lost(executors), *(self._spark.failures() if more else ())]
@@ -232,6 +240,15 @@ class TaskWatch:
                 logger.warning("%s; its tasks run again elsewhere", error.message)
         return None
 
+    def _see_cores(self, executors: Sequence[dict[str, Any]], now: float) -> None:
+        """Say that nobody works for the job, and who has the cores."""
+        if any(each["isActive"] and each["id"] != "driver" for each in executors):
+            self._alone = now
+        elif now - self._alone > _ALONE:
+            self._alone = now + _AGAIN - _ALONE
+            assert self._spark is not None
+            logger.warning("job %s waits for cores: %s", self._job, self._spark.who_has_cores())
+
     def _lost(self, executors: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
         for each in executors:
             if not each["isActive"] and each["id"] not in self._gone:
@@ -244,6 +261,7 @@ class _Records:
 
     def __init__(self, context: SparkContext) -> None:
         jvm: Any = context._jvm  # noqa: SLF001 - Spark offers no other way to its records
+        self._context = context
         self._tracker = context.statusTracker()
         self._store: Any = context._jsc.sc().statusStore()  # noqa: SLF001
         self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
@@ -256,7 +274,7 @@ class _Records:
     def of_session(cls) -> _Records | None:
         """Make one where executors are other processes: those of one process die with it."""
         context = SparkContext._active_spark_context  # noqa: SLF001
-        if context is None or str(context.master).startswith("local["):
+        if context is None or not is_cluster(str(context.master)):
             return None
         return cls(context)
 
@@ -272,6 +290,31 @@ class _Records:
             args = (stage, attempt, 0, _MOST, self._any, True, self._of_status)
             for task in self._read(self._store.taskList(*args)):
                 yield task["host"], task["executorId"], task["errorMessage"] or ""
+
+    def who_has_cores(self) -> str:
+        """Say what a standalone master knows: its workers, and the applications before this one."""
+        context = self._context
+        master = str(context.master)
+        place = master.removeprefix("spark://").partition(",")[0]
+        host, _, port = place.rpartition(":")
+        if not master.startswith("spark://"):
+            return f"{master} gives it none yet"
+        jvm: Any = context._jvm  # noqa: SLF001
+        deploy = jvm.org.apache.spark.deploy
+        address = jvm.org.apache.spark.rpc.RpcAddress(host, int(port))
+        endpoint = context._jsc.sc().env().rpcEnv().setupEndpointRef(address, "Master")  # noqa: SLF001
+        asked = getattr(getattr(deploy, "DeployMessages$RequestMasterState$"), "MODULE$")
+        kind = jvm.java.lang.Class.forName(f"{_DEPLOY}.DeployMessages$MasterStateResponse")
+        state = endpoint.askSync(asked, jvm.scala.reflect.ClassTag.apply(kind))
+        workers, running = list(state.workers()), list(state.activeApps())
+        cores = sum(worker.cores() for worker in workers)
+        others = [app for app in running if app.id() != context.applicationId]
+        if not workers:
+            return f"no worker has registered with {master}"
+        if not others:
+            return f"{master} has {cores} cores on {len(workers)} workers, none with enough memory"
+        names = ", ".join(f"{app.desc().name()} ({app.id()})" for app in others)
+        return f"{master} has {cores}, which others hold or wait for: {names}"
 
     def _read(self, records: Any) -> Any:
         return json.loads(self._json.writeValueAsString(records))

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from headrace.errors import JavaEndedError, JobFailedError, SettingsError
 from headrace.java import use_java
 from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
+from headrace.spark.cluster import Shipment, cluster_config, is_cluster
 from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.gateway import launch_quietly
-from headrace.spark.shipping import Shipment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -197,6 +197,8 @@ def _config(settings: JobSettings) -> dict[str, str]:
         # Workers and driver share a machine: no look-up of names, nothing open to others.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         config |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if is_cluster(settings.master):
+        config |= cluster_config(settings)
     return config | dict(settings.spark_config) | _logging(settings)
 
 

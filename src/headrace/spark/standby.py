@@ -18,6 +18,7 @@ from headrace.runtime.commit.lease import Lease
 from headrace.runtime.state.claims import claimed
 from headrace.runtime.state.following import StateFollower
 from headrace.runtime.state.home import StateHome
+from headrace.spark.cluster import is_cluster
 from headrace.spark.session import get_session
 from headrace.spark.warming import warm_up
 
@@ -149,6 +150,9 @@ class Standby:
 
 def _warm(prepared: Prepared, batches: int, over: threading.Event) -> None:
     plan = prepared.connection.plan
+    if is_cluster(plan.settings.master):
+        # The cores of a cluster are the driver's, until it is gone.
+        return
     warm_up(
         get_session(plan.settings, plan.job),
         prepared.handle,

@@ -16,8 +16,8 @@ import pytest
 from headrace.errors import SettingsError
 from headrace.packing.contents import MANIFEST
 from headrace.settings import JobSettings
+from headrace.spark.cluster import Shipment
 from headrace.spark.plans import own_versions
-from headrace.spark.shipping import Shipment
 
 CLUSTER = "spark://10.0.0.1:7077"
 

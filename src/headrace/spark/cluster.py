@@ -1,4 +1,4 @@
-"""What a job brings to the machines of a cluster: a Python, modules, and the command to run them.
+"""What a job asks of a cluster and brings to its machines: cores, patience, a Python, modules.
 
 Spark starts workers by one command on all machines.  It also has a planner on the driver's
 machine, by the same command: where that is a path below an archive, which the driver does not
@@ -14,7 +14,7 @@ import sys
 import tarfile
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from headrace.settings import JobSettings
 
-__all__ = ["Shipment"]
+__all__ = ["Shipment", "cluster_config", "holding_no_cores", "is_cluster"]
 
 _PYTHON = "spark.pyspark.python"
 _ARCHIVES = "spark.archives"
@@ -37,6 +37,58 @@ _VARIABLE = "PYSPARK_PYTHON"
 #: Where executors find the archive of a job, and its Python.
 _UNPACKED = "environment"
 _PACKED_PYTHON = f"./{_UNPACKED}/bin/python"
+#: How often an executor is heard of before it counts as lost.
+_BEATS = 6
+#: How long a machine of the cluster may take to accept a connection.
+_CONNECTING = "5s"
+#: Executors come with the first tasks, and stay.
+_ON_DEMAND = {
+    "enabled": "true",
+    "shuffleTracking.enabled": "true",
+    "minExecutors": "0",
+    "initialExecutors": "0",
+    "schedulerBacklogTimeout": "1s",
+    "sustainedSchedulerBacklogTimeout": "1s",
+    "executorIdleTimeout": "24h",
+    "cachedExecutorIdleTimeout": "24h",
+}
+
+
+def cluster_config(settings: JobSettings) -> dict[str, str]:
+    """Set what concerns other machines: when one counts as lost, and how much the job takes."""
+    silence = int(settings.worker_timeout.total_seconds() * 1000)
+    beat = silence // _BEATS
+    return {
+        "spark.network.timeout": f"{silence}ms",
+        # Spark looks every minute by default, so that a lost machine costs up to three.
+        "spark.network.timeoutInterval": f"{beat}ms",
+        "spark.executor.heartbeatInterval": f"{beat}ms",
+        # An executor that its driver does not hear ends, and gives its cores to others.
+        "spark.executor.heartbeat.maxFailures": str(_BEATS),
+        # A machine that is gone refuses nothing: each try of a connection waits to its end.
+        "spark.rpc.io.connectionCreationTimeout": _CONNECTING,
+        "spark.shuffle.io.connectionCreationTimeout": _CONNECTING,
+        "spark.shuffle.io.maxRetries": "2",
+        "spark.shuffle.io.retryWait": "1s",
+        # More tasks there never are at a time; a standalone cluster gives all that it has.
+        "spark.cores.max": str(settings.partitions),
+    }
+
+
+def is_cluster(master: str) -> bool:
+    """Tell whether tasks run in other processes than the driver's."""
+    return not (master == "local" or master.startswith("local["))
+
+
+def holding_no_cores(settings: JobSettings) -> JobSettings:
+    """Return settings by which a session takes a cluster's cores when there is work, not before.
+
+    Drivers that stand by, and the one that they wait for, leave them to each other.
+    """
+    if not is_cluster(settings.master):
+        return settings
+    asked = {f"spark.dynamicAllocation.{name}": value for name, value in _ON_DEMAND.items()}
+    return replace(settings, spark_config={**asked, **settings.spark_config})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +125,7 @@ class Shipment:
         config = {}
         python = spark.get(_PYTHON, os.environ.get(_VARIABLE, sys.executable))
         if archive is not None:
-            if settings.master.startswith("local["):
+            if not is_cluster(settings.master):
                 raise SettingsError(
                     f"archive is {archive}, and master {settings.master}: workers in the driver's"
                     " own process have its Python",
