@@ -183,6 +183,8 @@ class ConnectSimulation:
             worker_id=name,
             data=self._folder / name,
             group="group",
+            heartbeat_interval=timedelta(seconds=0.4),
+            session_timeout=timedelta(seconds=2),
             fence_after=timedelta(seconds=1.5),
             rebalance_delay=timedelta(seconds=3),
             graceful_timeout=timedelta(seconds=2),

@@ -27,7 +27,7 @@ CONNECT_MUTANTS = (
     Mutant(
         "a state that was held up counts behind its successor",
         "not all is committed",
-        30,
+        125,
         changes=((UnitStory, "is_behind", lambda *_, **__: False),),
     ),
 )

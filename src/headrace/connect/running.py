@@ -103,6 +103,8 @@ async def joined_cluster(client: AsyncClient, settings: WorkerSettings) -> Async
 
     times = ClusterTimes(
         delay=settings.rebalance_delay,
+        session=settings.session_timeout,
+        heartbeat=settings.heartbeat_interval,
         purge_after=settings.purge_after,
         pull_wait=min(_PULL_WAIT, settings.fence_after / 6),
     )

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,11 @@ ROOT = Path(__file__).parents[3]
 _ENGINE = "headrace.connect.data.engine"
 #: What is lost moves after so long; the lease of a worker lasts four fifths of it.
 DELAY = 15.0
+#: Times that are shorter than those of a worker that is told nothing.
+QUICK = (
+    *("--rebalance-delay", f"{DELAY} s", "--fence-after", f"{DELAY * 0.4} s"),
+    *("--session-timeout", f"{DELAY * 0.4} s"),
+)
 
 
 def until(holds: Callable[[], object], patience: float, what: str) -> None:
@@ -48,16 +53,18 @@ class Worker:
         The cluster of brokers.
     folder
         Where its own folder and its log are.
+    times
+        Options that say how long it waits for what.
     """
 
-    def __init__(self, name: str, namesrv: str, folder: Path) -> None:
+    def __init__(self, name: str, namesrv: str, folder: Path, times: Sequence[str] = QUICK) -> None:
         self.name, self.log = name, folder / f"{name}.log"
         self._command = [
             *(sys.executable, "-m", "headrace", "connect", "worker", "--group", "chaos"),
             *("--namesrv", namesrv, "--worker-id", name, "--port", "0", "--master", "local[2]"),
             *("--data", str(folder / name), "--plugins", marked.__name__),
-            *("--rebalance-delay", f"{DELAY} s", "--fence-after", f"{DELAY * 0.4} s"),
             *("--call-timeout", "60 s"),
+            *times,
         ]
         self._environment = {
             **{one: text for one, text in os.environ.items() if not one.startswith("HEADRACE_")},
@@ -104,6 +111,17 @@ class Worker:
             return descendants(self.pid)
         return []
 
+    def is_connected(self, port: int, there: int) -> bool:
+        """Tell whether one of its processes has a connection from a port to another one."""
+        for process in [psutil.Process(self.pid), *self.family()]:
+            with contextlib.suppress(psutil.Error):
+                for one in process.net_connections("tcp"):
+                    # One that listens has no other end.
+                    ports = [end.port for end in (one.laddr, one.raddr) if len(end)]
+                    if ports == [port, there]:
+                        return True
+        return False
+
     def kill(self) -> None:
         """SIGKILL the supervisor alone: the rest has to end by itself."""
         assert self._process is not None
@@ -132,10 +150,12 @@ class Workers:
         The cluster of brokers.
     folder
         For all that they write.
+    times
+        Options that say how long they wait for what.
     """
 
-    def __init__(self, namesrv: str, folder: Path) -> None:
-        self.all = [Worker(name, namesrv, folder) for name in ("w1", "w2", "w3")]
+    def __init__(self, namesrv: str, folder: Path, times: Sequence[str] = QUICK) -> None:
+        self.all = [Worker(name, namesrv, folder, times) for name in ("w1", "w2", "w3")]
         self._http = httpx.Client(timeout=20)
         #: What was done to them.
         self.strikes: Counter[str] = Counter()
@@ -245,9 +265,9 @@ class Workers:
 
 
 @contextlib.contextmanager
-def running_workers(namesrv: str, folder: Path) -> Iterator[Workers]:
+def running_workers(namesrv: str, folder: Path, times: Sequence[str] = QUICK) -> Iterator[Workers]:
     """Three workers for the time of a test."""
-    workers = Workers(namesrv, folder)
+    workers = Workers(namesrv, folder, times)
     try:
         workers.start()
         yield workers

@@ -1,7 +1,8 @@
 """A worker of a cluster as a process, with real hosts and no data plane.
 
-``python -m tests.connect.coordination.host_program ADDRESS NAME FOLDER [deathless]``; with the last
-word its hosts outlive its lease, which is what a test of the lease has to notice.
+``python -m tests.connect.coordination.host_program ADDRESS NAME FOLDER [deathless|GROUP]``; with
+the word its hosts outlive its lease, which is what a test of the lease has to notice.  Of a group
+that is named, it has the times of a worker that is told nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from headrace.client import AsyncClient
 from headrace.connect.hosts import HostSettings
 from headrace.connect.running import RunningWorker, joined_cluster, serve
+from headrace.connect.worker import WorkerSettings
 from tests.connect.chaos import marked
 from tests.connect.hosts.running import WithoutData
 from tests.connect.running import quick_settings
@@ -32,8 +34,10 @@ def tell(running: RunningWorker) -> None:
     print(running.url, flush=True)
 
 
-async def main(address: str, name: str, folder: Path, kind: type[WithoutData]) -> None:
-    settings = quick_settings(
+def settings_of(name: str, folder: Path, group: str) -> WorkerSettings:
+    if group:
+        return WorkerSettings(worker_id=name, group=group, data=folder / name, port=0)
+    return quick_settings(
         worker_id=name,
         group="group",
         data=folder / name,
@@ -42,6 +46,9 @@ async def main(address: str, name: str, folder: Path, kind: type[WithoutData]) -
         start_timeout="60 s",
         graceful_timeout="500 ms",
     )
+
+
+async def main(address: str, settings: WorkerSettings, kind: type[WithoutData]) -> None:
     hosts = HostSettings(call_timeout=60, probe_interval=0, modules=(marked.__name__,))
     async with (
         kind(settings.data / "hosts", hosts) as launcher,
@@ -53,6 +60,7 @@ async def main(address: str, name: str, folder: Path, kind: type[WithoutData]) -
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    words = sys.argv[1:]
-    launcher = Deathless if words[3:] == ["deathless"] else WithoutData
-    asyncio.run(main(words[0], words[1], Path(words[2]), launcher))
+    address, name, folder, *words = sys.argv[1:]
+    deathless = words == ["deathless"]
+    settings = settings_of(name, Path(folder), "" if deathless else "".join(words))
+    asyncio.run(main(address, settings, Deathless if deathless else WithoutData))

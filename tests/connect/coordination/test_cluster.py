@@ -85,8 +85,8 @@ class FakeWorker:
         for task in coordinator._tasks:
             task.cancel()
         await asyncio.gather(*coordinator._tasks, return_exceptions=True)
-        if self.cluster._members._beating is not None:
-            self.cluster._members._beating.cancel()
+        for beat in self.cluster._members._tasks:
+            beat.cancel()
         await self.cluster.log.close()
         await self.client.close()
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
+from headrace.client import Admin, Client
 from tests.connect.chaos.marked import Mark, read_marks
 from tests.transactions.cases.proxy import Proxy, running_proxy
 
@@ -44,6 +45,11 @@ class Member:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def stop(self) -> None:
+        """End in order."""
+        self.process.terminate()
+        self.process.wait(60)
+
     def close(self) -> None:
         # One that stands still ends nothing itself; its keepers end with it.
         self.process.kill()
@@ -53,19 +59,20 @@ class Member:
 
 
 class Scene:
-    """Two workers on a broker that forgets quickly who says nothing; one may be behind a proxy."""
+    """Workers on a cluster of brokers; one may be behind a proxy."""
 
-    def __init__(self, folder: Path, opened: contextlib.ExitStack) -> None:
-        self.folder, self._opened = folder, opened
-        quick = BrokerSettings(client_expiry=timedelta(seconds=3))
-        self.broker = opened.enter_context(EmbeddedBroker(folder / "broker", settings=quick))
+    def __init__(self, folder: Path, opened: contextlib.ExitStack, address: str) -> None:
+        self.folder, self._opened, self.address = folder, opened, address
         self.http = opened.enter_context(httpx.Client(timeout=20))
 
     def proxy(self) -> Proxy:
-        return self._opened.enter_context(running_proxy(self.broker.address))
+        with Client(self.address) as client:
+            (broker,) = client.brokers().values()
+        apart = "" if broker == self.address else broker
+        return self._opened.enter_context(running_proxy(self.address, apart))
 
     def worker(self, name: str, address: str = "", *words: str) -> Member:
-        member = Member(address or self.broker.address, name, self.folder, *words)
+        member = Member(address or self.address, name, self.folder, *words)
         self._opened.callback(member.close)
         return member
 
@@ -122,8 +129,11 @@ def until(holds: Callable[[], object], patience: float = 90) -> None:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
+    """On a broker that forgets quickly who says nothing."""
+    quick = BrokerSettings(client_expiry=timedelta(seconds=3))
     with contextlib.ExitStack() as opened:
-        yield Scene(tmp_path, opened)
+        broker = opened.enter_context(EmbeddedBroker(tmp_path / "broker", settings=quick))
+        yield Scene(tmp_path, opened, broker.address)
 
 
 def living(pids: set[int]) -> set[int]:
@@ -197,7 +207,7 @@ def test_a_worker_of_a_name_that_ran_elsewhere_waits_until_that_one_must_have_en
     elsewhere.mkdir()
     # Brokers have forgotten it, and nobody else has taken its tasks yet.
     until(lambda: "w1" not in members_of(scene))
-    again = Member(scene.broker.address, "w1", elsewhere)
+    again = Member(scene.address, "w1", elsewhere)
     try:
         until(lambda: spread_over(scene.where(other, "rows"), 4, set(NAMES)))
         assert scene.twice() == []
@@ -206,7 +216,5 @@ def test_a_worker_of_a_name_that_ran_elsewhere_waits_until_that_one_must_have_en
 
 
 def members_of(scene: Scene) -> set[str]:
-    from headrace.client import Admin, Client
-
-    with Client(scene.broker.address) as client:
+    with Client(scene.address) as client:
         return {one.partition("%")[0] for one in Admin(client).group_members("group")}

@@ -63,6 +63,11 @@ class Proxy:
         self._plan: _Plan | None = None
         self._flows = threading.Event()
         self._flows.set()
+        #: Whom a cut is about, by the ports of a connection; and who of them has been asked about.
+        self._is_cut: Callable[[int, int], bool] = _anybody
+        self._cut_ports: dict[int, bool] = {}
+        #: The way to the name server, where that is another proxy.
+        self.front: Proxy | None = None
         self._held: list[bytes] = []
         #: Matching requests that clients sent.
         self.seen: Counter[str] = Counter()
@@ -92,13 +97,24 @@ class Proxy:
         """Let everything through."""
         self._plan = None
 
-    def cut(self) -> None:
-        """Let nothing through, and end no connection; nobody is told."""
+    def cut(self, whose: Callable[[int, int], bool] | None = None) -> None:
+        """Let nothing through, and end no connection; nobody is told.
+
+        Parameters
+        ----------
+        whose
+            Tells by the port of a client, and the one here, whether it is cut off; all are by default.
+        """
+        self._is_cut, self._cut_ports = whose or _anybody, {}
         self._flows.clear()
+        if self.front is not None:
+            self.front.cut(whose)
 
     def mend(self) -> None:
         """Let through what comes, and what has come meanwhile."""
         self._flows.set()
+        if self.front is not None:
+            self.front.mend()
 
     def deliver_late(self) -> list[Command]:
         """Send what was held back to the broker, over a connection of its own; give the answers."""
@@ -145,8 +161,9 @@ class Proxy:
 
     def _requests(self, client: socket.socket, broker: socket.socket) -> None:
         with suppress(OSError):
+            port = client.getpeername()[1]
             for frame in _frames(client):
-                self._flows.wait()
+                self._await_flow(port)
                 trick = self._trick(frame)
                 if trick == "drop request":
                     _end(client, broker)
@@ -162,6 +179,14 @@ class Proxy:
                 else:
                     broker.sendall(frame)
         _end(client, broker)
+
+    def _await_flow(self, port: int) -> None:
+        if self._flows.is_set():
+            return
+        if port not in self._cut_ports:
+            self._cut_ports[port] = self._is_cut(port, self._listener.getsockname()[1])
+        if self._cut_ports[port]:
+            self._flows.wait()
 
     def _send_and_forget(self, frame: bytes) -> None:
         """Let the broker do what is asked, and let nobody hear of it."""
@@ -188,10 +213,15 @@ class Proxy:
 
     def _answers(self, broker: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):
+            port = client.getpeername()[1]
             for frame in _frames(broker):
-                self._flows.wait()
+                self._await_flow(port)
                 client.sendall(_rewritten(frame, self._rewritten))
         _end(client, broker)
+
+
+def _anybody(_theirs: int, _ours: int) -> bool:
+    return True
 
 
 def _rewritten(frame: bytes, addresses: Mapping[str, str]) -> bytes:
@@ -214,7 +244,8 @@ def running_proxy(target: str, broker: str = "") -> Iterator[Proxy]:
     with ExitStack() as opened:
         proxy = opened.enter_context(_serving(Proxy(broker or target)))
         if broker:
-            proxy.entrance = opened.enter_context(_serving(Proxy(target, [proxy]))).address
+            proxy.front = opened.enter_context(_serving(Proxy(target, [proxy])))
+            proxy.entrance = proxy.front.address
         yield proxy
 
 

@@ -119,11 +119,27 @@ def worker(
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
+    session_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="A worker that gives no sign of life for so long is lost (15 s).",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    heartbeat_interval: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Time between two signs of life (2 s).",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     rebalance_delay: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="What a lost worker ran moves to others after so long (60 s).",
+            help="What a lost worker ran moves to others after so long (30 s).",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -132,7 +148,7 @@ def worker(
         typer.Option(
             metavar="DURATION",
             help="A worker that cannot read or write its log for so long stops all that it runs"
-            " (30 s).",
+            " (18 s).",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -197,6 +213,8 @@ def worker(
         "tls_key": tls_key,
         "group": group,
         "worker_id": worker_id,
+        "session_timeout": session_timeout,
+        "heartbeat_interval": heartbeat_interval,
         "rebalance_delay": rebalance_delay,
         "fence_after": fence_after,
         "data": data,

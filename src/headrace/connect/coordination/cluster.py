@@ -22,7 +22,11 @@ class ClusterTimes:
     """How long a cluster waits for what."""
 
     #: What a lost worker ran moves after so long; its workers have the same `rebalance_delay`.
-    delay: timedelta = timedelta(seconds=60)
+    delay: timedelta = timedelta(seconds=30)
+    #: A worker that gives no sign of life for so long is lost, ...
+    session: timedelta = timedelta(seconds=15)
+    #: ... and they come so often.
+    heartbeat: timedelta = timedelta(seconds=2)
     #: Marks of deleted connectors are purged after so long.
     purge_after: timedelta = timedelta(hours=1)
     #: A broker holds back a pull that finds nothing for so long.
@@ -72,7 +76,9 @@ class Cluster:
         times = ClusterTimes() if times is None else times
         topic = f"{group}-log"
         log = await TopicLog.open(client, topic, wait=times.pull_wait)
-        members = Members(client, group, topic, worker)
+        members = Members(
+            client, group, topic, worker, interval=times.heartbeat, timeout=times.session
+        )
         try:
             await members.join()
         except BaseException:

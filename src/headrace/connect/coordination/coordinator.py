@@ -180,7 +180,7 @@ class Coordinator:
         workers, since = self._alive
         if time.monotonic() - since >= _LONGEST_PAUSE:
             asked = time.monotonic()
-            workers = sorted(await self._members.workers())
+            workers = sorted(await self._members.workers(self._lost_since))
             self._alive = workers, asked
         return workers
 

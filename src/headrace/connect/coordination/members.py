@@ -1,33 +1,39 @@
-"""Which workers of a cluster are alive: members of a consumer group, as brokers know them."""
+"""Which workers of a cluster are alive: members of a consumer group that give signs of life."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import uuid
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError, WorkerIdTakenError
+from headrace.connect.coordination.signs import SignsOfLife
+from headrace.errors import HeadraceError, NoPermissionError, WorkerIdTakenError
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
-    from headrace.client import AsyncClient, Membership
+    from headrace.client import AsyncClient, Membership, MessageQueue
 
 __all__ = ["Members"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two signs of life.
-_HEARTBEAT = 2.0
 #: Stands between a worker's name and the word for this life of it.
 _MARK = "%"
+#: Begins the word for a life that gives signs, which an older release does not.
+_SIGNS = "~"
 
 
 class Members:
     """The membership of one worker, and the names of all.
 
-    A broker drops a member when its connection ends, and tells the others at once.
+    A broker drops a member when its connection ends, and tells the others at once.  One that is cut
+    off it keeps for two minutes, which no setting of a client changes: so members send signs of
+    life to a topic as well, ``<group>-heartbeats``, and whose signs stop is gone for those that
+    read them.  Where a worker may not make or write that topic, the word of the brokers counts.
 
     Parameters
     ----------
@@ -36,20 +42,38 @@ class Members:
     group
         Name of the cluster of workers.
     topic
-        Topic of its log.
+        Topic of its log, beside which the signs lie.
     worker
         Name of this worker.
+    interval
+        Time between two signs of life.
+    timeout
+        Time without a sign after which a worker is lost.
     """
 
-    def __init__(self, client: AsyncClient, group: str, topic: str, worker: str) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        group: str,
+        topic: str,
+        worker: str,
+        *,
+        interval: timedelta,
+        timeout: timedelta,
+    ) -> None:
         self._client = client
         self._group = group
         self._topic = topic
+        self._signs_topic = f"{group}-heartbeats"
         self._worker = worker
+        self._interval, self._timeout = interval, timeout
+        #: Ids that this worker has been a member by: brokers may list an old one for two minutes.
+        self._own_ids: set[str] = set()
         self.client_id = self._new_id()
+        self._signs = SignsOfLife(self.client_id, timeout=timeout.total_seconds())
         self._membership: Membership | None = None
         self._joined = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         #: Told of the error that has ended the heartbeats.
         self.on_failure: OnFailure = lambda _error: None
 
@@ -63,22 +87,39 @@ class Members:
         """
         from headrace.client import MemberRole, Membership
 
-        if self._worker in await self.workers():
+        if any(self._is_rival(one) for one in await self._ids()):
             raise self._taken()
+        queue = await self._first_sign()
         topics = {self._topic: "*"}
         role = MemberRole(group=self._group, subscriptions=topics, client_id=self.client_id)
         self._membership = Membership(self._client, role)
+        self._own_ids.add(self.client_id)
         await self._membership.heartbeat()
-        ids = [one for one in await self._ids() if self._name_in(one) == self._worker]
-        if min(ids, default=self.client_id) < self.client_id:  # two began at once
+        rivals = [one for one in await self._ids() if self._is_rival(one)]
+        if min(rivals, default=self.client_id) < self.client_id:  # two began at once
             await self.leave()
             raise self._taken()
         self._joined.set()
-        self._beating = watched_task(self._beat(), name="connect-heartbeat", on_failure=self._fail)
+        self._start("heartbeat", self._beat())
+        if queue is not None:
+            self._start("signs", self._give_signs(queue))
+            self._start("listener", self._hear_signs(queue))
 
-    async def workers(self) -> set[str]:
-        """Give the names of all workers that are alive."""
-        return {self._name_in(one) for one in await self._ids()}
+    async def workers(self, lost_since: Mapping[str, float] | None = None) -> set[str]:
+        """Give the names of all workers that are alive.
+
+        Parameters
+        ----------
+        lost_since
+            Workers that the log counts as lost, and the time at which that was read: of them,
+            those are alive that have given a sign since, or have joined anew.
+        """
+        ids = await self._ids()
+        giving = {one for one in ids if _gives_signs(one)}
+        since = lost_since or {}
+        lost = {one: since[_name_in(one)] for one in giving if _name_in(one) in since}
+        gone = self._signs.gone(giving, lost)
+        return {_name_in(one) for one in ids if one not in gone}
 
     async def join_again(self) -> None:
         """Leave, and become a member anew by another id.
@@ -102,10 +143,10 @@ class Members:
 
     async def leave(self) -> None:
         """Be a member no more."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-            self._beating = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
         if self._membership is not None:
             with suppress(HeadraceError):  # the broker drops this member by itself
                 await self._membership.leave()
@@ -119,11 +160,11 @@ class Members:
 
         return await AsyncAdmin(self._client).group_members(self._group)
 
-    def _new_id(self) -> str:
-        return f"{self._worker}{_MARK}{uuid.uuid4().hex[:12]}"
+    def _new_id(self, signs: str = _SIGNS) -> str:
+        return f"{self._worker}{_MARK}{signs}{uuid.uuid4().hex[:12]}"
 
-    def _name_in(self, client_id: str) -> str:
-        return client_id.rpartition(_MARK)[0] or client_id
+    def _is_rival(self, client_id: str) -> bool:
+        return _name_in(client_id) == self._worker and client_id not in self._own_ids
 
     def _taken(self) -> WorkerIdTakenError:
         return WorkerIdTakenError(
@@ -132,14 +173,84 @@ class Members:
             " need up to two minutes to notice",
         )
 
+    def _start(self, name: str, work: Coroutine[None, None, None]) -> None:
+        task = watched_task(work, name=f"connect-{name}", on_failure=self._fail)
+        self._tasks.append(task)
+
     def _fail(self, error: BaseException) -> None:
         self.on_failure(error)
 
     async def _beat(self) -> None:
         assert self._membership is not None
         while True:
-            await asyncio.sleep(_HEARTBEAT)
+            await asyncio.sleep(self._interval.total_seconds())
             try:
                 await self._membership.heartbeat()
             except HeadraceError as error:
                 logger.warning("worker %s: a heartbeat failed: %s", self._worker, error)
+
+    # Signs of life
+
+    async def _first_sign(self) -> MessageQueue | None:
+        """Give a sign of life, before anybody waits for one; None: this worker may not."""
+        try:
+            queue = await self._signs_queue()
+            self._signs.own = self.client_id
+            await self._send_sign(queue)
+        except NoPermissionError as error:
+            logger.warning(
+                "worker %s may not write to topic %s: the others would notice in two minutes only"
+                " that it is cut off: %s",
+                *(self._worker, self._signs_topic, error),
+            )
+            self.client_id = self._new_id(signs="")
+            return None
+        return queue
+
+    async def _signs_queue(self) -> MessageQueue:
+        from headrace.client import AsyncAdmin
+
+        admin = AsyncAdmin(self._client)
+        if not await admin.topic_exists(self._signs_topic):
+            # Who cannot reach the log has lost it, and who can must be heard.
+            home = (await self._client.queues(self._topic))[0].broker
+            await admin.create_topic(self._signs_topic, 1, brokers=[home])
+        return (await self._client.queues(self._signs_topic))[0]
+
+    async def _send_sign(self, queue: MessageQueue, *, once: bool = False) -> None:
+        from headrace.client import AsyncProducer, Message
+
+        message = Message(topic=self._signs_topic, body=self.client_id.encode())
+        await AsyncProducer(self._client).send(message, queue, once=once)
+
+    async def _give_signs(self, queue: MessageQueue) -> None:
+        while True:
+            await asyncio.sleep(self._interval.total_seconds())
+            try:
+                await self._send_sign(queue, once=True)
+            except HeadraceError as error:
+                logger.warning("worker %s: a sign of life failed: %s", self._worker, error)
+
+    async def _hear_signs(self, queue: MessageQueue) -> None:
+        from headrace.client import AsyncPullConsumer
+
+        puller, begin = AsyncPullConsumer(self._client), -1
+        while True:
+            try:
+                begin = await puller.end_offset(queue) if begin < 0 else begin
+                found = await puller.pull(queue, begin, wait=self._interval)
+            except HeadraceError as error:
+                logger.warning("worker %s hears no signs of life: %s", self._worker, error)
+                await asyncio.sleep(self._interval.total_seconds())
+                continue
+            for message in found.messages():
+                self._signs.hear(message.body.decode(errors="replace"))
+            begin = found.next_offset
+
+
+def _name_in(client_id: str) -> str:
+    return client_id.rpartition(_MARK)[0] or client_id
+
+
+def _gives_signs(client_id: str) -> bool:
+    return client_id.rpartition(_MARK)[2].startswith(_SIGNS)

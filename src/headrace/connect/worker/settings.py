@@ -98,13 +98,25 @@ class WorkerSettings:
         doc="Time between two passes over all units; a change wakes the worker at once.",
         minimum=timedelta(milliseconds=10),
     )
+    heartbeat_interval: timedelta = setting(
+        timedelta(seconds=2),
+        doc="Time between two signs of life of a worker of a cluster"
+        " (in Kafka Connect: heartbeat.interval.ms).",
+        minimum=timedelta(milliseconds=10),
+    )
+    session_timeout: timedelta = setting(
+        timedelta(seconds=15),
+        doc="A worker of a cluster that gives no sign of life for so long is lost"
+        " (in Kafka Connect: session.timeout.ms).",
+        minimum=timedelta(milliseconds=30),
+    )
     fence_after: timedelta = setting(
-        timedelta(seconds=30),
+        timedelta(seconds=18),
         doc="A worker that cannot read or write its log for so long stops all that it runs.",
         minimum=timedelta(milliseconds=100),
     )
     rebalance_delay: timedelta = setting(
-        timedelta(seconds=60),
+        timedelta(seconds=30),
         doc="What a lost worker of a cluster ran moves to others after so long, unless it comes back"
         " (in Kafka Connect: scheduled.rebalance.max.delay.ms).",
         minimum=timedelta(milliseconds=200),
@@ -173,6 +185,13 @@ class WorkerSettings:
                 f" fence_after is {self.fence_after.total_seconds():g} s: others would take over what"
                 " a worker runs that has not stopped it yet.",
                 hint="Give rebalance_delay at least half as much again as fence_after.",
+            )
+        if self.session_timeout < self.heartbeat_interval * 3:
+            raise SettingsError(
+                f"The setting session_timeout is {self.session_timeout.total_seconds():g} s, and"
+                f" heartbeat_interval is {self.heartbeat_interval.total_seconds():g} s: a worker would"
+                " be lost because one sign of life came late.",
+                hint="Give session_timeout at least three times heartbeat_interval.",
             )
         if self.token is None and not self.allow_anyone and not is_loopback(self.host):
             raise SettingsError(
