@@ -198,6 +198,7 @@ class JobSettings:
         doc="More settings for Spark, which win over ours.",
         unit="key=value,...",
         shown="none",
+        secret=True,
     )
     connect_timeout: timedelta = setting(
         timedelta(seconds=5),

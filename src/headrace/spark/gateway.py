@@ -7,11 +7,13 @@ closes its connection because it was idle for a minute.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
+from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
 from headrace.spark.family import MARK, family_mark, start_reaper
@@ -19,20 +21,25 @@ from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
-    from pyspark import SparkConf
 
 __all__ = ["NoiseFilter", "launch_quietly"]
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _INCUBATOR = "WARNING: Using incubator modules"
+#: What Spark takes for a secret, unless it is told otherwise.
+_REDACTED = "(?i)secret|password|token|access[.]?key|credential"
 _BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
 
 
 def launch_quietly(conf: SparkConf) -> JavaGateway:
-    """Start the Java process of a session; it and its Python workers end with this process."""
+    """Start the Java process of a session; it and its Python workers end with this process.
+
+    Secrets in ``conf`` are not on its command line: the session must set them in it.
+    """
     conf.set(f"spark.executorEnv.{MARK}", family_mark())
     start_reaper()
-    gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
+    shown = SparkConf(loadDefaults=False).setAll(_without_secrets(conf))
+    gateway = launch_gateway(shown, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
     errors: IO[bytes] = gateway.proc.stderr
     watched_thread(
         partial(_forward, errors),
@@ -41,6 +48,12 @@ def launch_quietly(conf: SparkConf) -> JavaGateway:
         on_failure=lambda _error: errors.close(),
     ).start()
     return gateway
+
+
+def _without_secrets(conf: SparkConf) -> list[tuple[str, str]]:
+    """Leave out the settings that Spark's pages hide, by their names."""
+    hidden = re.compile(conf.get("spark.redaction.regex", _REDACTED))
+    return [(name, value) for name, value in conf.getAll() if not hidden.search(name)]
 
 
 def _forward(stream: IO[bytes]) -> None:
