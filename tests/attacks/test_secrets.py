@@ -21,8 +21,7 @@ import pyspark
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.client import Admin, Client, ClientSettings, Producer, PullConsumer
-from headrace.client.producer import Message
+from headrace.client import Admin, Client, ClientSettings, Message, Producer, PullConsumer
 from tests.cli.ports import free_port
 from tests.faults.harness import await_true
 

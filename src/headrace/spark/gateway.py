@@ -22,7 +22,7 @@ from headrace.watched import watched_thread
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
-__all__ = ["NoiseFilter", "launch_quietly"]
+__all__ = ["NoiseFilter", "launch_quietly", "without_secrets"]
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _INCUBATOR = "WARNING: Using incubator modules"
@@ -38,7 +38,7 @@ def launch_quietly(conf: SparkConf) -> JavaGateway:
     """
     conf.set(f"spark.executorEnv.{MARK}", family_mark())
     start_reaper()
-    shown = SparkConf(loadDefaults=False).setAll(_without_secrets(conf))
+    shown = SparkConf(loadDefaults=False).setAll(without_secrets(conf))
     gateway = launch_gateway(shown, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
     errors: IO[bytes] = gateway.proc.stderr
     watched_thread(
@@ -50,8 +50,8 @@ def launch_quietly(conf: SparkConf) -> JavaGateway:
     return gateway
 
 
-def _without_secrets(conf: SparkConf) -> list[tuple[str, str]]:
-    """Leave out the settings that Spark's pages hide, by their names."""
+def without_secrets(conf: SparkConf) -> list[tuple[str, str]]:
+    """Return the settings but those that Spark's pages hide, which it tells by their names."""
     hidden = re.compile(conf.get("spark.redaction.regex", _REDACTED))
     return [(name, value) for name, value in conf.getAll() if not hidden.search(name)]
 

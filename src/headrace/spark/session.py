@@ -196,7 +196,7 @@ def _config(settings: JobSettings) -> dict[str, str]:
         # Workers and driver share a machine: no look-up of names, nothing open to others.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         config |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Nor to others on this machine, who could have its ports run code.
+        # Others on this machine could have its ports run code.
         config |= {"spark.authenticate": "true", _SECRET: secrets.token_hex(32)}
     return config | dict(settings.spark_config) | _logging(settings)
 
