@@ -262,7 +262,8 @@ class JobSettings:
     )
     tls_ca: Path | None = setting(
         None,
-        doc="File of the certificates that are trusted, in PEM format.",
+        doc="File of the certificates that are trusted, in PEM format; the driver reads it when the "
+        "job starts, and workers need none.",
         unit="path",
         shown="those of the system",
     )
