@@ -85,7 +85,7 @@ def setting(
         "secret": secret,
     }
     if make is not None:
-        return dataclasses.field(default_factory=make, metadata=metadata)
+        return dataclasses.field(default_factory=make, metadata=metadata, repr=not secret)
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 

@@ -198,6 +198,7 @@ class JobSettings:
         doc="More settings for Spark, which win over ours.",
         unit="key=value,...",
         shown="none",
+        secret=True,
     )
     worker_timeout: timedelta = setting(
         timedelta(seconds=20),
@@ -280,7 +281,8 @@ class JobSettings:
     )
     tls_ca: Path | None = setting(
         None,
-        doc="File of the certificates that are trusted, in PEM format.",
+        doc="File of the certificates that are trusted, in PEM format; the driver reads it when the "
+        "job starts, and workers need none.",
         unit="path",
         shown="those of the system",
     )

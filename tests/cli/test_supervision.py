@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.supervision import Supervisor
+from headrace.cli import _run, main
+from headrace.cli.supervision import Supervisor, taken_over
 from headrace.cli.supervision.endings import Restarts
 from headrace.cli.supervision.silence import Silence
 
@@ -63,6 +65,47 @@ def await_true(what: str, condition: Callable[[], bool]) -> None:
 def test_driver_that_ends_well_is_not_started_again(tmp_path: Path) -> None:
     assert supervise(tmp_path, "say('driving')") == 0
     assert starts(tmp_path) == 1
+
+
+def test_drivers_have_the_variables_that_they_are_given(tmp_path: Path) -> None:
+    text = "note(f'told-{count}', os.environ['TOLD'])\nif count == 1: die()"
+    assert supervise(tmp_path, text, environment={"TOLD": "hush"}) == 0
+    assert [(tmp_path / f"told-{count}").read_text() for count in (1, 2)] == ["hush", "hush"]
+    assert "TOLD" not in os.environ
+
+
+def test_secrets_reach_a_driver_and_are_not_on_its_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: dict[str, Any] = {}
+
+    class Recorder:
+        def __init__(
+            self, command: list[str], _: Path, environment: dict[str, str], **__: Any
+        ) -> None:
+            started.update(command=command, environment=environment)
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr(_run, "Supervisor", Recorder)
+    options = ["--secret-key", "hush-1", "--security-token=hush-2", "--access-key", "app"]
+    options += ["--spark-config", "spark.a.password=hush,3", "--spark-config=spark.b=4"]
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *options, "--partitions", "3", "job.py", "--pickle-secret", "hush-" * 4])
+    assert ended.value.code == 0
+    assert started["command"][3:] == ["run", "--access-key", "app", "--partitions", "3", "job.py"]
+    for name, value in started["environment"].items():
+        monkeypatch.setenv(name, value)
+    assert taken_over() == {
+        "secret_key": "hush-1",
+        "security_token": "hush-2",
+        "pickle_secret": "hush-" * 4,
+        "spark_config": {"spark.a.password": "hush,3", "spark.b": "4"},
+    }
+    # What a driver starts does not get them.
+    assert not set(started["environment"]) & set(os.environ)
+    assert taken_over() == {}
 
 
 def test_status_of_a_driver_that_failed_is_passed_on(tmp_path: Path) -> None:

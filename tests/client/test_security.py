@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import socket
 import ssl
 import threading
@@ -155,6 +156,56 @@ def test_certificate_of_another_name_is_refused(tmp_path: Path) -> None:
             assert client.brokers()
 
 
+def test_certificates_travel_without_their_file(secured: EmbeddedBroker, ca: Path) -> None:
+    settings = ClientSettings(**ADMIN, tls=True, tls_ca=ca).portable()
+    assert settings.tls_ca is None
+    sent: ClientSettings = pickle.loads(pickle.dumps(settings))
+    assert "CERTIFICATE" not in repr(sent)
+    with Client(secured.address, sent) as client:
+        assert client.brokers()
+    assert ClientSettings(tls=True).portable() == ClientSettings(tls=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file"),
+        (b"", "holds no certificate"),
+        (b"nothing", "holds no certificate"),
+        (b"\x30\x82\xff\x00", "holds no certificate"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "holds no certificate"),
+    ],
+)
+def test_file_without_certificates_is_named_with_its_machine(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content)
+    for told in (
+        lambda: ClientSettings(tls=True, tls_ca=path).portable(),
+        lambda: failed_context(path),
+    ):
+        with pytest.raises(SettingsError) as refused:
+            told()
+        assert re.search(f"{path} on {socket.gethostname()} .*{why}", refused.value.message)
+        assert "\n" not in refused.value.message
+
+
+def failed_context(path: Path) -> None:
+    with Client("127.0.0.1:1", ClientSettings(**QUICK, tls=True, tls_ca=path)) as client:
+        client.brokers()
+
+
+def test_words_beside_certificates_are_comments(
+    secured: EmbeddedBroker, ca: Path, tmp_path: Path
+) -> None:
+    mixed = tmp_path / "mixed.pem"
+    mixed.write_text(f"# für den Broker\n{ca.read_text()}\nund so weiter\n", encoding="latin-1")
+    with Client(secured.address, ClientSettings(**ADMIN, tls=True, tls_ca=mixed)) as client:
+        assert client.brokers()
+
+
 def test_tls_to_a_port_without_it_says_so(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path, settings=BrokerSettings(flush="async")) as broker:
         error = failure(broker.address, tls=True)
@@ -266,7 +317,8 @@ def test_secrets_are_in_no_text() -> None:
     keys: dict[str, Any] = {"access_key": "app", "secret_key": "hush", "security_token": "hush too"}
     job = JobSettings(**keys)
     client = ClientSettings(**job.connection)
-    assert "hush" not in f"{job!r} {client!r} {client.credentials!r}"
+    spark = JobSettings(spark_config={"spark.authenticate.secret": "hush"})
+    assert "hush" not in f"{job!r} {spark!r} {client!r} {client.credentials!r}"
     assert "app" in repr(job)
     assert pickle.loads(pickle.dumps(job)).secret_key == "hush"
     assert client.credentials is not None

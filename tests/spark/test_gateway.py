@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.spark.gateway import NoiseFilter
+from pyspark import SparkConf
+
+from headrace.spark.gateway import NoiseFilter, without_secrets
 
 TRACEBACK = "Traceback (most recent call last):\n"
 FRAME = '  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'
@@ -35,3 +37,20 @@ def test_failure_in_the_daemon_itself_comes_through() -> None:
 
 def test_remark_on_incubator_modules_is_left_out() -> None:
     assert shown(["WARNING: Using incubator modules: jdk.incubator.vector\n"]) == ""
+
+
+def test_settings_that_pages_hide_are_on_no_command_line() -> None:
+    given = {
+        "spark.authenticate.secret": "a",
+        "spark.hadoop.fs.s3a.access.key": "b",
+        "spark.ssl.keyPassword": "c",
+        "spark.executorEnv.API_TOKEN": "d",
+        # A value may look like the name of a secret: it is the path of a log, for example.
+        "spark.driver.extraJavaOptions": "-Dlog=/srv/tokens/spark.log",
+        "spark.account": "e",
+    }
+    conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
+    assert set(dict(without_secrets(conf)).values()) == {"-Dlog=/srv/tokens/spark.log", "e"}
+    conf.set("spark.redaction.regex", "account")
+    assert "spark.account" not in dict(without_secrets(conf))
+    assert dict(without_secrets(conf))["spark.authenticate.secret"] == "a"

@@ -15,7 +15,15 @@ import typer
 
 from headrace._setting import describe_default, parse_duration
 from headrace.cli._terminal import say
-from headrace.cli.supervision import Channel, Supervisor, stand_by, telling_of
+from headrace.cli.supervision import (
+    Channel,
+    Supervisor,
+    hand_over,
+    stand_by,
+    taken_over,
+    telling_of,
+    without_secrets,
+)
 from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
 from headrace.settings import JobSettings
 
@@ -110,6 +118,8 @@ def run(
 
     given = {name: value for name, value in locals().items() if name in _FIELDS}
     given["spark_config"] = _spark_pairs(spark_config)
+    if channel is not None:
+        given |= taken_over()
     if at_least_once:
         given["guarantee"] = "at_least_once"
     settings = JobSettings.from_env(**given)
@@ -119,12 +129,16 @@ def run(
         message = f"--standby and {other} exclude each other."
         raise ConfigurationError(message, hint="A standby is for jobs that run on and on.")
     if supervise and channel is None:
-        arguments = context.find_root().obj or sys.argv[1:]
+        arguments = without_secrets(context.find_root().obj or sys.argv[1:])
         command = [sys.executable, "-m", "headrace", *arguments]
         limit_of_silence = settings.driver_timeout.total_seconds()
         raise typer.Exit(
             Supervisor(
-                command, settings.data_dir, standby=standby, driver_timeout=limit_of_silence
+                command,
+                settings.data_dir,
+                hand_over(given),
+                standby=standby,
+                driver_timeout=limit_of_silence,
             ).run()
         )
     if standby:

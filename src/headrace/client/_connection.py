@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.client._tls import tls_context, tls_failure
 from headrace.errors import ConnectionFailedError, ProtocolError, RequestTimeoutError
@@ -37,6 +38,7 @@ class Connection(asyncio.Protocol):
         self.address = address
         self._credentials = settings.credentials
         self._tls = settings.tls
+        self._silence = settings.request_timeout.total_seconds()
         self.closed = False
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -132,6 +134,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=4 * 1024 * 1024)
+        _limit_silence(transport.get_extra_info("socket"), self._silence)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -166,6 +169,17 @@ class Connection(asyncio.Protocol):
         reply = self._on_request(command)
         if reply is not None and not command.is_oneway and not self.closed:
             self._write(reply)
+
+
+def _limit_silence(connected: Any, seconds: float) -> None:
+    """Have the system end a connection whose other end takes nothing for so long.
+
+    It would go on for a quarter of an hour, with longer and longer pauses: a network that was
+    mended meanwhile is found late, in which case a new connection would have worked at once.
+    """
+    # Linux has this limit; a simulated network has no sockets.
+    if connected is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
 
 def _code_name(code: int) -> str:

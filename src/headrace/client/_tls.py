@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.errors import ConnectionFailedError, HeadraceError, SettingsError, TlsError
+from headrace.client.settings import read_certificates
+from headrace.errors import ConnectionFailedError, HeadraceError, TlsError
 
 if TYPE_CHECKING:
     from headrace.client.settings import ClientSettings
@@ -23,20 +24,16 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
     Raises
     ------
     SettingsError
-        When the file of certificates cannot be read.
+        The file of certificates is not there, or holds none.
     """
     if not settings.tls:
         return None
-    return _context(settings.tls_ca, verify=settings.tls_verify)
+    return _context(settings.tls_ca, settings.tls_ca_data, verify=settings.tls_verify)
 
 
 @cache
-def _context(ca: Path | None, *, verify: bool) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
-    except (OSError, ssl.SSLError) as error:
-        message = f"the certificates in {ca} cannot be read: {error}"
-        raise SettingsError(message, hint="tls_ca names a file in PEM format.") from error
+def _context(ca: Path | None, data: str | None, *, verify: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=data if ca is None else read_certificates(ca))
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

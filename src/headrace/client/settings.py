@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import socket
+import ssl
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
 from headrace.errors import SettingsError
 from headrace.protocol.signing import Credentials
 
-__all__ = ["ClientSettings", "parse_addresses"]
+__all__ = ["ClientSettings", "parse_addresses", "read_certificates"]
 
 _MIB = 1024 * 1024
 
@@ -65,6 +67,20 @@ class ClientSettings:
     tls_verify: bool = True
     #: File of the certificates that are trusted, in PEM format; None: those of the system.
     tls_ca: Path | None = None
+    #: The certificates themselves, in place of the file.
+    tls_ca_data: str | None = field(default=None, repr=False)
+
+    def portable(self) -> ClientSettings:
+        """Return the settings for other machines, with the certificates in place of their file.
+
+        Raises
+        ------
+        SettingsError
+            The file is not there, or holds no certificates.
+        """
+        if self.tls_ca is None:
+            return self
+        return replace(self, tls_ca=None, tls_ca_data=read_certificates(self.tls_ca))
 
     @property
     def credentials(self) -> Credentials | None:
@@ -87,6 +103,27 @@ class ClientSettings:
                 f"client setting {lacking} is missing: requests are signed with both keys",
                 hint="give access_key and secret_key, or neither",
             )
+
+
+def read_certificates(path: Path) -> str:
+    """Read a file of certificates in PEM format.
+
+    Raises
+    ------
+    SettingsError
+        The file is not there, or holds no certificates.
+    """
+    try:
+        # Whatever else is in such a file is comment.
+        text = path.read_text(encoding="ascii", errors="ignore")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text or "nothing")
+    except OSError as error:
+        why = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        raise SettingsError(
+            f"the certificates in {path.resolve()} on {socket.gethostname()} cannot be read: {why}",
+            hint="tls_ca names a file in PEM format",
+        ) from error
+    return text
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:

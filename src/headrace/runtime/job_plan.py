@@ -67,6 +67,8 @@ class JobPlan:
     embedded: bool
     #: Makes the state stores, where they are of a user's own kind.
     stores: StoreFactory | None = field(default=None, kw_only=True)
+    #: The certificates that are trusted, as the driver has read them; None: those of the system.
+    tls_ca_data: str | None = field(default=None, kw_only=True, repr=False)
 
     def own_store(
         self, topic: StateTopic, batch: int | None = None
@@ -212,7 +214,8 @@ class JobPlan:
         """
         settings = self.settings
         patience = max(settings.connect_timeout, settings.retry_timeout)
-        return ClientSettings(**settings.connection | {"connect_timeout": patience})
+        own = {"connect_timeout": patience, "tls_ca": None, "tls_ca_data": self.tls_ca_data}
+        return ClientSettings(**settings.connection | own)
 
 
 class JobConnection:

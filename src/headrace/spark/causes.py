@@ -128,6 +128,7 @@ _CAUSES = (
 )
 #: How Spark names the place of a task that it gave up on.
 _LOST = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor (\w+)\): ")
+_TRACEBACK = "Traceback (most recent call last):"
 _STACK = re.compile(r"^\s+at |^Driver stacktrace|^\s*\.\.\. \d+ more")
 _CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]+: ")
 
@@ -182,17 +183,14 @@ def _told_by(host: str, executor: str, log: str) -> str:
 
 
 def _gist(text: str) -> str:
-    """Take out of a text what was raised: the end of Python's traceback, or Java's first line."""
-    lines = []
-    for line in text.splitlines():
+    """Take out of a text what was raised: behind Python's traceback, or Java's first line."""
+    _, is_python, raised = text.rpartition(_TRACEBACK)
+    for line in raised.splitlines():
         if _STACK.match(line):
             break
-        if line.strip():
-            lines.append(line.strip())
-    if not lines:
-        return "Spark does not say why"
-    traceback = any(line.startswith("Traceback (most recent call last)") for line in lines)
-    return _CLASS.sub("", lines[-1] if traceback else lines[0])
+        if line.strip() and not (is_python and line.startswith((" ", "\t"))):
+            return _CLASS.sub("", line.strip())
+    return "Spark does not say why"
 
 
 class TaskWatch:

@@ -7,11 +7,13 @@ closes its connection because it was idle for a minute.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
+from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
 from headrace.spark.family import MARK, family_mark, start_reaper
@@ -21,12 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from py4j.java_gateway import JavaGateway
-    from pyspark import SparkConf
 
-__all__ = ["NoiseFilter", "launch_quietly"]
+__all__ = ["NoiseFilter", "launch_quietly", "without_secrets"]
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _INCUBATOR = "WARNING: Using incubator modules"
+#: What Spark takes for a secret, unless it is told otherwise.
+_REDACTED = "(?i)secret|password|token|access[.]?key|credential"
 _BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
 
 
@@ -36,14 +39,16 @@ def launch_quietly(conf: SparkConf, folder: Path | None = None) -> JavaGateway:
     Parameters
     ----------
     conf
-        Settings of the session.
+        Settings of the session.  Secrets in it are not on the command line of the process: the
+        session must set them in it.
     folder
         The folder that it works in; this process's by default.
     """
     conf.set(f"spark.executorEnv.{MARK}", family_mark())
     start_reaper()
+    shown = SparkConf(loadDefaults=False).setAll(without_secrets(conf))
     streams = {"stderr": subprocess.PIPE, "cwd": folder}
-    gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+    gateway = launch_gateway(shown, streams)  # type: ignore[no-untyped-call]
     errors: IO[bytes] = gateway.proc.stderr
     watched_thread(
         partial(_forward, errors),
@@ -52,6 +57,12 @@ def launch_quietly(conf: SparkConf, folder: Path | None = None) -> JavaGateway:
         on_failure=lambda _error: errors.close(),
     ).start()
     return gateway
+
+
+def without_secrets(conf: SparkConf) -> list[tuple[str, str]]:
+    """Return the settings but those that Spark's pages hide, which it tells by their names."""
+    hidden = re.compile(conf.get("spark.redaction.regex", _REDACTED))
+    return [(name, value) for name, value in conf.getAll() if not hidden.search(name)]
 
 
 def _forward(stream: IO[bytes]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client
+from headrace.client.settings import read_certificates
 from headrace.errors import ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
@@ -48,16 +49,26 @@ def make_connection(
     ------
     ConnectionFailedError
         No name server answers at the address.
+    SettingsError
+        The file of certificates is not there, or holds none.
     """
-    # Workers may have another working folder than the driver.
+    # Workers may have another working folder than the driver, and other files.
     ca = settings.tls_ca
     settings = replace(
         settings,
         state_dir=settings.local_state.resolve(),
-        tls_ca=None if ca is None else ca.resolve(),
+        tls_ca=None,
+        # Spark's own secrets are none of theirs.
+        spark_config={},
     )
-    topology = topology.with_policy(settings.poison)
-    plan = JobPlan(topology, settings, namesrv, embedded=True, stores=stores)
+    plan = JobPlan(
+        topology.with_policy(settings.poison),
+        settings,
+        namesrv,
+        embedded=True,
+        stores=stores,
+        tls_ca_data=None if ca is None else read_certificates(ca),
+    )
     first = replace(plan.client_settings, connect_timeout=settings.connect_timeout)
     with Client(namesrv, first) as client:
         embedded = Admin(client).is_headrace()

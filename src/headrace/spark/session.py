@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import socket
 import tempfile
@@ -52,6 +53,7 @@ _LONGEST_START = 120.0
 #: What Spark says of a context that it has stopped because no master has answered.
 _STOPPED = "Cannot call methods on a stopped SparkContext"
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
+_SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 #: What each setting is for stands beside it; all were measured (docs/performance.md).
@@ -159,7 +161,10 @@ def _failures_told(settings: JobSettings) -> Iterator[None]:
         java = getattr(error, "java_exception", None)
         why = str(error if java is None else java.toString()).partition("\n")[0]
         if _STOPPED in why:
-            why = "its master has not answered for a minute, or has no room for applications"
+            why = (
+                "its master has not answered for a minute, has no room for applications, or has"
+                f" another {_SECRET}"
+            )
         # What has run with these settings is not mended by others: its Java was killed as it began.
         failure = JavaEndedError if _has_run else JobFailedError
         raise failure(
@@ -197,6 +202,8 @@ def _config(settings: JobSettings) -> dict[str, str]:
         # Workers and driver share a machine: no look-up of names, nothing open to others.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         config |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Others on this machine could have its ports run code.
+        config |= {"spark.authenticate": "true", _SECRET: secrets.token_hex(32)}
     if is_cluster(settings.master):
         config |= cluster_config(settings)
     return config | dict(settings.spark_config) | _logging(settings)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.cli.supervision.channel import Word
@@ -33,13 +33,22 @@ class Child:
     ----------
     command
         What runs the job; it is given ``--channel`` besides.
+    environment
+        Variables that it has besides those of this process.
     again
         Whether it goes on with what another one began.
     limit
         Seconds of silence after which it is taken to hang.
     """
 
-    def __init__(self, command: Sequence[str], *, again: bool = False, limit: float = 60.0) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        again: bool = False,
+        limit: float = 60.0,
+    ) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -48,6 +57,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[number],
                 process_group=0,
+                env=os.environ | environment,
             )
         self.again = again
         #: Readable when there is something to hear.

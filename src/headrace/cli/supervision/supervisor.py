@@ -8,7 +8,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -43,6 +43,8 @@ class Supervisor:
         What runs the job.
     data_dir
         Folder of the embedded broker, where the job needs one.
+    environment
+        Variables that it has besides those of this process.
     standby
         Whether a second driver is kept warm.
     most_restarts
@@ -55,6 +57,7 @@ class Supervisor:
         self,
         command: Sequence[str],
         data_dir: Path,
+        environment: Mapping[str, str] | None = None,
         *,
         standby: bool = False,
         most_restarts: int = 5,
@@ -62,6 +65,7 @@ class Supervisor:
     ) -> None:
         self._command = list(command)
         self._data_dir = data_dir
+        self._environment = environment or {}
         self._standby = standby
         self._driver_timeout = driver_timeout
         self._children: list[Child] = []
@@ -114,7 +118,9 @@ class Supervisor:
             return
         self._start_at = None
         if self._status is None:
-            child = Child(self._command, again=self._began, limit=self._driver_timeout)
+            child = Child(
+                self._command, self._environment, again=self._began, limit=self._driver_timeout
+            )
             self._began = True
             self._children.append(child)
             selector.register(child.socket, selectors.EVENT_READ, child)

@@ -260,7 +260,8 @@ def _cluster(options: Mapping[str, str]) -> ClusterOptions:
         tls_verify=_boolean(options, "rocketmq.tlsVerify", default=True),
         tls_ca=Path(options["rocketmq.tlsCa"]) if "rocketmq.tlsCa" in options else None,
     )
-    return ClusterOptions(namesrv, settings)
+    # Executors run on other machines.
+    return ClusterOptions(namesrv, settings.portable())
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:
