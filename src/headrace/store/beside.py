@@ -192,6 +192,7 @@ class Beside:
     def takes(self, request: UnitRequest) -> bool:
         """Whether a unit is so large that it is written here."""
         size = sum(map(self._staging.size, request.keys))
+        size += sum(append.size for append in request.extra)
         return self._settings.unit_marks and size > self._settings.large_unit
 
     def submit(self, request: UnitRequest) -> None:

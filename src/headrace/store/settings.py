@@ -55,7 +55,7 @@ class StoreSettings:
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     #: Units in one index file.
     index_file_units: int = 65_536
-    #: Units of more staged bytes are written beside the log, and appends go on meanwhile.
+    #: Units of more bytes are written beside the log, and appends go on meanwhile.
     large_unit: int = 16 * _MIB
     #: Test only.  False writes units without begin and end marks and keeps partial ones at
     #: recovery, so that a kill test can be shown to fail.
