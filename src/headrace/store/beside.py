@@ -31,7 +31,7 @@ from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind, pa
 from headrace.store.fileops import require_space, write_all, write_error
 from headrace.store.requests import JoinRequest, UnitRequest
 from headrace.store.segments import Segment
-from headrace.store.state import encode_state, encode_state_of_size
+from headrace.store.state import encode_state, encode_state_of_size, has_room
 from headrace.store.unit import UnitPlan
 from headrace.watched import watched_thread
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.store.unit import Piece
     from headrace.store.writer import Writer
 
-__all__ = ["Beside", "Outlook", "SideUnit", "discard"]
+__all__ = ["Beside", "Outlook", "SideUnit", "discard", "keep_name"]
 
 _NAME = "unit.beside"
 #: So many bytes are written between two syncs: a sync of the log may wait for one of another file.
@@ -60,6 +60,12 @@ def discard(folder: Path, ops: FileOps) -> None:
     path = folder / _NAME
     if path.exists():
         ops.unlink(path)
+
+
+def keep_name(newest: Segment, ops: FileOps) -> None:
+    """Put a segment's name on the disk, where it may have joined the log when a process died."""
+    if has_room(newest):
+        ops.sync_directory(newest.path.parent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.store.beside import discard
+from headrace.store.beside import discard, keep_name
 from headrace.store.catalog import Catalog
 from headrace.store.checkpoint import Checkpointer
 from headrace.store.index_repair import remake_units
@@ -63,6 +63,7 @@ def open_parts(
     file_units, marks = settings.index_file_units, settings.unit_marks
     checkpoint = path / "checkpoint"
     try:
+        keep_name(log.segments[-1], ops)
         report = recover(
             log,
             catalog,

@@ -62,7 +62,13 @@ class StoreSettings:
     unit_marks: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("segment_size", "max_message_size", "checkpoint_bytes", "index_file_units", "large_unit"):
+        for name in (
+            "segment_size",
+            "max_message_size",
+            "checkpoint_bytes",
+            "index_file_units",
+            "large_unit",
+        ):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}, must be at least 1")
         if self.min_free_space < 0:

@@ -73,9 +73,7 @@ class MessageStore:
         self._staging = parts.staging
         self._checkpointer = parts.checkpointer
         self._writer = parts.writer
-        self._beside = Beside(
-            path / "log", parts.staging, parts.writer, settings=settings, ops=ops
-        )
+        self._beside = Beside(path / "log", parts.staging, parts.writer, settings=settings, ops=ops)
         self._recovery = parts.recovery
         self._settings = settings
         self._queue_logs = parts.queue_logs
