@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import closed_windows, compaction, hot_keys, modes, partitions, store_life
+from benchmarks import (
+    closed_windows,
+    compaction,
+    hot_keys,
+    large_units,
+    modes,
+    partitions,
+    store_life,
+)
 from benchmarks.against import Comparison
 from benchmarks.growth.compacted import write_amplification
 from benchmarks.growth.held import held
@@ -151,6 +159,11 @@ def test_the_growth_of_state_is_measured() -> None:
     assert closed["growth_windows"] == 0
     assert beside["growth_open_step"] > 0
     assert 0 < hot["growth_hot_key"] < 20
+
+
+def test_appends_beside_a_large_unit_are_measured() -> None:
+    [found] = large_units.append_beside_unit(Plan(1, SMALL))
+    assert 0 < found["append_beside_unit_p50"] <= found["append_beside_unit"]
 
 
 @pytest.mark.slow
