@@ -165,7 +165,11 @@ def test_a_unit_that_would_take_offsets_of_others_is_refused_by_the_log(
     """A build that does not look at offsets again shows a record twice, and loses another."""
     expected = Catalog.next_offset
     monkeypatch.setattr(Catalog, "next_offset", lambda self, key: 0)
-    ops.before = lambda: store.append([append_of("counts", 0, [b"7"])]).result(10) and None
+
+    def before() -> None:
+        store.append([append_of("counts", 0, [b"7"])]).result(10)
+
+    ops.before = before
     stage(store)
     commit(store).result(10)
     monkeypatch.setattr(Catalog, "next_offset", expected)

@@ -48,7 +48,7 @@ __all__ = ["Beside", "Outlook", "SideUnit", "discard", "keep_name"]
 
 _NAME = "unit.beside"
 #: So many bytes are written between two syncs: a sync of the log may wait for one of another file.
-_SLICE_BYTES = 8 * 1024 * 1024
+_SLICE_BYTES = 4 * 1024 * 1024
 #: How much others may append meanwhile, as shares of the unit: a try for each.
 _ROOMS = (1 / 8, 1 / 2)
 #: What the STATE of its segment may grow by until it joins the log, bytes.
