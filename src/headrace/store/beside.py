@@ -31,13 +31,14 @@ from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind, pa
 from headrace.store.fileops import require_space, write_all, write_error
 from headrace.store.requests import JoinRequest, UnitRequest
 from headrace.store.segments import Segment
-from headrace.store.state import encode_state, encode_state_of_size, has_room
+from headrace.store.state import encode_state, encode_state_of_size
 from headrace.store.unit import UnitPlan
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.store.fileops import Buffer, FileOps
     from headrace.store.index import QueueKey
+    from headrace.store.log import CommitLog
     from headrace.store.settings import StoreSettings
     from headrace.store.staging import Staging
     from headrace.store.state import LogState
@@ -62,10 +63,13 @@ def discard(folder: Path, ops: FileOps) -> None:
         ops.unlink(path)
 
 
-def keep_name(newest: Segment, ops: FileOps) -> None:
-    """Put a segment's name on the disk, where it may have joined the log when a process died."""
-    if has_room(newest):
-        ops.sync_directory(newest.path.parent)
+def keep_name(log: CommitLog, ops: FileOps) -> None:
+    """Put the newest segment's name on the disk, if it may have joined the log just before.
+
+    One that was written beside the log begins with a large STATE; of others few do.
+    """
+    if log.state_bytes > _STATE_GROWTH:
+        ops.sync_directory(log.folder)
 
 
 @dataclass(frozen=True, slots=True)

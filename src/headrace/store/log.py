@@ -75,6 +75,11 @@ class CommitLog:
         """The files, oldest first."""
         return self._files[1]
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the STATE that begins the newest segment, 0 without one."""
+        return self._room_from - self._files[1][-1].base
+
     def segment_at(self, position: int) -> Segment:
         """Find the segment that holds a position (the last one for the log's end).
 

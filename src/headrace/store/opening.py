@@ -63,7 +63,7 @@ def open_parts(
     file_units, marks = settings.index_file_units, settings.unit_marks
     checkpoint = path / "checkpoint"
     try:
-        keep_name(log.segments[-1], ops)
+        keep_name(log, ops)
         report = recover(
             log,
             catalog,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.store.entries import HEADER_SIZE, EntryKind, is_intact, parse_header
-from headrace.store.segments import state_end
 
 if TYPE_CHECKING:
     from headrace.store.segments import Segment
@@ -22,7 +21,6 @@ __all__ = [
     "decode_state",
     "encode_state",
     "encode_state_of_size",
-    "has_room",
 ]
 
 
@@ -94,14 +92,6 @@ def encode_state_of_size(state: LogState, size: int) -> bytes:
     if missing:
         fields.append(bytes(missing - (2 if missing <= 257 else 3)))
     return _encoder.encode(fields)
-
-
-def has_room(segment: Segment) -> bool:
-    """Whether a segment begins with a STATE that was made of a given size."""
-    state = read_state(segment)
-    return state is not None and len(encode_state(state)) < state_end(segment) - (
-        segment.base + HEADER_SIZE
-    )
 
 
 def decode_state(payload: bytes | memoryview) -> LogState:
