@@ -18,7 +18,7 @@ from headrace.settings import JobSettings
 from headrace.spark import StreamJob
 from tests.faults.local_driver import LocalDriver
 
-__all__ = ["batch_bytes", "batch_seconds", "wide_batches"]
+__all__ = ["batch_bytes", "batch_seconds", "job_topics", "send_one", "wide_batches"]
 
 #: Batches in which workers start.
 _WARM_UP = 2
@@ -43,10 +43,10 @@ def wide_batches(plan: Plan) -> Iterator[Mapping[str, float]]:
 def batch_bytes(width: int) -> int:
     """Count the bytes that all tasks of a batch of one record are told, or tell each other."""
     with embedded() as (address, folder), Client(address) as client:
-        topology = _topics(client, width)
+        topology = job_topics(client, width)
         with LocalDriver(address, folder, job=topology, partitions=width) as driver:
             for _ in range(2):
-                _send(client)
+                send_one(client)
                 driver.passed_bytes = 0
                 driver.catch_up()
             return driver.passed_bytes
@@ -55,14 +55,14 @@ def batch_bytes(width: int) -> int:
 def batch_seconds(width: int, plan: Plan) -> float:
     """Give the median time from one commit to the next on Spark, while records come one by one."""
     with embedded() as (address, folder), Client(address) as client:
-        topology = _topics(client, width)
+        topology = job_topics(client, width)
         settings = JobSettings(namesrv=address, data_dir=folder, partitions=width)
         with StreamJob(topology, settings).start() as job:
             deadline = time.monotonic() + plan.sizes.patience.total_seconds()
             most = _WARM_UP + plan.sizes.wide_batches
             while job.statistics().batch <= most:
                 assert time.monotonic() < deadline, f"only {job.statistics().batch} batches"
-                _send(client)
+                send_one(client)
                 time.sleep(_PAUSE)
         times = [record.timestamp for record in commits(client, topology)]
     steady = times[_WARM_UP:]
@@ -70,7 +70,8 @@ def batch_seconds(width: int, plan: Plan) -> float:
     return statistics.median(steps) / 1000
 
 
-def _topics(client: Client, width: int) -> Topology:
+def job_topics(client: Client, width: int) -> Topology:
+    """Make topics of so many queues, and a job that counts a word per window from one to another."""
     for topic in ("events", "counts"):
         Admin(client).create_topic(topic, queues=width)
     builder = StreamBuilder("wide")
@@ -80,5 +81,6 @@ def _topics(client: Client, width: int) -> Topology:
     return builder.build()
 
 
-def _send(client: Client) -> None:
+def send_one(client: Client) -> None:
+    """Send a record to such a job."""
     Producer(client).send(Message(topic="events", body=b"word"))

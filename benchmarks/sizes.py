@@ -54,6 +54,8 @@ class Sizes:
     store_bytes: int
     recovered_bytes: int
     many_queues: int
+    #: Staged bytes of the unit beside which others append.
+    unit_bytes: int
     #: Keys of the state to restore.
     restored_keys: int
     #: Windows of each kind that are opened and closed.
@@ -102,6 +104,7 @@ FULL = Sizes(
     store_bytes=10_000_000_000,
     recovered_bytes=2_000_000_000,
     many_queues=10_000,
+    unit_bytes=256 * 1024 * 1024,
     restored_keys=1_000_000,
     closed_windows=1_000_000,
     hot_records=100_000,
@@ -142,6 +145,7 @@ SMALL = Sizes(
     store_bytes=2_000_000,
     recovered_bytes=2_000_000,
     many_queues=100,
+    unit_bytes=20 * 1024 * 1024,
     restored_keys=10_000,
     closed_windows=2_000,
     hot_records=2_000,

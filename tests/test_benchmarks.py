@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import closed_windows, compaction, hot_keys, modes, partitions, store_life
+from benchmarks import (
+    closed_windows,
+    compaction,
+    hot_keys,
+    large_units,
+    modes,
+    partitions,
+    scale,
+    store_life,
+)
 from benchmarks.against import Comparison
 from benchmarks.growth.compacted import write_amplification
 from benchmarks.growth.held import held
@@ -153,6 +163,11 @@ def test_the_growth_of_state_is_measured() -> None:
     assert 0 < hot["growth_hot_key"] < 20
 
 
+def test_appends_beside_a_large_unit_are_measured() -> None:
+    [found] = large_units.append_beside_unit(Plan(1, SMALL))
+    assert 0 < found["append_beside_unit_p50"] <= found["append_beside_unit"]
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(2 * LIMIT)
@@ -266,3 +281,38 @@ def test_table_says_what_was_asked_and_what_was_missed(tmp_path: Path) -> None:
 
 def test_every_benchmark_has_a_place_among_the_targets() -> None:
     assert {name for one in discover() for name in one.units} <= set(TARGETS)
+
+
+def test_the_page_on_scale_has_what_the_program_prints() -> None:
+    page = (ROOT / "docs" / "explanation" / "scale.md").read_text()
+    assert [table for table in scale.pages() if table not in page] == []
+
+
+def test_the_model_of_scale_stands_on_the_results_that_are_told() -> None:
+    results, _ = (ROOT / "docs" / "performance.md").read_text().split("## What is measured")
+    found = re.findall(r"^\| `(\w+)` \|[^|]*\| ([\d,.]+) ", results, re.MULTILINE)
+    told = {name: float(value.replace(",", "")) for name, value in found}
+    narrow, wide, more = told["batch_of_one_8"], told["batch_of_one_1024"], 1024 - 8
+    said = [scale.CONSTANTS[name].value for name in ("batch", "partition", "control", "restore")]
+    control = told["batch_of_one_1024_bytes"] - told["batch_of_one_8_bytes"]
+    partition = 2 * (wide - narrow) / more
+    wanted = [narrow - 8 * partition / 2, partition, control / more, told["restore"] / 2]
+    assert said == pytest.approx(wanted, rel=0.01)
+    measured = {job.name: job.measured for job in scale.JOBS}
+    assert measured == {
+        name: told[name] / (5 if name.startswith("word_count") else 1) for name in measured
+    }
+
+
+def test_the_model_of_scale_errs_on_neither_side_of_a_measured_batch() -> None:
+    for width, seconds in ((8, 0.169), (64, 0.416), (256, 1.32), (1024, 6.6)):
+        assert scale.overhead(width, 2) == pytest.approx(seconds, rel=0.4), width
+        one_by_one = scale.overhead(width, 2, one_by_one=True)
+        assert one_by_one == pytest.approx(scale.overhead(width, 2))
+        assert scale.overhead(width, 100) < scale.overhead(width, 100, one_by_one=True)
+
+
+@pytest.mark.slow
+def test_what_the_model_of_scale_needs_is_measured_anew() -> None:
+    assert 0 < scale.measure_written(scale.JOBS[0]) < 1000
+    assert scale.measure_driver(8) > 0

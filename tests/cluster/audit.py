@@ -48,7 +48,7 @@ class Audit:
             end = self._consumer.end_offset(queue)
             for block in self._consumer.blocks(queue, offset, end):
                 for message in block.messages():
-                    key, count = message.keys, json.loads(message.body)
+                    key, count = message.keys or "", json.loads(message.body)
                     last = self._found.get(key, 0)
                     assert count > last, f"{key} is {count} after {last}"
                     self._found[key], news = count, True

@@ -20,6 +20,7 @@ from headrace.protocol.transactions import (
     check_commit,
     decode_sections,
     encode_sections,
+    lineage_with,
     stored_positions,
 )
 
@@ -159,3 +160,11 @@ def test_positions_that_nobody_would_unpack_are_refused_before_they_are_written(
     ).positions
     with pytest.raises(MessageTooLargeError, match=r"1,001 partitions .* before they are packed"):
         packed(70_000)
+
+
+def test_a_record_does_not_grow_with_the_epochs_that_have_committed() -> None:
+    lineage: list[list[int]] = []
+    for epoch in range(1, 1001):
+        for batch in (2 * epoch, 2 * epoch + 1):
+            lineage = lineage_with(lineage, epoch, batch)
+    assert (len(lineage), lineage[0], lineage[-1]) == (64, [937, 1874], [1000, 2000])

@@ -20,6 +20,7 @@ def store_settings(kind: str) -> StoreSettings:
         unit_marks=kind != "unmarked",
         segment_size=20_000,
         index_file_units=64,
+        large_unit=1 if kind == "beside" else 1 << 24,
     )
 
 

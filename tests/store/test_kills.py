@@ -57,7 +57,7 @@ def check(store: MessageStore) -> tuple[list[int], list[int]]:
     return lines, commits
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("kind", ["sync", "async", "beside"])
 @pytest.mark.parametrize("kills", [4, pytest.param(1000, marks=pytest.mark.soak)])
 def test_t07_killed_at_random_moments_nothing_acknowledged_is_lost(
     tmp_path: Path, kind: str, kills: int
@@ -96,6 +96,27 @@ def test_t07_killed_at_the_worst_moment_units_are_whole(
         assert set(acknowledged(output)) <= set(lines) | set(commits)
         cut = store.statistics().recovery.cut_bytes
         assert (cut > 0) == failpoint.startswith("store.unit")
+
+
+@pytest.mark.parametrize("hit", [1, 4])
+@pytest.mark.parametrize(
+    "failpoint", ["slice", "beside", "reached", "joined"], ids="store.unit.{}".format
+)
+def test_t07_killed_while_a_unit_is_beside_the_log_it_is_there_whole_or_not_at_all(
+    tmp_path: Path, failpoint: str, hit: int
+) -> None:
+    with child(tmp_path, "beside", f"store.unit.{failpoint}=kill:{hit}") as process:
+        output, _ = process.communicate(timeout=30)
+        assert process.returncode == -signal.SIGKILL
+    with MessageStore.open(tmp_path, store_settings("beside")) as store:
+        lines, commits = check(store)
+        acked = set(acknowledged(output))
+        assert acked <= set(lines) | set(commits)
+        more = set(commits) - acked
+        assert len(more) == (1 if failpoint == "joined" else 0)
+        assert [path.name for path in (tmp_path / "log").glob("*.beside")] == []
+        # Nothing of the log was cut: what had not joined it was never a part of it.
+        assert store.statistics().recovery.cut_bytes == 0
 
 
 def test_without_unit_marks_the_same_kill_leaves_half_a_unit(tmp_path: Path) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import StoreFailedError
-from headrace.store import MessageStore, StageKey
+from headrace.store import MessageStore, StageKey, StoreSettings
 from tests.store.power import CutDuringSync, Disk
 from tests.store.samples import append_of, bodies, chunk_of, contents, section_of, settings
 
 SMALL = settings(
     segment_size=3000, index_file_units=8, checkpoint_interval=timedelta(milliseconds=1)
 )
+#: The same with every unit beside the log.
+BESIDE = replace(SMALL, large_unit=1)
 
 
 def _write(store: MessageStore, number: int, chance: random.Random) -> list[int]:
@@ -49,8 +52,9 @@ def _check(path: Path, acknowledged: list[int], all_lines: list[int], units: int
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("config", [SMALL, BESIDE], ids=["within", "beside"])
 def test_t08_after_a_power_cut_all_that_was_acknowledged_is_there(
-    tmp_path: Path, seed: int
+    tmp_path: Path, config: StoreSettings, seed: int
 ) -> None:
     chance = random.Random(seed)
     root, target = tmp_path / "live", tmp_path / "found"
@@ -58,7 +62,7 @@ def test_t08_after_a_power_cut_all_that_was_acknowledged_is_there(
     acknowledged: list[int] = []
     lines: list[int] = []
     units = units_before = 0
-    with MessageStore.open(root, SMALL, ops=disk) as store:
+    with MessageStore.open(root, config, ops=disk) as store:
         number = 1
         while disk.left > 0:
             done = _write(store, number, chance)

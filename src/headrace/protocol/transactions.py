@@ -43,6 +43,7 @@ __all__ = [
     "commit_in",
     "decode_sections",
     "encode_sections",
+    "lineage_with",
     "split_queue_name",
     "stored_commit",
     "stored_positions",
@@ -66,6 +67,23 @@ _FEWER = (
 _ROOM = 64 * 1024
 #: Brokers number queues with 32 bits.
 _MOST_QUEUES = 1 << 31
+#: Epochs that are remembered; a local copy that is older is read from its topic again.
+_LINEAGE = 64
+
+
+def lineage_with(lineage: list[list[int]], epoch: int, batch: int) -> list[list[int]]:
+    """Give the epochs that have committed, and the first batch of each, with one that commits now.
+
+    The newest 64 are remembered, so that a record does not grow with every start of its job.
+
+    Examples
+    --------
+    >>> lineage_with([[1, 1]], 3, 6), lineage_with([[1, 1], [3, 6]], 3, 7)
+    ([[1, 1], [3, 6]], [[1, 1], [3, 6]])
+    """
+    if lineage and lineage[-1][0] == epoch:
+        return lineage
+    return [*lineage, [epoch, batch]][-_LINEAGE:]
 
 
 def split_queue_name(name: QueueName) -> tuple[str, str, int] | None:

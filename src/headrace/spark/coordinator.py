@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import JobFailedError, RollbackError
-from headrace.protocol.transactions import stored_positions
+from headrace.protocol.transactions import lineage_with, stored_positions
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Summary, place_of
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, Position, StateSummary
 
 __all__ = ["assemble"]
-
-#: Epochs that are remembered; a local copy that is older is read from its topic again.
-_LINEAGE = 64
 
 
 def assemble(
@@ -72,9 +69,6 @@ def assemble(
     _check_attempts(summaries, last.batch + 1)
     _check_tuples(summaries)
     batch = last.batch + 1
-    lineage = last.lineage
-    if not lineage or lineage[-1][0] != epoch:
-        lineage = [*lineage, [epoch, batch]][-_LINEAGE:]
     record = msgspec.structs.replace(
         committed_time(last, summaries),
         kind="commit",
@@ -82,7 +76,7 @@ def assemble(
         batch=batch,
         offsets={**last.offsets, **ends},
         states=_carried_over(last.states, summaries),
-        lineage=lineage,
+        lineage=lineage_with(last.lineage, epoch, batch),
         timestamp=clock,
         counters=_added_up(last.counters, summaries),
         stored_positions=_moved(last, summaries, elsewhere),

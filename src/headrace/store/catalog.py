@@ -97,6 +97,11 @@ class Catalog:
             found = {key: index.view() for key in keys if (index := self._queues.get(key))}
         return CatalogView(position, {key: found.get(key) or self._empty(key) for key in keys})
 
+    def next_offset(self, key: QueueKey) -> int:
+        """Give the offset of a queue's next record. Caller: the writer thread."""
+        index = self._queues.get(key) or self._unborn.get(key)
+        return 0 if index is None else index.next_offset
+
     def index_to_extend(self, key: QueueKey, position: int) -> QueueIndex:
         """Find the index of a queue, or make one. Caller: the writer thread."""
         index = self._queues.get(key) or self._unborn.get(key)

@@ -8,12 +8,16 @@ import numpy as np
 
 from headrace.failpoints import failpoint
 from headrace.protocol.columns import record_sizes, stamp_records
+from headrace.store.beside import Outlook
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind
 from headrace.store.requests import AppendResult, UnitResult
 from headrace.store.state import encode_state
 from headrace.store.unit import Piece, UnitPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.store.beside import SideUnit
     from headrace.store.catalog import Catalog
     from headrace.store.counters import Group
     from headrace.store.fileops import FileOps
@@ -71,6 +75,38 @@ class EntryWriter:
             self._open_unit = None
         group.units += 1
         return UnitResult(self._log.end, first_offsets)
+
+    def outlook(self, keys: Iterable[QueueKey]) -> Outlook:
+        """Tell what a unit that is written beside the log must follow."""
+        state = encode_state(self._catalog.state(self.timestamp, NO_UNIT, 0))
+        return Outlook(
+            end=self._log.end,
+            synced=self._log.synced,
+            timestamp=self.timestamp,
+            store_host=self.store_host,
+            state_size=len(state),
+            offsets={key: self._catalog.next_offset(key) for key in keys},
+        )
+
+    def join(self, group: Group, side: SideUnit) -> UnitResult | None:
+        """Take a unit that was written beside the log into it; None when it no longer fits."""
+        offsets = side.first_offsets
+        if any(self._catalog.next_offset(key) != first for key, first in offsets.items()):
+            return None
+        if not side.lets_begin(self._catalog.state(self.timestamp, NO_UNIT, 0)):
+            return None
+        if not self._log.reach(side.segment.base):
+            return None
+        failpoint("store.unit.reached")
+        self._log.join(side.segment)
+        failpoint("store.unit.joined")
+        for piece in side.pieces:
+            index = self._catalog.index_to_extend(piece.key, piece.position)
+            index.extend(piece.positions, piece.sizes, piece.tags)
+            group.touched.add(index)
+        group.records += side.records
+        group.units += 1
+        return UnitResult(self._log.end, dict(offsets))
 
     def name(self, kind: EntryKind, topic: str) -> None:
         """Write an entry that names a topic."""

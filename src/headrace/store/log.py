@@ -10,12 +10,22 @@ from pathlib import Path
 from headrace.errors import CorruptLogError, StoreFailedError
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, pack_header
 from headrace.store.fileops import Buffer, FileOps, require_space, rewrite, write_all
-from headrace.store.segments import GoneError, Segment, load_segments, make_segment, state_end
+from headrace.store.segments import (
+    GoneError,
+    Segment,
+    load_segments,
+    make_segment,
+    segment_path,
+    state_end,
+)
 
 __all__ = ["CommitLog"]
 
+#: What fills a gap, at most so much in one entry.
+_GAP = memoryview(bytes(2 * 1024 * 1024))
 #: Entries wait in memory up to this size before they go to the file in one call.
 _PENDING_BYTES = 8 * 1024 * 1024
+_EMPTY_UNIT = 2 * HEADER_SIZE
 
 
 class CommitLog:
@@ -64,6 +74,11 @@ class CommitLog:
     def segments(self) -> tuple[Segment, ...]:
         """The files, oldest first."""
         return self._files[1]
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the STATE that begins the newest segment, 0 without one."""
+        return self._room_from - self._files[1][-1].base
 
     def segment_at(self, position: int) -> Segment:
         """Find the segment that holds a position (the last one for the log's end).
@@ -145,6 +160,56 @@ class CommitLog:
         self._ops.sync_directory(self._folder)
         first.close(self._ops)
         self.end = self.synced = self._room_from = position
+
+    def reach(self, position: int) -> bool:
+        """Fill the log up to a position with units of no records; False when it is beyond."""
+        gap = position - self.end
+        if gap >= _EMPTY_UNIT:
+            self.place(gap - HEADER_SIZE)
+            gap = position - self.end
+        if 0 < gap < _EMPTY_UNIT or gap < 0:
+            return False
+        while gap := position - self.end:
+            size = min(gap - _EMPTY_UNIT, len(_GAP))
+            if 0 < gap - _EMPTY_UNIT - size < _EMPTY_UNIT:
+                size -= _EMPTY_UNIT
+            self._add_empty_unit(size)
+        return True
+
+    def _add_empty_unit(self, size: int) -> None:
+        """Write a unit of no records whose begin has a payload: a hole, which costs no disk."""
+        self.flush()
+        require_space(self._ops, self._folder, _EMPTY_UNIT, self._min_free_space)
+        unit, synced = self.end, self.synced
+        begin = pack_header(EntryKind.BEGIN, unit, _GAP[:size], synced=synced, unit=NO_UNIT)
+        at = unit + HEADER_SIZE + size
+        end = pack_header(EntryKind.END, at, b"", synced=synced, unit=unit)
+        segment = self._files[1][-1]
+        self.end += _EMPTY_UNIT + size
+        write_all(self._ops, segment.fd, [begin], segment.size)
+        write_all(self._ops, segment.fd, [end], segment.size + HEADER_SIZE + size)
+        segment.size += _EMPTY_UNIT + size
+
+    def join(self, segment: Segment) -> None:
+        """Take a file that was written and synced elsewhere as the next segment.
+
+        Raises
+        ------
+        StoreFailedError
+            It has its name, and whether that is on the disk is unknown.
+        """
+        self.sync()
+        path = segment_path(self._folder, segment.base)
+        self._ops.rename(segment.path, path)
+        segment.path = path
+        try:
+            self._ops.sync_directory(self._folder)
+            self._room_from = state_end(segment)
+        except Exception as error:
+            raise _join_error(segment, error) from error
+        bases, segments = self._files
+        self._files = ((*bases, segment.base), (*segments, segment))
+        self.end = self.synced = segment.end
 
     def flush(self) -> None:
         """Hand what waits to the operating system."""
@@ -255,6 +320,13 @@ class CommitLog:
         bases, segments = self._files
         segment = make_segment(self._folder, self.end, self._ops)
         self._files = ((*bases, segment.base), (*segments, segment))
+
+
+def _join_error(segment: Segment, error: Exception) -> StoreFailedError:
+    return StoreFailedError(
+        f"could not take {segment.path} into the log: {error}",
+        hint="check the disk, then start again: recovery keeps what reached it",
+    )
 
 
 def _sync_error(segment: Segment, error: OSError) -> StoreFailedError:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.store.beside import discard, keep_name
 from headrace.store.catalog import Catalog
 from headrace.store.checkpoint import Checkpointer
 from headrace.store.index_repair import remake_units
@@ -55,12 +56,14 @@ def open_parts(
     """Recover what a folder holds. Caller: has the folder's lock."""
     for name in ("log", "index", "staging"):
         ops.make_directory(path / name)
+    discard(path / "log", ops)
     segment_size, reserve = settings.segment_size, settings.min_free_space
     log = CommitLog(path / "log", ops, segment_size=segment_size, min_free_space=reserve)
     catalog = Catalog(path / "index", settings.index_file_units, partial(remake_units, log))
     file_units, marks = settings.index_file_units, settings.unit_marks
     checkpoint = path / "checkpoint"
     try:
+        keep_name(log, ops)
         report = recover(
             log,
             catalog,

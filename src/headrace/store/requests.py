@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.protocol.columns import Records
+    from headrace.store.beside import SideUnit
     from headrace.store.index import QueueKey
     from headrace.store.staging import StageKey
 
@@ -18,6 +19,7 @@ __all__ = [
     "AppendResult",
     "CompactRequest",
     "DropRequest",
+    "JoinRequest",
     "QueueAppend",
     "Request",
     "StopRequest",
@@ -92,6 +94,15 @@ class UnitRequest:
 
 
 @dataclass(slots=True, eq=False)
+class JoinRequest:
+    """Let a unit that was written beside the log join it; None when it no longer fits."""
+
+    unit: SideUnit
+    size: int = 0
+    future: Future[UnitResult | None] = field(default_factory=Future)
+
+
+@dataclass(slots=True, eq=False)
 class DropRequest:
     """Delete a topic."""
 
@@ -135,6 +146,7 @@ class StopRequest:
 Request = (
     AppendRequest
     | UnitRequest
+    | JoinRequest
     | DropRequest
     | CompactRequest
     | AloneRequest

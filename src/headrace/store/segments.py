@@ -15,7 +15,15 @@ from headrace.errors import CorruptLogError
 from headrace.store.entries import HEADER_SIZE, EntryKind, parse_header
 from headrace.store.fileops import FileOps, read_all, read_error
 
-__all__ = ["GoneError", "Segment", "load_segments", "looking_again", "make_segment", "state_end"]
+__all__ = [
+    "GoneError",
+    "Segment",
+    "load_segments",
+    "looking_again",
+    "make_segment",
+    "segment_path",
+    "state_end",
+]
 
 _SUFFIX = ".log"
 #: Each try takes a fresh view: to fail, as many deletes must have come between.
@@ -100,9 +108,14 @@ class Segment:
         ops.close(self.fd)
 
 
+def segment_path(folder: Path, base: int) -> Path:
+    """Name the file of the segment that begins at a position."""
+    return folder / f"{base:020d}{_SUFFIX}"
+
+
 def make_segment(folder: Path, base: int, ops: FileOps) -> Segment:
     """Make an empty segment whose name is on disk on return."""
-    path = folder / f"{base:020d}{_SUFFIX}"
+    path = segment_path(folder, base)
     fd = ops.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         ops.sync_directory(folder)

@@ -55,12 +55,20 @@ class StoreSettings:
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     #: Units in one index file.
     index_file_units: int = 65_536
+    #: Units of more bytes are written beside the log, and appends go on meanwhile.
+    large_unit: int = 16 * _MIB
     #: Test only.  False writes units without begin and end marks and keeps partial ones at
     #: recovery, so that a kill test can be shown to fail.
     unit_marks: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("segment_size", "max_message_size", "checkpoint_bytes", "index_file_units"):
+        for name in (
+            "segment_size",
+            "max_message_size",
+            "checkpoint_bytes",
+            "index_file_units",
+            "large_unit",
+        ):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}, must be at least 1")
         if self.min_free_space < 0:

@@ -156,6 +156,11 @@ class Staging:
             chunks = list(part.chunks.values()) if part else []
         return len(chunks), sum(chunk.records for chunk in chunks)
 
+    def size(self, key: StageKey) -> int:
+        """Give the bytes of a part; 0 where nothing was staged."""
+        part = self._parts.get(key)
+        return 0 if part is None else part.size
+
     def sums(self) -> dict[str, tuple[int, int]]:
         """Count the parts that jobs have staged, and their bytes; of those that have any."""
         return dict(self._sums)

@@ -15,7 +15,13 @@ from headrace.store.entries import HEADER_SIZE, EntryKind, is_intact, parse_head
 if TYPE_CHECKING:
     from headrace.store.segments import Segment
 
-__all__ = ["LogState", "QueueState", "decode_state", "encode_state", "encode_state_of_size"]
+__all__ = [
+    "LogState",
+    "QueueState",
+    "decode_state",
+    "encode_state",
+    "encode_state_of_size",
+]
 
 
 class QueueState(msgspec.Struct, frozen=True, array_like=True):
@@ -52,6 +58,8 @@ class LogState(msgspec.Struct, frozen=True, array_like=True):
     unit_records: int = 0
 
 
+_ADDED_BYTES = 65_535 + 3
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LogState)
 
@@ -64,24 +72,25 @@ def encode_state(state: LogState) -> bytes:
 def encode_state_of_size(state: LogState, size: int) -> bytes:
     """Make the payload of a STATE entry of a given size; what is added, a reader skips.
 
-    At most 257 bytes can be added.
+    At most 65,538 bytes can be added.
 
     Examples
     --------
     >>> state = LogState(timestamp=7, queues=[QueueState("lines", 0, 0, 12)])
     >>> room = len(encode_state(state))
-    >>> {decode_state(encode_state_of_size(state, room + more)) == state for more in range(99)}
+    >>> {decode_state(encode_state_of_size(state, room + more)) == state for more in range(300)}
     {True}
     """
     missing = size - len(encode_state(state))
-    if not 0 <= missing <= 257:
+    if not 0 <= missing <= _ADDED_BYTES:
         raise ValueError(f"the state takes {size - missing} bytes, there are {size}")
     fields: list[object] = list(msgspec.to_builtins(state))
-    if missing == 1:
+    # Bytes have a head of two, from 256 on of three: some sizes need one that is nothing, too.
+    if missing in (1, 258):
         fields.append(None)
-    elif missing:
-        # One extension of up to 255 bytes, behind its head of two.
-        fields.append(bytes(missing - 2))
+        missing -= 1
+    if missing:
+        fields.append(bytes(missing - (2 if missing <= 257 else 3)))
     return _encoder.encode(fields)
 
 

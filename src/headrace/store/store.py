@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import InvalidParameterError
+from headrace.store.beside import Beside
 from headrace.store.compacted_reading import OldParts
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.folder_lock import FolderLock
@@ -72,6 +73,7 @@ class MessageStore:
         self._staging = parts.staging
         self._checkpointer = parts.checkpointer
         self._writer = parts.writer
+        self._beside = Beside(path / "log", parts.staging, parts.writer, settings=settings, ops=ops)
         self._recovery = parts.recovery
         self._settings = settings
         self._queue_logs = parts.queue_logs
@@ -308,7 +310,10 @@ class MessageStore:
         for append in extra:
             self.check(append)
         request = UnitRequest(list(keys), list(extra))
-        self._writer.submit(request)
+        if self._beside.takes(request):
+            self._beside.submit(request)
+        else:
+            self._writer.submit(request)
         return request.future
 
     def drop_staged(self, job: str, keep: Callable[[StageKey], bool]) -> int:
@@ -399,6 +404,7 @@ class MessageStore:
         self.keys.close()
         self._indexing.close()
         self._upkeep.close()
+        self._beside.close()
         if self._writer.close():
             self._checkpointer.close()
             self._queue_logs.close()

@@ -55,6 +55,11 @@ class UnitPlan:
         self._groups = [(key, group) for key, parts in queues.items() for group in _grouped(parts)]
         self._extra = [append for append in extra if len(append.records.starts)]
 
+    @property
+    def keys(self) -> set[QueueKey]:
+        """The queues that get records."""
+        return {key for key, _ in self._groups} | {append.key for append in self._extra}
+
     def __len__(self) -> int:
         return len(self._groups) + len(self._extra)
 

@@ -26,6 +26,7 @@ from headrace.store.requests import (
     AppendRequest,
     CompactRequest,
     DropRequest,
+    JoinRequest,
     Request,
     StopRequest,
     UnitRequest,
@@ -34,6 +35,7 @@ from headrace.store.requests import (
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
+    from headrace.store.beside import Outlook
     from headrace.store.catalog import Catalog
     from headrace.store.log import CommitLog
     from headrace.store.saving import Saving
@@ -48,7 +50,7 @@ _logger = logging.getLogger(__name__)
 OnAppend = Callable[[Collection[QueueKey]], None]
 
 #: What a store that is a copy of another refuses.
-_WRITES = (AppendRequest, UnitRequest, DropRequest, CompactRequest)
+_WRITES = (AppendRequest, UnitRequest, JoinRequest, DropRequest, CompactRequest)
 #: One group takes no further request beyond this many bytes.
 _GROUP_BYTES = 16 * 1024 * 1024
 _GROUP_REQUESTS = 4096
@@ -173,6 +175,17 @@ class Writer:
         self.submit(request)
         return saved
 
+    def outlook(self, keys: Collection[QueueKey]) -> Future[Outlook]:
+        """Tell what a unit for some queues that is written beside the log must follow."""
+
+        def look() -> Outlook:
+            self._begin()
+            return self._entries.outlook(keys)
+
+        request = AloneRequest(look)
+        self.submit(request)
+        return request.future
+
     def detach(self, position: int) -> list[Segment]:
         """Take whole segments before a position out of the log, for retention to delete."""
         with self._turn:
@@ -244,6 +257,8 @@ class Writer:
         """Do one thing that is no append; False to stop."""
         if isinstance(request, UnitRequest):
             self._commit(request.future, lambda group: self._entries.unit(group, request))
+        elif isinstance(request, JoinRequest):
+            self._commit(request.future, lambda group: self._entries.join(group, request.unit))
         elif isinstance(request, DropRequest):
             self._commit(request.future, lambda _: self._drop(request))
         elif isinstance(request, AloneRequest):

@@ -11,7 +11,12 @@ import msgspec
 
 from headrace.client import Admin
 from headrace.errors import TopicNotFoundError
-from headrace.protocol.transactions import CommitRecord, Position, stored_positions
+from headrace.protocol.transactions import (
+    CommitRecord,
+    Position,
+    lineage_with,
+    stored_positions,
+)
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.state.home import StateHome
@@ -201,7 +206,7 @@ def _append(home: StateHome, moved: Mapping[str, Position]) -> None:
         kind="commit",
         epoch=opened.epoch,
         batch=batch,
-        lineage=[*before.lineage, [opened.epoch, batch]],
+        lineage=lineage_with(before.lineage, opened.epoch, batch),
         timestamp=round(time.time() * 1000),
         stored_positions=stored_positions({**before.positions, **moved}),
     )

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.protocol.transactions import StateSummary
+from headrace.protocol.transactions import StateSummary, lineage_with
 from headrace.runtime.commit.transactions import Attempt, BatchEnd
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.state.store import ChangeSet, encode_entries
@@ -192,9 +192,6 @@ class StateStep:
     def commit(self, record: CommitRecord) -> CommitRecord:
         """Commit the step; ``record`` says all but the state that it leaves."""
         before, batch = self._record, self._record.batch + 1
-        lineage = before.lineage
-        if not lineage or lineage[-1][0] != before.epoch:
-            lineage = [*lineage, [before.epoch, batch]]
         part = self._writer.finish()
         committed = msgspec.structs.replace(
             record,
@@ -202,7 +199,7 @@ class StateStep:
             batch=batch,
             partitions=self._partitions,
             states=self._summaries(batch),
-            lineage=lineage,
+            lineage=lineage_with(before.lineage, before.epoch, batch),
             timestamp=self._clock,
         )
         parts = [part] if part.records else []

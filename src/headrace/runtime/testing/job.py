@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.client import MessageQueue
-from headrace.protocol.transactions import CommitRecord, StateSummary
+from headrace.protocol.transactions import CommitRecord, StateSummary, lineage_with
 from headrace.runtime.blocks import BlockKind
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.transactions import Attempt
@@ -157,15 +157,10 @@ class MemoryJob:
             epoch=self._epoch,
             batch=control.batch,
             states=list(self._states.values()),
-            lineage=self._lineage(control.batch),
+            lineage=lineage_with(self._record.lineage, self._epoch, control.batch),
         )
         for summary in summaries:
             self._note(summary)
-
-    def _lineage(self, batch: int) -> list[list[int]]:
-        lineage = self._record.lineage
-        known = lineage and lineage[-1][0] == self._epoch
-        return lineage if known else [*lineage, [self._epoch, batch]]
 
     def run_due(self, clock: int) -> None:
         """Run the batches that are due without a message until the clock gets there.
