@@ -1,4 +1,4 @@
-"""``docs/cluster.md`` by its words alone: its commands, one after the other, in an empty folder."""
+"""``docs/operate/cluster.md`` by its words alone: its commands, one after the other, in an empty folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cli.ports import free_port
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "cluster.md"
+PAGE = ROOT / "docs" / "operate" / "cluster.md"
 #: Each of the three jobs starts three or more Java processes: 140 s in all on two idle cores.
 PATIENCE = 780
 
