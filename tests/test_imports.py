@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": {"topology", "client", "protocol"},
     # Finds or starts the broker process of a data folder.
     "embedded": {"broker"},
-    "spark": {"runtime", "topology", "transactions", "client", "protocol", "embedded"},
+    "spark": {"runtime", "topology", "transactions", "client", "protocol", "embedded", "packing"},
     "packing": set(),
     "connect": {
         "broker",

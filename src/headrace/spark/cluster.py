@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import SettingsError
-from headrace.packing.contents import MANIFEST
 from headrace.spark.plans import differing, own_versions, shown
 
 if TYPE_CHECKING:
@@ -178,6 +177,8 @@ class Shipment:
 
 def _check_fits(archive: Path) -> None:
     """See that an archive was packed by versions that read what this driver writes."""
+    from headrace.packing.contents import MANIFEST
+
     try:
         with tarfile.open(archive) as packed:
             first = packed.next()
