@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -216,6 +216,9 @@ class Network:
     def __getitem__(self, name: str) -> Machine:
         return self._machines[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._machines)
+
     def boot(self, name: str, *, hide: Sequence[Path] = (), spark: Path | None = None) -> Machine:
         """Start a machine.
 
@@ -270,7 +273,8 @@ class Network:
 
     def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
         ending = ("setpriv", "--pdeathsig", "KILL")
-        process = subprocess.Popen([*ending, *command], stdin=subprocess.DEVNULL)
+        with (self._folder / "errors").open("ab") as errors:
+            process = subprocess.Popen([*ending, *command], stdin=subprocess.DEVNULL, stderr=errors)
         self._started.append(process)
         return process
 

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
+from tests.cluster.audit import ENOUGH, SINK, SOURCE, STEPS
 from tests.cluster.machines import HOME, Machine, Network, Running
+from tests.faults.harness import await_true
 
-__all__ = ["ROOT", "SparkCluster", "spark_cluster"]
+__all__ = ["ROOT", "SparkCluster", "Trial", "spark_cluster"]
 
 ROOT = Path(__file__).parents[2]
 _SPARK = Path(pyspark.__file__).parent
 _PORT, _MASTER_PORT = 9876, 7077
 _DEPLOY = "org.apache.spark.deploy"
-#: What `headrace consume` shows of a count.
-_COUNT = re.compile(r"(\w+)\t(\d+)$")
+_PATIENCE = 240
+#: So many results tell that a job works again.
+_SOME = 5
+_PROGRAM = """\
+from headrace import StreamBuilder, serdes
+
+builder = StreamBuilder("{name}")
+(
+    builder.source("{source}", serdes.string)
+    .flat_map_values(str.split)
+    .key_by(lambda word: word)
+    .count()
+    .to_stream()
+    .sink("{sink}", serdes.json)
+)
+topology = builder.build()
+"""
 
 
 class SparkCluster:
@@ -30,7 +48,6 @@ class SparkCluster:
         self.network = network
         self.namesrv = f"{network['broker'].address}:{_PORT}"
         self.master = f"spark://{network['master'].address}:{_MASTER_PORT}"
-        self._topics = 0
 
     def headrace(self, *words: object, machine: str = "driver", limit: float = 60) -> str:
         """Run one of Headrace's commands to its end; give what it printed."""
@@ -74,46 +91,71 @@ class SparkCluster:
             self.master,
         )
 
-    def job(self, program: Path | str, *options: object, machine: str = "driver") -> Running:
-        """Start ``headrace run`` for a program, which is brought to the driver's machine."""
-        driver = self.network[machine]
-        file = driver.folder / "job.py"
-        text = program.read_text() if isinstance(program, Path) else program
-        file.write_text(text)
-        return self.start(
-            "run",
-            "job.py",
-            "--namesrv",
-            self.namesrv,
-            "--master",
-            self.master,
-            "--spark-config",
-            f"spark.driver.host={driver.address}",
-            *options,
-            machine=machine,
-        )
+    def busy_worker(self) -> str:
+        """Name a machine on which an executor runs."""
+        names = [name for name in self.network if list(self.network[name].folder.glob("work/*/*"))]
+        assert names, "there is no executor"
+        return names[-1]
 
-    def produce(self, topic: str, lines: Sequence[str]) -> None:
-        """Send lines to a topic."""
+    def job(self, name: str, *options: object, machine: str = "driver") -> Running:
+        """Start ``headrace run`` for a job that counts words, whose file is on that machine only."""
+        file = self.network[machine].folder / f"{name}.py"
+        file.write_text(_PROGRAM.format(name=name, source=name + SOURCE, sink=name + SINK))
+        where = ("--namesrv", self.namesrv, "--master", self.master)
+        return self.start("run", file.name, *where, *options, machine=machine)
+
+    def trial(self, name: str) -> Trial:
+        """Start to feed a job, and to hold its results against what it was fed."""
         broker = self.network["broker"]
-        (broker.folder / "lines").write_text("\n".join([*lines, ""]))
-        words = ("produce", topic, "--namesrv", self.namesrv)
-        command = " ".join(map(str, _headrace(*words)))
-        broker.run("sh", "-c", f"{command} < lines", env=_env())
+        words = (sys.executable, "-m", "tests.cluster.audit", self.namesrv, name)
+        return Trial(name, broker.folder, broker.start(*words, env=_env()))
 
-    def counts(self, topic: str) -> dict[str, int]:
-        """Return the newest value of each key in a topic of counts."""
-        words = ("consume", topic, "--namesrv", self.namesrv, "--from-beginning", "--until-end")
-        lines = self.headrace(*words, machine="broker").splitlines()
-        pairs = [found.groups() for line in lines if (found := _COUNT.search(line))]
-        return {key: int(value) for key, value in pairs}
+
+class Trial:
+    """A job's input and output, while its machines are struck."""
+
+    def __init__(self, name: str, folder: Path, audit: Running) -> None:
+        self._name, self._folder, self._audit = name, folder, audit
+
+    def await_topics(self) -> None:
+        """Wait until there is something to read."""
+        steps = self._folder / f"{self._name}{STEPS}"
+        await_true("an audit that feeds", steps.exists, patience=_PATIENCE)
+        time.sleep(1)
+
+    def times(self) -> list[float]:
+        """Return when there were new results, s since 1970."""
+        steps = (self._folder / f"{self._name}{STEPS}").read_text()
+        # The last line may be half written.
+        return [float(line) for line in steps.splitlines()[:-1]]
+
+    def await_results(self, job: Running, after: float = 0.0) -> None:
+        """Wait for results that came after a time, and some more."""
+
+        def come() -> bool:
+            assert job.is_alive, f"the job has ended:\n{job.output()}"
+            assert self._audit.is_alive, self._audit.output()
+            return sum(when > after for when in self.times()) > _SOME
+
+        await_true(f"results of {self._name}", come, patience=_PATIENCE)
+
+    def longest_gap(self, since: float) -> float:
+        """Return the most seconds without a result, from a time until now."""
+        times = [since, *(when for when in self.times() if when > since), time.time()]
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+    def finish(self) -> None:
+        """End the feeding, and see that all of it is counted once."""
+        (self._folder / f"{self._name}{ENOUGH}").touch()
+        code = self._audit.end(_PATIENCE)
+        assert (code, self._audit.output()[:5]) == (0, "exact"), self._audit.output()
 
 
 @contextmanager
 def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[SparkCluster]:
     """Boot a broker, a master and a driver; workers are only given their names yet."""
     with Network(folder, ["broker", "master", "driver", "driver-2", *workers]) as network:
-        for name in ("broker", "master", "driver"):
+        for name in ("broker", "master", "driver", "driver-2"):
             network.boot(name)
         broker, master = network["broker"], network["master"]
         cluster = SparkCluster(network)

@@ -1,0 +1,57 @@
+"""Machines that are cut off, one after the other, under a job that goes on: exact, and soon again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.machines import Running
+from tests.cluster.spark_cluster import SparkCluster, Trial
+
+#: How long a machine is cut off, s.
+CUT = 60.0 if os.environ.get("MINUTES") else 25.0
+#: What it may cost beyond that, s; a busy machine takes its time on top.
+LIMITS = {"worker": 30.0, "broker": 15.0, "driver": 15.0}
+_BUSY = 15.0
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def running(machines: SparkCluster) -> Iterator[tuple[SparkCluster, Trial, Running]]:
+    for name in ("worker-1", "worker-2", "worker-3"):
+        machines.worker(name)
+    trial = machines.trial("cut")
+    trial.await_topics()
+    job = machines.job("cut", "--partitions", 2)
+    trial.await_results(job)
+    yield machines, trial, job
+    job.send(signal.SIGINT)
+    job.end(60)
+
+
+@pytest.mark.budget(150)
+@pytest.mark.parametrize("which", LIMITS)
+def test_a_job_goes_on_soon_after(running: tuple[SparkCluster, Trial, Running], which: str) -> None:
+    machines, trial, job = running
+    name = machines.busy_worker() if which == "worker" else which
+    began = time.time()
+    machines.network[name].cut()
+    time.sleep(CUT)
+    machines.network[name].mend()
+    trial.await_results(job, after=began + CUT)
+    assert trial.longest_gap(began) < CUT + LIMITS[which] + _BUSY
+    if which == "worker":
+        address = machines.network[name].address
+        assert f"worker {address} has not been heard of for 2" in job.output()
+
+
+def test_nothing_was_lost_or_counted_twice(
+    running: tuple[SparkCluster, Trial, Running],
+) -> None:
+    _, trial, _ = running
+    trial.finish()
