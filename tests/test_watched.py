@@ -68,10 +68,10 @@ SOON = 5.0
 
 
 @contextlib.contextmanager
-def broken_store(folder: Path, thread: str = "") -> Iterator[MessageStore]:
+def broken_store(folder: Path, thread: str = "", **changes: Any) -> Iterator[MessageStore]:
     """Open a store of which one thread meets an error; a broker of other tests may be beside it."""
     others = threading.enumerate()
-    with MessageStore.open(folder, settings(flush="sync")) as store:
+    with MessageStore.open(folder, settings(flush="sync", **changes)) as store:
         store.compact_topic("lines").result(SOON)
         store.append([append_of("lines", 0, [b"kept"])]).result(SOON)
         if thread:
@@ -93,6 +93,15 @@ def broken_store(folder: Path, thread: str = "") -> Iterator[MessageStore]:
 def writer(folder: Path, _address: str) -> None:
     with broken_store(folder, "headrace-store") as store:
         error = store.append([append_of("lines", 0, [b"lost"])]).exception(SOON)
+        assert isinstance(error, StoreFailedError)
+
+
+def units(folder: Path, _address: str) -> None:
+    others = threading.enumerate()
+    with broken_store(folder, large_unit=1) as store:
+        store.commit_unit([], [append_of("lines", 0, [b"large"])]).result(SOON)
+        break_thread("headrace-store-units", others)
+        error = store.commit_unit([], [append_of("lines", 0, [b"lost"])]).exception(SOON)
         assert isinstance(error, StoreFailedError)
 
 
@@ -416,6 +425,7 @@ Case = Callable[[Path, str], None]
 CASES: dict[str, Case] = {
     "headrace-store": writer,
     "headrace-store in a checkpoint": writer_in_a_checkpoint,
+    "headrace-store-units": units,
     "headrace-checkpoint": checkpointer,
     "headrace-maintenance": maintenance,
     "headrace-keys": keys,
@@ -508,6 +518,7 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "spark/batches/runner.py": "the sink has stopped, and who waits for it hears why",
     "spark/gateway.py": "Java prints to nobody, instead of waiting for a reader",
     "spark/job.py": "tests/spark/test_job.py",
+    "store/beside.py": ("headrace-store-units",),
     "store/checkpoint.py": ("headrace-checkpoint",),
     "store/maintenance.py": ("headrace-maintenance", "headrace-keys"),
     "store/reput.py": ("headrace-reput",),

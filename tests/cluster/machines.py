@@ -29,6 +29,10 @@ _SUBNET = "10.77.0"
 _TOOLS = ("ip", "unshare", "nsenter", "setpriv", "mount")
 #: The order is that of `unshare`: what a machine has of its own.
 _OF_ITS_OWN = ("--net", "--uts", "--ipc", "--mount", "--pid")
+#: What programs on a machine are, wherever that lies on the real one.
+_NEEDED = sorted(
+    {Path(place).resolve() for place in (Path(__file__).parents[2], sys.prefix, sys.base_prefix)}
+)
 _SLEEP = ("sleep", "infinity")
 _PATIENCE = 20
 
@@ -121,6 +125,7 @@ class Machine:
             (self.folder / "spark").mkdir()
             script.append(f"mount --bind -o ro {spark} {HOME}/spark")
         script += [f"mount -t tmpfs tmpfs {folder}" for folder in hide]
+        script += _own_temporary_folder([place for place in _NEEDED if place not in hide])
         subprocess.run(self._inside("sh", "-ec", "\n".join(script)), check=True, timeout=_PATIENCE)
 
     def start(self, *command: object, env: Mapping[str, str] | None = None) -> Running:
@@ -277,6 +282,17 @@ class Network:
             process = subprocess.Popen([*ending, *command], stdin=subprocess.DEVNULL, stderr=errors)
         self._started.append(process)
         return process
+
+
+def _own_temporary_folder(kept: Sequence[Path]) -> Iterator[str]:
+    """Give the machine a /tmp of its own, in which what it needs of the real one stays."""
+    needed = [place for place in kept if place.is_relative_to("/tmp")]
+    aside = [f"{HOME}/kept-{number}" for number in range(len(needed))]
+    for place, there in zip(needed, aside, strict=True):
+        yield f"mkdir {there}; mount --bind {place} {there}"
+    yield "mount -t tmpfs tmpfs /tmp"
+    for place, there in zip(needed, aside, strict=True):
+        yield f"mkdir -p {place}; mount --bind {there} {place}"
 
 
 def _as_root(*command: str) -> list[str]:

@@ -170,7 +170,7 @@ def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[SparkCluster
             "--allow-anyone",
         )
         serving = cluster.start(*words, machine="broker")
-        place = ("--host", master.address, "--port", _MASTER_PORT, "--webui-port", 0)
+        place = ("--host", master.address, "--port", _MASTER_PORT)
         leading = _spark_class(master, "master.Master", *place)
         broker.await_port(_PORT, serving)
         master.await_port(_MASTER_PORT, leading)

@@ -58,7 +58,8 @@ def test_t16_a_writer_at_full_rate_with_rolls_and_readers(tmp_path: Path, second
         for reader in readers:
             reader.start()
         numbers, end = [0, 0], time.monotonic() + seconds
-        while time.monotonic() < end and not faults:
+        # A busy machine takes longer for as many.
+        while (time.monotonic() < end or numbers[0] <= 100) and not faults:
             for queue in (0, 1):
                 bodies = [b"%d-%d" % (queue, numbers[queue] + n) for n in range(3)]
                 store.append([append_of("lines", queue, bodies)]).result()
@@ -68,7 +69,6 @@ def test_t16_a_writer_at_full_rate_with_rolls_and_readers(tmp_path: Path, second
             reader.join(60)
         assert not faults
         assert len(log_files(tmp_path)) > 10
-    assert numbers[0] > 100
 
 
 def test_t18_a_lock_that_a_killed_process_left_is_taken_over(

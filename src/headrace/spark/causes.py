@@ -14,6 +14,7 @@ import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -29,7 +30,6 @@ __all__ = ["TaskWatch", "failed_task", "read_failure"]
 
 logger = logging.getLogger(__name__)
 
-_DEPLOY = "org.apache.spark.deploy"
 
 _SHIP = (
     "install it there, name another by --spark-config spark.pyspark.python=PATH, or bring one to"
@@ -61,6 +61,8 @@ def _cause(pattern: str, what: str, hint: str = _GOES_ON, *, for_good: bool = Fa
 _PAUSE = 1.0
 #: Seconds without an executor until it is told, and until it is told again.
 _ALONE, _AGAIN = 8.0, 30.0
+#: Seconds in which a page answers.
+_PATIENCE = 2.0
 #: Failed tasks of a stage that are looked at.
 _MOST = 20
 
@@ -290,29 +292,29 @@ class _Records:
                 yield task["host"], task["executorId"], task["errorMessage"] or ""
 
     def who_has_cores(self) -> str:
-        """Say what a standalone master knows: its workers, and the applications before this one."""
-        context = self._context
-        master = str(context.master)
-        place = master.removeprefix("spark://").partition(",")[0]
-        host, _, port = place.rpartition(":")
+        """Say what a standalone master's page tells of its cores and of who has them."""
+        master, own = str(self._context.master), self._context.applicationId
         if not master.startswith("spark://"):
-            return f"{master} gives it none yet"
-        jvm: Any = context._jvm  # noqa: SLF001
-        deploy = jvm.org.apache.spark.deploy
-        address = jvm.org.apache.spark.rpc.RpcAddress(host, int(port))
-        endpoint = context._jsc.sc().env().rpcEnv().setupEndpointRef(address, "Master")  # noqa: SLF001
-        asked = getattr(getattr(deploy, "DeployMessages$RequestMasterState$"), "MODULE$")
-        kind = jvm.java.lang.Class.forName(f"{_DEPLOY}.DeployMessages$MasterStateResponse")
-        state = endpoint.askSync(asked, jvm.scala.reflect.ClassTag.apply(kind))
-        workers, running = list(state.workers()), list(state.activeApps())
-        cores = sum(worker.cores() for worker in workers)
-        others = [app for app in running if app.id() != context.applicationId]
-        if not workers:
+            return f"{master} has given it none yet"
+        host = master.removeprefix("spark://").partition(",")[0].rpartition(":")[0]
+        port = self._context.getConf().get("spark.master.ui.port", "8080")
+        page = f"http://{host}:{port}"
+        try:
+            with urlopen(f"{page}/json/", timeout=_PATIENCE) as answer:  # noqa: S310
+                told = json.load(answer)
+        except (OSError, ValueError):
+            return f"{master} has given it none yet; its page, which may tell why, is not {page}"
+        if not told["workers"]:
             return f"no worker has registered with {master}"
-        if not others:
-            return f"{master} has {cores} cores on {len(workers)} workers, none with enough memory"
-        names = ", ".join(f"{app.desc().name()} ({app.id()})" for app in others)
-        return f"{master} has {cores}, which others hold or wait for: {names}"
+        others = ", ".join(
+            f"{app['name']} has {app['cores']} ({app['id']})"
+            for app in told["activeapps"]
+            if app["id"] != own
+        )
+        free = told["cores"] - told["coresused"]
+        return (
+            f"{master} has {told['cores']}, of which {free} are free; {others or 'nobody has any'}"
+        )
 
     def _read(self, records: Any) -> Any:
         return json.loads(self._json.writeValueAsString(records))

@@ -209,7 +209,7 @@ class Beside:
         """Hand over a unit; its future tells how it went."""
         with self._lock:
             if self._closed:
-                raise StoreError("the store is closed")
+                raise self._writer.failure or StoreError("the store is closed")
             if self._thread is None:
                 self._thread = watched_thread(
                     self._run, name="headrace-store-units", on_failure=self._end
