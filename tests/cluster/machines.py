@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -94,7 +95,7 @@ class Machine:
     def __init__(self, network: Network, number: int, name: str, folder: Path) -> None:
         self.name, self.address, self.folder = name, f"{_SUBNET}.{number}", folder
         self._network, self._port = network, f"m{number}"
-        self._commands = 0
+        self._entered: list[subprocess.Popen[bytes]] = []
         self._init = network.spawn("unshare", *_OF_ITS_OWN, "--fork", "--kill-child", *_SLEEP)
         self._pid = network.child_of(self._init)
 
@@ -130,8 +131,7 @@ class Machine:
 
     def start(self, *command: object, env: Mapping[str, str] | None = None) -> Running:
         """Start a command in the machine's folder; its output goes to a file there."""
-        self._commands += 1
-        log = self.folder / f"{self._commands}.log"
+        log = self.folder / f"{len(self._entered)}.log"
         own = {"HOME": str(HOME), "TMPDIR": str(HOME / "tmp"), "PATH": os.environ["PATH"]}
         kept = {name: os.environ[name] for name in ("LANG", "JAVA_HOME") if name in os.environ}
         pairs = [f"{name}={value}" for name, value in {**kept, **own, **(env or {})}.items()]
@@ -143,6 +143,7 @@ class Machine:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+        self._entered.append(process)
         return Running(process, log)
 
     def run(self, *command: object, env: Mapping[str, str] | None = None, limit: float = 60) -> str:
@@ -174,6 +175,8 @@ class Machine:
     def stop(self) -> None:
         """End the machine with all that runs on it."""
         self._network.end(self._init)
+        for process in self._entered:
+            process.wait(_PATIENCE)
 
     def _inside(self, *command: str) -> list[str]:
         entering = ("nsenter", "-t", str(self._pid), *self._network.own_user, "-n", "-u", "-i")
@@ -201,7 +204,6 @@ class Network:
         self.hosts = folder / "hosts"
         self.own_user = () if os.geteuid() == 0 else ("-U", "--preserve-credentials")
         self._machines: dict[str, Machine] = {}
-        self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -215,8 +217,9 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._started):
-            self.end(process)
+        for machine in self._machines.values():
+            machine.stop()
+        self.end(self._switch)
 
     def __getitem__(self, name: str) -> Machine:
         return self._machines[name]
@@ -237,9 +240,9 @@ class Network:
             A Spark that this one has below its folder, read-only.
         """
         number = self._names.index(name) + 1
-        machine = Machine(self, number, name, self._folder / f"{name}-{len(self._started)}")
-        machine.boot(hide, spark)
+        machine = Machine(self, number, name, self._folder / f"{name}-{time.monotonic_ns()}")
         self._machines[name] = machine
+        machine.boot(hide, spark)
         return machine
 
     def run(self, *command: str) -> None:
@@ -258,8 +261,6 @@ class Network:
                     each.kill()
         process.kill()
         process.wait()
-        if process in self._started:
-            self._started.remove(process)
 
     def child_of(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for the innermost process of what was spawned; give its id."""
@@ -279,9 +280,7 @@ class Network:
     def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
         ending = ("setpriv", "--pdeathsig", "KILL")
         with (self._folder / "errors").open("ab") as errors:
-            process = subprocess.Popen([*ending, *command], stdin=subprocess.DEVNULL, stderr=errors)
-        self._started.append(process)
-        return process
+            return subprocess.Popen([*ending, *command], stdin=subprocess.DEVNULL, stderr=errors)
 
 
 def _own_temporary_folder(kept: Sequence[Path]) -> Iterator[str]:

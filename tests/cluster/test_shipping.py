@@ -1,0 +1,40 @@
+"""Workers that have nothing but Java and Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.spark_cluster import SparkCluster, Trial
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def bare(machines: SparkCluster) -> tuple[SparkCluster, Trial]:
+    for name in ("worker-1", "worker-2"):
+        machines.worker(name, bare=True)
+    trial = machines.trial("shipped")
+    trial.await_topics()
+    return machines, trial
+
+
+@pytest.mark.budget(60)
+def test_a_machine_without_python_is_named_at_once(bare: tuple[SparkCluster, Trial]) -> None:
+    machines, _ = bare
+    job = machines.job("shipped", "--partitions", 2)
+    assert job.end(120) == 1
+    names = [machines.network[name].address for name in ("worker-1", "worker-2")]
+    (line,) = [line for line in job.output().splitlines() if line.startswith("error:")]
+    assert any(f"machine {name} has no Python at " in line for name in names), job.output()
+    assert "rollback" not in job.output()
+    assert "goes back" not in job.output()
+
+
+@pytest.mark.budget(180)
+def test_an_archive_is_all_that_they_need(bare: tuple[SparkCluster, Trial]) -> None:
+    machines, trial = bare
+    told = machines.headrace("pack", "shipped.py", "--output", "env.tar.gz", limit=240)
+    assert "env.tar.gz: " in told
+    job = machines.job("shipped", "--partitions", 2, "--archive", "env.tar.gz")
+    trial.await_results(job)
+    trial.finish()

@@ -1,0 +1,52 @@
+"""Drivers that stand by on other machines, and cores: whose they are, and who waits for them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.cluster.spark_cluster import SparkCluster
+from tests.faults.harness import await_true
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+#: How long a lease holds on an embedded broker, and how soon after it there are results, s.
+LEASE, LIMIT = 60.0, 20.0
+_BUSY = 20.0
+
+
+@pytest.fixture(scope="module")
+def two_cores(machines: SparkCluster) -> SparkCluster:
+    for name in ("worker-1", "worker-2"):
+        machines.worker(name)
+    return machines
+
+
+@pytest.mark.budget(200)
+def test_a_driver_on_another_machine_takes_over(two_cores: SparkCluster) -> None:
+    """All cores are the job's: what stands by holds none of them."""
+    trial = two_cores.trial("standing")
+    trial.await_topics()
+    first = two_cores.job("standing", "--partitions", 2, "--standby")
+    trial.await_results(first)
+    second = two_cores.job("standing", "--partitions", 2, "--standby", machine="driver-2")
+    await_true("a standby", lambda: "Standing by" in second.output(), patience=120)
+    began = time.time()
+    two_cores.network["driver"].stop()
+    trial.await_results(second, after=began + 1)
+    assert trial.longest_gap(began) < LEASE + LIMIT + _BUSY
+    trial.finish()
+
+
+@pytest.mark.budget(120)
+def test_a_job_without_cores_says_who_has_them(two_cores: SparkCluster) -> None:
+    trial = two_cores.trial("late")
+    trial.await_topics()
+    job = two_cores.job("late", "--partitions", 1, machine="driver-2")
+    await_true("a word on cores", lambda: "waits for cores" in job.output(), patience=120)
+    told = f"job late waits for cores: {two_cores.master} has 2, of which 0 are free; standing has"
+    assert told in job.output()
+    two_cores.worker("worker-3")
+    trial.await_results(job)
+    trial.finish()
