@@ -76,6 +76,14 @@ class Running:
         """Return what it has printed."""
         return self.log.read_text(errors="replace")
 
+    def await_output(self, text: str, patience: float = 120) -> None:
+        """Wait until the command has printed a text."""
+        ends = time.monotonic() + patience
+        while text not in self.output():
+            assert self.is_alive, f"it ended without a word of {text!r}:\n{self.output()}"
+            assert time.monotonic() < ends, f"not a word of {text!r}:\n{self.output()}"
+            time.sleep(0.2)
+
     def tree(self) -> list[psutil.Process]:
         """Return the command's process and all below it."""
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from tests.cluster.spark_cluster import SparkCluster
-from tests.faults.harness import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -31,7 +30,7 @@ def test_a_driver_on_another_machine_takes_over(two_cores: SparkCluster) -> None
     first = two_cores.job("standing", "--partitions", 2, "--standby")
     trial.await_results(first)
     second = two_cores.job("standing", "--partitions", 2, "--standby", machine="driver-2")
-    await_true("a standby", lambda: "Standing by" in second.output(), patience=120)
+    second.await_output("Standing by")
     began = time.time()
     two_cores.network["driver"].stop()
     trial.await_results(second, after=began + 1)
@@ -44,7 +43,7 @@ def test_a_job_without_cores_says_who_has_them(two_cores: SparkCluster) -> None:
     trial = two_cores.trial("late")
     trial.await_topics()
     job = two_cores.job("late", "--partitions", 1, machine="driver-2")
-    await_true("a word on cores", lambda: "waits for cores" in job.output(), patience=120)
+    job.await_output("waits for cores")
     told = f"job late waits for cores: {two_cores.master} has 2, of which 0 are free; standing has"
     assert told in job.output()
     two_cores.worker("worker-3")

@@ -309,7 +309,7 @@ class _Records:
         others = ", ".join(
             f"{app['name']} has {app['cores']} ({app['id']})"
             for app in told["activeapps"]
-            if app["id"] != own
+            if app["id"] != own and app["cores"]
         )
         free = told["cores"] - told["coresused"]
         return (
