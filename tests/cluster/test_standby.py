@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -22,6 +23,25 @@ def two_cores(machines: SparkCluster) -> SparkCluster:
     return machines
 
 
+@pytest.mark.budget(120)
+def test_a_job_without_cores_says_who_has_them(two_cores: SparkCluster) -> None:
+    """They are those of its partitions: what comes anew is for the other job."""
+    trials = [two_cores.trial(name) for name in ("early", "late")]
+    trials[0].await_topics()
+    early = two_cores.job("early", "--partitions", 2)
+    trials[0].await_results(early)
+    late = two_cores.job("late", "--partitions", 1, machine="driver-2")
+    late.await_output("waits for cores")
+    told = f"job late waits for cores: {two_cores.master} has 2, of which 0 are free; early has 2 ("
+    assert told in late.output()
+    two_cores.worker("worker-3")
+    trials[1].await_results(late)
+    for trial, job in zip(trials, (early, late), strict=True):
+        trial.finish()
+        job.send(signal.SIGINT)
+        job.end(60)
+
+
 @pytest.mark.budget(200)
 def test_a_driver_on_another_machine_takes_over(two_cores: SparkCluster) -> None:
     """All cores are the job's: what stands by holds none of them."""
@@ -35,17 +55,4 @@ def test_a_driver_on_another_machine_takes_over(two_cores: SparkCluster) -> None
     two_cores.network["driver"].stop()
     trial.await_results(second, after=began + 1)
     assert trial.longest_gap(began) < LEASE + LIMIT + _BUSY
-    trial.finish()
-
-
-@pytest.mark.budget(120)
-def test_a_job_without_cores_says_who_has_them(two_cores: SparkCluster) -> None:
-    trial = two_cores.trial("late")
-    trial.await_topics()
-    job = two_cores.job("late", "--partitions", 1, machine="driver-2")
-    job.await_output("waits for cores")
-    told = f"job late waits for cores: {two_cores.master} has 2, of which 0 are free; standing has"
-    assert told in job.output()
-    two_cores.worker("worker-3")
-    trial.await_results(job)
     trial.finish()
