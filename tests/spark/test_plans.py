@@ -16,6 +16,7 @@ import pytest
 
 from headrace import StreamBuilder, serdes, tumbling
 from headrace import settings as settings_module
+from headrace.broker import EmbeddedBroker
 from headrace.errors import WorkerMismatchError
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.job_plan import JobPlan
@@ -23,6 +24,7 @@ from headrace.runtime.task import guarded
 from headrace.runtime.user_code.failures import raise_failure
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob, plans
+from headrace.spark.launch import make_connection
 from headrace.spark.plans import PlanHandle, own_versions, pickle_plan, unpickle_plan
 from tests.spark.pipelines import LIMIT, Rig
 
@@ -96,14 +98,29 @@ def test_nothing_is_unpickled_that_another_version_has_made() -> None:
     assert "headrace 9.0.0" in refused(PlanHandle("", header + b"\nno pickle at all"))
 
 
+def test_settings_of_spark_stay_with_the_driver(tmp_path: Path) -> None:
+    """It starts Spark anew with them, when Java has died; workers need none of its secrets."""
+    given = JobSettings(spark_config={"spark.authenticate.secret": "hush"})
+    with EmbeddedBroker(tmp_path) as broker:
+        connection = make_connection(plan().topology, given, broker.address)
+        connection.close()
+    assert connection.plan.settings.spark_config == given.spark_config
+    assert unpickle_plan(pickle_plan(connection.plan).payload).settings.spark_config == {}
+
+
 KNOWN: dict[str, Any] = {"max_bytes_per_batch": 5, "batch_timeout": timedelta(seconds=7)}
 #: Settings of one version; of the next one, in which they stand elsewhere; and of one that cannot
 #: do without another.
-OLDER: Fields = [("max_bytes_per_batch", int), ("batch_timeout", timedelta)]
+OLDER: Fields = [
+    ("max_bytes_per_batch", int),
+    ("batch_timeout", timedelta),
+    ("spark_config", dict, field(default_factory=dict)),
+]
 NEWER: Fields = [
     ("batch_timeout", timedelta),
     ("added", int, field(default=5)),
     ("made", list, field(default_factory=list)),
+    ("spark_config", dict, field(default_factory=dict)),
     ("max_bytes_per_batch", int),
 ]
 DEMANDING: Fields = [("wanted", int), *OLDER]

@@ -58,8 +58,6 @@ def make_connection(
         settings,
         state_dir=settings.local_state.resolve(),
         tls_ca=None,
-        # Spark's own secrets are none of theirs.
-        spark_config={},
     )
     plan = JobPlan(
         topology.with_policy(settings.poison),

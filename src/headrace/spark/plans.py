@@ -14,7 +14,7 @@ import pickle
 import platform
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -78,11 +78,15 @@ def own_versions() -> dict[str, str]:
 def pickle_plan(plan: JobPlan) -> PlanHandle:
     """Pickle a plan, with the user's functions by value where workers cannot import them.
 
+    Settings of Spark do not travel: they are the driver's, which starts Spark anew with them, and
+    its secrets may be among them.
+
     Raises
     ------
     TopologyError
         Something in it cannot be pickled.
     """
+    plan = replace(plan, settings=replace(plan.settings, spark_config={}))
     modules = _user_modules(plan.topology)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
