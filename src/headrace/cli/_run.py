@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +25,12 @@ from headrace.cli.supervision import (
     telling_of,
     without_secrets,
 )
-from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
+from headrace.errors import (
+    ConfigurationError,
+    RequestTimeoutError,
+    SettingsError,
+    TopicNotFoundError,
+)
 from headrace.settings import JobSettings
 
 if TYPE_CHECKING:
@@ -61,7 +67,9 @@ def run(
     ] = False,
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Give up --until-caught-up after so long."),
+        typer.Option(
+            metavar="DURATION", help="Give up --until-caught-up so long after the command began."
+        ),
     ] = None,
     supervise: Annotated[
         bool,
@@ -76,6 +84,7 @@ def run(
     ] = False,
     channel: Annotated[int | None, typer.Option(hidden=True)] = None,
     again: Annotated[bool, typer.Option("--again", hidden=True)] = False,
+    began: Annotated[float | None, typer.Option(hidden=True)] = None,
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Short for --guarantee at_least_once.")
     ] = False,
@@ -123,6 +132,7 @@ def run(
     if at_least_once:
         given["guarantee"] = "at_least_once"
     settings = JobSettings.from_env(**given)
+    began = time.time() if began is None else began
     limit = None if timeout is None else _duration("--timeout", timeout)
     if standby and (until_caught_up or not supervise):
         other = "--until-caught-up" if until_caught_up else "--no-supervise"
@@ -130,7 +140,7 @@ def run(
         raise ConfigurationError(message, hint="A standby is for jobs that run on and on.")
     if supervise and channel is None:
         arguments = without_secrets(context.find_root().obj or sys.argv[1:])
-        command = [sys.executable, "-m", "headrace", *arguments]
+        command = [sys.executable, "-m", "headrace", *arguments, "--began", str(began)]
         limit_of_silence = settings.driver_timeout.total_seconds()
         raise typer.Exit(
             Supervisor(
@@ -159,7 +169,7 @@ def run(
             program.topology.name,
             supervisor,
             until_caught_up=until_caught_up,
-            limit=limit,
+            limit=_Limit(began, limit),
         )
 
 
@@ -224,13 +234,41 @@ def _hints_for(settings: JobSettings) -> Iterator[None]:
         raise
 
 
+@dataclasses.dataclass(frozen=True)
+class _Limit:
+    """How long a job may take to catch up, from the begin of the command on."""
+
+    #: When the command began, s since 1970: its first driver, where others came after it.
+    began: float
+    whole: timedelta | None
+
+    def rest(self) -> timedelta | None:
+        """Return what is left of it; None: there is none."""
+        if self.whole is None:
+            return None
+        return max(timedelta(0), self.whole - timedelta(seconds=time.time() - self.began))
+
+    @contextlib.contextmanager
+    def told(self, name: str) -> Iterator[None]:
+        """Name the whole of it where its rest was not enough."""
+        try:
+            yield
+        except RequestTimeoutError as error:
+            if self.rest():
+                # It is the job's failure: a broker that did not answer.
+                raise
+            raise RequestTimeoutError(
+                f"job '{name}' has not caught up {self.whole} after its start", hint=error.hint
+            ) from error
+
+
 def _follow(
     job: StreamJob | TransactionJob,
     name: str,
     supervisor: Channel | None,
     *,
     until_caught_up: bool,
-    limit: timedelta | None,
+    limit: _Limit,
 ) -> None:
     from headrace.cli.progress import ending_of, shown
 
@@ -242,8 +280,9 @@ def _follow(
             job.start()
             begun()
             if until_caught_up:
-                job.await_caught_up(timeout=limit)
-                job.await_batches(timeout=limit)
+                with limit.told(name):
+                    job.await_caught_up(timeout=limit.rest())
+                    job.await_batches(timeout=limit.rest())
             else:
                 job.await_termination()
     except KeyboardInterrupt:
