@@ -134,7 +134,7 @@ class Machine:
             (self.folder / "spark").mkdir()
             script.append(f"mount --bind -o ro {spark} {HOME}/spark")
         script += [f"mount -t tmpfs tmpfs {folder}" for folder in hide]
-        script += _own_temporary_folder([place for place in _NEEDED if place not in hide])
+        script += _own_temporary_folder([place for place in _NEEDED if not _is_in(place, hide)])
         subprocess.run(self._inside("sh", "-ec", "\n".join(script)), check=True, timeout=_PATIENCE)
 
     def start(self, *command: object, env: Mapping[str, str] | None = None) -> Running:
@@ -289,6 +289,10 @@ class Network:
         ending = ("setpriv", "--pdeathsig", "KILL")
         with (self._folder / "errors").open("ab") as errors:
             return subprocess.Popen([*ending, *command], stdin=subprocess.DEVNULL, stderr=errors)
+
+
+def _is_in(place: Path, folders: Sequence[Path]) -> bool:
+    return any(place.is_relative_to(folder) for folder in folders)
 
 
 def _own_temporary_folder(kept: Sequence[Path]) -> Iterator[str]:

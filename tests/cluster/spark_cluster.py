@@ -97,12 +97,22 @@ class SparkCluster:
         assert names, "there is no executor"
         return names[-1]
 
-    def job(self, name: str, *options: object, machine: str = "driver") -> Running:
+    def job(
+        self,
+        name: str,
+        *options: object,
+        machine: str = "driver",
+        python: str = sys.executable,
+        **variables: str,
+    ) -> Running:
         """Start ``headrace run`` for a job that counts words, whose file is on that machine only."""
         file = self.network[machine].folder / f"{name}.py"
         file.write_text(_PROGRAM.format(name=name, source=name + SOURCE, sink=name + SINK))
         where = ("--namesrv", self.namesrv, "--master", self.master)
-        return self.start("run", file.name, *where, *options, machine=machine)
+        words = (python, "-m", "headrace", "run", file.name, *where, *options)
+        # A packed Python has its own Headrace, and no Spark.
+        env = _env() if python == sys.executable else {"SPARK_HOME": str(_SPARK)}
+        return self.network[machine].start(*words, env={**env, **variables})
 
     def trial(self, name: str) -> Trial:
         """Start to feed a job, and to hold its results against what it was fed."""
