@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,8 +182,10 @@ def executor(name: str, **more: Any) -> dict[str, Any]:
 def watched(monkeypatch: pytest.MonkeyPatch) -> tuple[TaskWatch, Records, list[float]]:
     now, records = [100.0], Records()
     monkeypatch.setattr(causes, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(causes._Records, "of_session", lambda: records)
-    return TaskWatch("words", Path("spark.log")), records, now
+    monkeypatch.setattr(causes._Records, "of", lambda _: records)
+    session = SimpleNamespace(_active_spark_context=object())
+    monkeypatch.setattr(causes, "SparkContext", session)
+    return TaskWatch("words", "spark.log"), records, now
 
 
 def test_what_no_try_can_mend_is_seen_at_the_first_one(
@@ -212,6 +213,23 @@ def test_a_machine_that_is_lost_is_told_once(
     assert caplog.messages == [
         "job 'words': worker 10.0.0.1 has not been heard of for 20 s; its tasks run again elsewhere"
     ]
+
+
+def test_a_session_that_follows_another_has_executors_of_its_own(
+    watched: tuple[TaskWatch, Records, list[float]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch, records, now = watched
+    records.told.append(executor("1", isActive=False, removeReason="Command exited with code 56"))
+    for _ in range(2):
+        for _ in range(2):
+            now[0] += 2
+            watch.look()
+        session = SimpleNamespace(_active_spark_context=object())
+        monkeypatch.setattr(causes, "SparkContext", session)
+    told = "job 'words': executor 1 on machine 10.0.0.1 ended with code 56"
+    assert caplog.messages == [f"{told}; its tasks run again elsewhere"] * 2
 
 
 def test_a_job_that_waits_for_cores_says_who_has_them(

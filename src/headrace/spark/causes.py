@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import socket
 import time
@@ -24,12 +25,10 @@ from headrace.spark.cluster import is_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
-__all__ = ["TaskWatch", "failed_task", "read_failure"]
+__all__ = ["TaskWatch", "read_failure"]
 
 logger = logging.getLogger(__name__)
-
 
 _SHIP = (
     "install it there, name another by --spark-config spark.pyspark.python=PATH, or bring one to"
@@ -44,17 +43,13 @@ _MEMORY = (
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    #: What Spark's text holds.
-    pattern: re.Pattern[str]
+    #: What Spark's text holds: a regular expression.
+    pattern: str
     #: What has happened; ``{host}`` and ``{executor}`` are where, numbers are the pattern's groups.
     what: str
     hint: str = _GOES_ON
     #: Whether any other try would fail as well.
     for_good: bool = False
-
-
-def _cause(pattern: str, what: str, hint: str = _GOES_ON, *, for_good: bool = False) -> _Cause:
-    return _Cause(re.compile(pattern), what, hint, for_good)
 
 
 #: Seconds from one look at Spark's records to the next.
@@ -68,61 +63,61 @@ _MOST = 20
 
 #: The first one that is found in a text is its cause.
 _CAUSES = (
-    _cause(
+    _Cause(
         r'Cannot run program "([^"]+)"',
         "machine {host} has no Python at {0}",
         _SHIP,
         for_good=True,
     ),
-    _cause(
+    _Cause(
         r"No module named '?((?:headrace|pyspark)\b[\w.]*)",
         "the Python of machine {host} has no module '{0}'",
         _SHIP,
         for_good=True,
     ),
-    _cause(
+    _Cause(
         r"No module named '?([\w.]+)",
         "the Python of machine {host} has no module '{0}'",
         "bring it along by --py-files, put it into the archive by headrace pack --with, or install"
         " it on every machine",
         for_good=True,
     ),
-    _cause(
+    _Cause(
         r"PYTHON_VERSION_MISMATCH\][^\d]*(\d+\.\d+)[^\d]*(\d+\.\d+)",
         "machine {host} runs Python {0}, and the driver of the job Python {1}",
         "bring all machines to one version; docs/operate/cluster.md says what may differ",
         for_good=True,
     ),
-    _cause(
+    _Cause(
         r"heartbeat timed out after (\d+)\d{3} ms",
         "worker {host} has not been heard of for {0} s",
         f"{_GOES_ON}; is the machine up, and can it be reached?",
     ),
-    _cause(r"decommission", "worker {host} was decommissioned"),
-    _cause(
+    _Cause(r"decommission", "worker {host} was decommissioned"),
+    _Cause(
         r"(?i)worker lost|worker shutting down|not receiving heartbeat",
         "worker {host} is gone",
         f"{_GOES_ON}; is the machine up, and can it be reached?",
     ),
-    _cause(
+    _Cause(
         r"exited with code 137|exit code (?:is )?137|Container killed|OOMKilled",
         "executor {executor} on machine {host} was killed, as for want of memory",
         _MEMORY,
     ),
-    _cause(
+    _Cause(
         r"OutOfMemoryError|MemoryError|std::bad_alloc",
         "executor {executor} on machine {host} ran out of memory",
         _MEMORY,
     ),
-    _cause(r"No space left on device", "the disk of machine {host} is full", "make room there"),
-    _cause(
+    _Cause(r"No space left on device", "the disk of machine {host} is full", "make room there"),
+    _Cause(
         r"Python worker exited unexpectedly",
         "a Python worker on machine {host} ended in the middle of a task: it was killed, as for"
         " want of memory, or crashed in compiled code",
         _MEMORY,
     ),
-    _cause(r"exited with code (\d+)", "executor {executor} on machine {host} ended with code {0}"),
-    _cause(
+    _Cause(r"exited with code (\d+)", "executor {executor} on machine {host} ended with code {0}"),
+    _Cause(
         r"Remote RPC client disassociated|FetchFailed|Connection reset|ExecutorLostFailure",
         "executor {executor} on machine {host} is gone, with what it had",
         f"{_GOES_ON}; is the machine up, and can it be reached?",
@@ -160,21 +155,20 @@ def read_failure(job: str, text: str, log: str) -> HeadraceError:
     found = list(_LOST.finditer(text))
     if found:
         last = found[-1]
-        return failed_task(job, last[1], last[2], text[last.end() :], log)
-    return failed_task(job, socket.gethostname(), "driver", text, log)
+        return _failed_task(job, last[1], last[2], text[last.end() :], log)
+    return _failed_task(job, socket.gethostname(), "driver", text, log)
 
 
-def failed_task(job: str, host: str, executor: str, text: str, log: str) -> HeadraceError:
-    """Say why a task failed, by what Spark says of it; see :func:`read_failure`."""
+def _failed_task(job: str, host: str, executor: str, text: str, log: str) -> HeadraceError:
+    what, hint = f"a task failed on machine {host}: {_gist(text)}", _GOES_ON
     for cause in _CAUSES:
-        if found := cause.pattern.search(text):
+        if found := re.search(cause.pattern, text):
             what = cause.what.format(*found.groups(), host=host, executor=executor)
+            hint = cause.hint
             if cause.for_good:
-                return WorkerMismatchError(f"job '{job}': {what}", hint=cause.hint)
-            hint = f"{cause.hint}; {_told_by(host, executor, log)}"
-            return TaskFailedError(f"job '{job}': {what}", hint=hint)
-    what = f"a task failed on machine {host}: {_gist(text)}"
-    hint = f"{_GOES_ON}; {_told_by(host, executor, log)}"
+                return WorkerMismatchError(f"job '{job}': {what}", hint=hint)
+            break
+    hint = f"{hint}; {_told_by(host, executor, log)}"
     return TaskFailedError(f"job '{job}': {what}", hint=hint)
 
 
@@ -196,7 +190,7 @@ def _gist(text: str) -> str:
 
 
 class TaskWatch:
-    """Sees executors come and go, and tasks fail, while a query runs.
+    """Sees executors come and go, and tasks fail, while a job's queries run.
 
     Parameters
     ----------
@@ -206,33 +200,40 @@ class TaskWatch:
         Where more is told.
     """
 
-    def __init__(self, job: str, log: Path) -> None:
+    def __init__(self, job: str, log: str) -> None:
         self._job, self._log = job, log
-        self._looked = 0.0
+        self._looked = -math.inf
         #: When there was an executor last, or it was told that there is none.
-        self._alone = time.monotonic()
+        self._alone = 0.0
+        #: What it knows of the session that it looks at: another one begins with nothing.
+        self._context: SparkContext | None = None
+        self._spark: _Records | None = None
         self._failed = 0
         self._gone: set[str] = set()
         self._told: set[str] = set()
-        self._spark = _Records.of_session()
 
     def look(self) -> HeadraceError | None:
         """Tell in the log what has happened since the last look; give what no try can mend."""
         now = time.monotonic()
-        if self._spark is None or now - self._looked < _PAUSE:
+        if now - self._looked < _PAUSE:
             return None
+        if now - self._looked > _ALONE:
+            # Nobody looked meanwhile: the job had no query that could have had cores.
+            self._alone = now
         self._looked = now
         try:
-            executors = self._spark.executors()
-            self._see_cores(executors, now)
+            if (spark := self._records()) is None:
+                return None
+            executors = spark.executors()
+            self._see_cores(spark, executors, now)
             failed = sum(each["failedTasks"] for each in executors)
             more, self._failed = failed > self._failed, failed
-            causes = [*self._lost(executors), *(self._spark.failures() if more else ())]
+            causes = [*self._lost(executors), *(spark.failures() if more else ())]
         except (Py4JError, OSError):
             # Java is gone, or at its end: the query says so.
             return None
         for host, executor, text in causes:
-            error = failed_task(self._job, host, executor, text, str(self._log))
+            error = _failed_task(self._job, host, executor, text, self._log)
             if isinstance(error, WorkerMismatchError):
                 return error
             if error.message not in self._told:
@@ -240,14 +241,20 @@ class TaskWatch:
                 logger.warning("%s; its tasks run again elsewhere", error.message)
         return None
 
-    def _see_cores(self, executors: Sequence[dict[str, Any]], now: float) -> None:
+    def _records(self) -> _Records | None:
+        context = SparkContext._active_spark_context  # noqa: SLF001 - Spark offers no other look
+        if context is not self._context:
+            self._spark, self._context = _Records.of(context), context
+            self._failed, self._gone, self._told = 0, set(), set()
+        return self._spark
+
+    def _see_cores(self, spark: _Records, executors: Sequence[dict[str, Any]], now: float) -> None:
         """Say that nobody works for the job, and who has the cores."""
         if any(each["isActive"] and each["id"] != "driver" for each in executors):
             self._alone = now
         elif now - self._alone > _ALONE:
             self._alone = now + _AGAIN - _ALONE
-            assert self._spark is not None
-            logger.warning("job %s waits for cores: %s", self._job, self._spark.who_has_cores())
+            logger.warning("job %s waits for cores: %s", self._job, spark.who_has_cores())
 
     def _lost(self, executors: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
         for each in executors:
@@ -271,9 +278,8 @@ class _Records:
         self._of_status.add(jvm.org.apache.spark.status.api.v1.TaskStatus.FAILED)
 
     @classmethod
-    def of_session(cls) -> _Records | None:
+    def of(cls, context: SparkContext | None) -> _Records | None:
         """Make one where executors are other processes: those of one process die with it."""
-        context = SparkContext._active_spark_context  # noqa: SLF001
         if context is None or not is_cluster(str(context.master)):
             return None
         return cls(context)

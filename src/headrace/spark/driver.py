@@ -81,6 +81,8 @@ class JobDriver:
         self._ticks = ticks
         self._progress = threading.Condition()
         self._settings = connection.plan.settings
+        self._log = str(log_file(self._settings))
+        self._watch = TaskWatch(connection.plan.job, self._log)
         self._policy = RetryPolicy(retries=self._settings.rollback_retries)
         self._stages = len(connection.plan.stages.stages)
         self._epoch = 0
@@ -203,7 +205,7 @@ class JobDriver:
                 self._query(run, launch, folder)
             except Exception as error:
                 if run.failure is None:
-                    failure = failure_of(self._job, error, str(log_file(self._settings)))
+                    failure = failure_of(self._job, error, self._log)
                     if failure is error:
                         # Raised from itself it would be its own cause.
                         raise
@@ -224,10 +226,8 @@ class JobDriver:
             )
         else:
             start = partial(run_ticking, ticks=self._ticks, committed=self._await_batch)
-        session = get_session(self._settings, self._job)
-        run.watch = TaskWatch(self._job, log_file(self._settings))
         start(
-            session,
+            get_session(self._settings, self._job),
             launch,
             stages=self._stages,
             checkpoint=checkpoint,
@@ -248,7 +248,7 @@ class JobDriver:
         began = run.began
         if began is None or time.monotonic() - began <= limit:
             run.looked = time.monotonic()
-            failure = None if run.watch is None else run.watch.look()
+            failure = self._watch.look()
             if failure is None:
                 return False
             run.failure = failure
@@ -328,8 +328,6 @@ class _Run:
         self.failure: HeadraceError | None = None
         #: When the tasks of the batch that runs began, by the monotonic clock.
         self.began: float | None = None
-        #: Sees its tasks fail, and executors go.
-        self.watch: TaskWatch | None = None
         #: When it was looked at last, by the monotonic clock; None while nobody does.
         self.looked: float | None = None
 
