@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark import SparkConf
 
-from headrace.spark.gateway import NoiseFilter, without_secrets
+from headrace.spark.gateway import NoiseFilter, shown_settings
 
 TRACEBACK = "Traceback (most recent call last):\n"
 FRAME = '  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'
@@ -50,7 +50,7 @@ def test_settings_that_pages_hide_are_on_no_command_line() -> None:
         "spark.account": "e",
     }
     conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
-    assert set(dict(without_secrets(conf)).values()) == {"-Dlog=/srv/tokens/spark.log", "e"}
+    assert set(dict(shown_settings(conf)).values()) == {"-Dlog=/srv/tokens/spark.log", "e"}
     conf.set("spark.redaction.regex", "account")
-    assert "spark.account" not in dict(without_secrets(conf))
-    assert dict(without_secrets(conf))["spark.authenticate.secret"] == "a"
+    assert "spark.account" not in dict(shown_settings(conf))
+    assert dict(shown_settings(conf))["spark.authenticate.secret"] == "a"

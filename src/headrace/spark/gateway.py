@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from py4j.java_gateway import JavaGateway
 
-__all__ = ["NoiseFilter", "launch_quietly", "without_secrets"]
+__all__ = ["NoiseFilter", "launch_quietly", "shown_settings"]
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _INCUBATOR = "WARNING: Using incubator modules"
@@ -46,7 +46,7 @@ def launch_quietly(conf: SparkConf, folder: Path | None = None) -> JavaGateway:
     """
     conf.set(f"spark.executorEnv.{MARK}", family_mark())
     start_reaper()
-    shown = SparkConf(loadDefaults=False).setAll(without_secrets(conf))
+    shown = SparkConf(loadDefaults=False).setAll(shown_settings(conf))
     streams = {"stderr": subprocess.PIPE, "cwd": folder}
     gateway = launch_gateway(shown, streams)  # type: ignore[no-untyped-call]
     errors: IO[bytes] = gateway.proc.stderr
@@ -59,7 +59,7 @@ def launch_quietly(conf: SparkConf, folder: Path | None = None) -> JavaGateway:
     return gateway
 
 
-def without_secrets(conf: SparkConf) -> list[tuple[str, str]]:
+def shown_settings(conf: SparkConf) -> list[tuple[str, str]]:
     """Return the settings but those that Spark's pages hide, which it tells by their names."""
     hidden = re.compile(conf.get("spark.redaction.regex", _REDACTED))
     return [(name, value) for name, value in conf.getAll() if not hidden.search(name)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.cli.supervision.channel import Channel
+from headrace.cli.supervision.channel import Channel, hand_over, taken_over, without_secrets
 from headrace.cli.supervision.roles import stand_by, telling_of
-from headrace.cli.supervision.secrets import hand_over, taken_over, without_secrets
 from headrace.cli.supervision.supervisor import Supervisor
 
 __all__ = [

@@ -3,28 +3,36 @@
 The end of the socket is the end of the other side, however it came: the supervisor needs no look
 at processes to know that its driver died, and a driver whose supervisor is gone stops in order.
 A driver that lives says so every second; one that says nothing for long hangs.
+Secrets reach a driver by a variable: all users of a machine see command lines.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
+import json
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
+from headrace.settings import JobSettings
 from headrace.watched import watched_thread
 
-__all__ = ["Channel", "Word"]
+__all__ = ["Channel", "Word", "hand_over", "taken_over", "without_secrets"]
 
 #: A driver that does not stop in order after its supervisor died ends all the same, s.
 _STOP_PATIENCE = 6.0
 #: A driver says that it lives so often, s, unless its work has stood still for longer than this.
 _BEAT, _STANDSTILL = 1.0, 5.0
+_SECRETS = [field.name for field in dataclasses.fields(JobSettings) if field.metadata["secret"]]
+_OPTIONS = {f"--{name.replace('_', '-')}" for name in _SECRETS}
+_VARIABLE = "_HEADRACE_SECRETS"
 
 
 class Word(StrEnum):
@@ -122,3 +130,32 @@ def _end(_error: BaseException | None = None) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_STOP_PATIENCE)
     os._exit(1)
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """Give a command line without the options whose values are secrets.
+
+    >>> without_secrets(["run", "--secret-key", "a", "--partitions", "2", "--secret-key=b", "job.py"])
+    ['run', '--partitions', '2', 'job.py']
+    """
+    kept = []
+    rest = iter(arguments)
+    for argument in rest:
+        option, equals, _ = argument.partition("=")
+        if option not in _OPTIONS:
+            kept.append(argument)
+        elif not equals:
+            next(rest, None)
+    return kept
+
+
+def hand_over(given: Mapping[str, Any]) -> dict[str, str]:
+    """Give the variable that tells a driver those options, from settings by name."""
+    secrets = {name: given[name] for name in _SECRETS if given.get(name) is not None}
+    return {_VARIABLE: json.dumps(secrets)} if secrets else {}
+
+
+def taken_over() -> dict[str, Any]:
+    """Take what the supervisor has handed over, by name; what this process starts has it not."""
+    secrets: dict[str, Any] = json.loads(os.environ.pop(_VARIABLE, "{}"))
+    return secrets
