@@ -203,8 +203,11 @@ class Network:
 
     Examples
     --------
-    >>> with Network(tmp_path, ["broker", "worker"]) as network:  # doctest: +SKIP
-    ...     network["worker"].run("ping", "-c1", "broker")
+    ::
+
+        with Network(tmp_path, ["broker", "worker"]) as network:
+            network.boot("broker")
+            network.boot("worker").run("ping", "-c1", "broker")
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:

@@ -64,6 +64,17 @@ class WaitingOps(UnsyncedOps):
         self.tries = 0
         self.before: Callable[[], None] = lambda: None
 
+    def hold(self) -> tuple[threading.Event, threading.Event]:
+        """Let writes wait; gives what tells that one does, and what lets them go on."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            begun.set()
+            assert go_on.wait(30)
+
+        self.before = wait
+        return begun, go_on
+
     def open(self, path: Path, flags: int) -> int:
         fd = super().open(path, flags)
         self.fds.discard(fd)
@@ -92,13 +103,7 @@ def store(tmp_path: Path, ops: WaitingOps) -> Iterator[MessageStore]:
 def test_appends_are_answered_and_read_while_a_large_unit_is_written(
     store: MessageStore, ops: WaitingOps
 ) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def before() -> None:
-        begun.set()
-        assert go_on.wait(30)
-
-    ops.before = before
+    begun, go_on = ops.hold()
     stage(store)
     unit = commit(store)
     assert begun.wait(30)
@@ -196,13 +201,7 @@ def test_a_store_that_is_closed_keeps_nothing_of_a_unit_that_is_being_written(
     tmp_path: Path, ops: WaitingOps
 ) -> None:
     store = MessageStore.open(tmp_path, replace(BESIDE, large_unit=1), ops=ops)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def before() -> None:
-        begun.set()
-        assert go_on.wait(30)
-
-    ops.before = before
+    begun, go_on = ops.hold()
     stage(store)
     unit = commit(store)
     assert begun.wait(30)

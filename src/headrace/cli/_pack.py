@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli._figures import size
 from headrace.cli._terminal import say, show
 
 __all__ = ["pack"]
-
-_MIB = 1024 * 1024
 
 
 def pack(
@@ -63,7 +62,7 @@ def pack(
 
         archive = packing.write_archive(contents.files, output, before=tried)
     show(
-        f"{output}: {archive.size / _MIB:,.0f} MiB, {len(contents.files):,} files, "
+        f"{output}: {size(archive.size)}, {len(contents.files):,} files, "
         f"made in {time.monotonic() - begin:.0f} s."
     )
     show(f"sha256: {archive.digest}")

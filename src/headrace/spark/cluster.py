@@ -118,11 +118,10 @@ class Shipment:
             A file that is to be shipped is not there, or nobody would unpack it.
         """
         spark, archive = settings.spark_config, settings.archive
-        for file in (*settings.py_files, *([] if archive is None else [archive])):
+        for file in filter(None, [*settings.py_files, archive]):
             if not file.is_file():
                 raise SettingsError(f"there is no file {file}, which workers are to get")
-        config = {}
-        python = spark.get(_PYTHON, os.environ.get(_VARIABLE, sys.executable))
+        config, python = {}, os.environ.get(_VARIABLE, sys.executable)
         if archive is not None:
             if not is_cluster(settings.master):
                 raise SettingsError(
@@ -133,8 +132,10 @@ class Shipment:
             _check_fits(archive)
             given = [spark[_ARCHIVES]] if _ARCHIVES in spark else []
             config[_ARCHIVES] = ",".join([*given, f"{archive.resolve()}#{_UNPACKED}"])
-            python = spark.get(_PYTHON, _PACKED_PYTHON)
-        return cls(python, config, tuple(file.resolve() for file in settings.py_files))
+            python = _PACKED_PYTHON
+        return cls(
+            spark.get(_PYTHON, python), config, tuple(file.resolve() for file in settings.py_files)
+        )
 
     @contextmanager
     def named(self) -> Iterator[None]:

@@ -176,13 +176,9 @@ class _Pickler(cloudpickle.CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         kind: type = type(obj)
         if kind.__module__.startswith("headrace.") and _goes_by_places(kind):
-            given = {
-                each.name: (getattr(obj, each.name), each)
-                for each in dataclasses.fields(kind)
-                if hasattr(obj, each.name)
-            }
-            values = {name: value for name, (value, _) in given.items()}
-            unset = [name for name, (value, each) in given.items() if _is_default(value, each)]
+            fields = [each for each in dataclasses.fields(kind) if hasattr(obj, each.name)]
+            values = {each.name: getattr(obj, each.name) for each in fields}
+            unset = [each.name for each in fields if _is_default(values[each.name], each)]
             return _by_name, (kind, values, unset)
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
