@@ -91,10 +91,14 @@ def test_secrets_reach_a_driver_and_are_not_on_its_command_line(
     monkeypatch.setattr(_run, "Supervisor", Recorder)
     options = ["--secret-key", "hush-1", "--security-token=hush-2", "--access-key", "app"]
     options += ["--spark-config", "spark.a.password=hush,3", "--spark-config=spark.b=4"]
+    before = time.time()
     with pytest.raises(SystemExit) as ended:
         main(["run", *options, "--partitions", "3", "job.py", "--pickle-secret", "hush-" * 4])
     assert ended.value.code == 0
-    assert started["command"][3:] == ["run", "--access-key", "app", "--partitions", "3", "job.py"]
+    *words, option, began = started["command"][3:]
+    assert words == ["run", "--access-key", "app", "--partitions", "3", "job.py"]
+    assert option == "--began"
+    assert before <= float(began) <= time.time()
     for name, value in started["environment"].items():
         monkeypatch.setenv(name, value)
     assert taken_over() == {
