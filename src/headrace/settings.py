@@ -93,7 +93,8 @@ class JobSettings:
     )
     state_dir: Path | None = setting(
         None,
-        doc="Folder of the local copies of the state; they are rebuilt when they are lost.",
+        doc="Folder of the local copies of the state, on the machines of the workers; they are "
+        "rebuilt when they are lost.",
         unit="path",
         shown="state, in data_dir",
     )

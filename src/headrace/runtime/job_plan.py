@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from headrace.topology import StagePlan, Topology
 
 __all__ = ["JobConnection", "JobPlan", "pickle_secret"]
+
+#: A machine of workers with this variable has a folder of its own for local copies.
+_STATE_HERE = "HEADRACE_WORKER_STATE_DIR"
 
 
 def pickle_secret(settings: JobSettings, job: str) -> bytes:
@@ -174,8 +178,8 @@ class JobPlan:
 
     @property
     def state_root(self) -> Path:
-        """Folder of the job's local state."""
-        return Path(self.settings.local_state) / self.job
+        """Folder of the job's local state on this machine."""
+        return Path(os.environ.get(_STATE_HERE) or self.settings.local_state) / self.job
 
     @property
     def source_topics(self) -> list[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.settings import JobSettings
 
-__all__ = ["Shipment", "cluster_config", "holding_no_cores", "is_cluster"]
+__all__ = ["Shipment", "cluster_config", "holding_no_cores", "is_cluster", "on_one_machine"]
 
 _PYTHON = "spark.pyspark.python"
 _ARCHIVES = "spark.archives"
@@ -77,6 +77,11 @@ def cluster_config(settings: JobSettings) -> dict[str, str]:
 def is_cluster(master: str) -> bool:
     """Tell whether tasks run in other processes than the driver's."""
     return not (master == "local" or master.startswith("local["))
+
+
+def on_one_machine(master: str) -> bool:
+    """Tell whether tasks run on the driver's machine, in whichever process."""
+    return master.startswith("local")
 
 
 def holding_no_cores(settings: JobSettings) -> JobSettings:

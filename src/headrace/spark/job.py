@@ -22,7 +22,7 @@ from headrace.spark.driver import JobDriver
 from headrace.spark.job_topics import JobTopics
 from headrace.spark.launch import Prepared, make_connection, prepare_topics
 from headrace.spark.plans import pickle_plan
-from headrace.spark.session import get_session, overdue
+from headrace.spark.session import check_master, get_session, overdue
 from headrace.spark.statistics import JobStatistics, Meter
 from headrace.watched import watched_thread
 
@@ -138,6 +138,8 @@ class StreamJob:
             As of :meth:`start`.
         """
         if self._prepared is None:
+            # Before anything is made on the broker.
+            check_master(self.settings)
             with ExitStack() as opened:
                 namesrv = self.settings.namesrv or opened.enter_context(
                     embedded_broker(self.settings.data_dir)

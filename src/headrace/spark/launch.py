@@ -13,6 +13,7 @@ from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.checks import other_partitions
+from headrace.spark.cluster import on_one_machine
 from headrace.topology.names import journal_topic
 
 if TYPE_CHECKING:
@@ -53,12 +54,10 @@ def make_connection(
         The file of certificates is not there, or holds none.
     """
     # Workers may have another working folder than the driver, and other files.
-    ca = settings.tls_ca
-    settings = replace(
-        settings,
-        state_dir=settings.local_state.resolve(),
-        tls_ca=None,
-    )
+    ca, state = settings.tls_ca, settings.local_state
+    if on_one_machine(settings.master):
+        state = state.resolve()
+    settings = replace(settings, state_dir=state, tls_ca=None)
     plan = JobPlan(
         topology.with_policy(settings.poison),
         settings,

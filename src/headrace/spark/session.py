@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -22,9 +21,10 @@ from pyspark.sql import SparkSession
 from headrace.errors import JavaEndedError, JobFailedError, SettingsError
 from headrace.java import use_java
 from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
-from headrace.spark.cluster import Shipment, cluster_config, is_cluster
+from headrace.spark.cluster import Shipment, cluster_config, is_cluster, on_one_machine
 from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.gateway import launch_quietly
+from headrace.spark.masters import find_master
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SPARK_CONFIG",
+    "check_master",
     "checkpoint_folder",
     "get_session",
     "log_file",
@@ -120,6 +121,27 @@ def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
             return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
+def check_master(settings: JobSettings) -> None:
+    """See that Spark knows the master, and that one of a standalone cluster answers.
+
+    Raises
+    ------
+    SettingsError
+        The master is none that Spark knows.
+    JobFailedError
+        None of the masters that are named answers within ``connect_timeout``.
+    JavaEndedError
+        The same, and Spark has run in this process before.
+    """
+    if not _MASTER.match(settings.master):
+        raise SettingsError(
+            f"master is '{settings.master}', which Spark does not know",
+            hint="give local[N], spark://HOST:PORT, yarn or k8s://URL",
+        )
+    with _failures_told(settings):
+        find_master(settings.master, settings.connect_timeout)
+
+
 def overdue() -> float:
     """Give the seconds by which a start of Spark takes longer than any should; 0: none does.
 
@@ -130,16 +152,11 @@ def overdue() -> float:
 
 
 def _start(conf: SparkConf, settings: JobSettings, shipment: Shipment) -> None:
-    if not _MASTER.match(settings.master):
-        raise SettingsError(
-            f"master is '{settings.master}', which Spark does not know",
-            hint="give local[N], spark://HOST:PORT, yarn or k8s://URL",
-        )
     global _has_run, _began
     _began = time.monotonic()
     try:
+        check_master(settings)
         with _failures_told(settings):
-            _find_master(settings)
             home = shipment.stand_in((settings.data_dir / "planner").resolve())
             if home is not None:
                 # What users name by relative paths stays where it is.
@@ -173,32 +190,9 @@ def _failures_told(settings: JobSettings) -> Iterator[None]:
         ) from error
 
 
-def _find_master(settings: JobSettings) -> None:
-    """See that a master of a standalone cluster is there: Spark itself looks for a minute.
-
-    Raises
-    ------
-    OSError
-        None of those that are named takes a connection.
-    """
-    if not settings.master.startswith("spark://"):
-        return
-    wait = settings.connect_timeout.total_seconds()
-    failures = []
-    for place in settings.master.removeprefix("spark://").split(","):
-        host, _, port = place.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), wait).close()
-        except (OSError, ValueError) as error:
-            failures.append(f"{place} ({error})")
-        else:
-            return
-    raise OSError(f"no master answers at {', '.join(failures)}")
-
-
 def _config(settings: JobSettings) -> dict[str, str]:
     config = dict(SPARK_CONFIG)
-    if settings.master.startswith("local"):
+    if on_one_machine(settings.master):
         # Workers and driver share a machine: no look-up of names, nothing open to others.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         config |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -166,12 +166,15 @@ def _warm(prepared: Prepared, batches: int, over: threading.Event) -> None:
 def _following(prepared: Prepared, opened: ExitStack) -> Callable[[], None]:
     """Give what brings the copies up to date, where nobody else does so."""
     connection, plan = prepared.connection, prepared.connection.plan
-    if plan.stores is not None or not opened.enter_context(claimed(plan.state_root)):
+    root = plan.state_root
+    # A relative folder is one of an executor's own.
+    here = root.is_absolute() and plan.stores is None
+    if not here or not opened.enter_context(claimed(root)):
         return lambda: None
     # Transactions of its own: the lease is watched by the job's.
     transactions = plan.make_transactions(connection)
     home = StateHome(plan.job, connection.client, transactions, tagged=not plan.embedded)
-    follower = StateFollower(home, list(plan.state_topics), plan.state_root)
+    follower = StateFollower(home, list(plan.state_topics), root)
 
     def follow() -> None:
         try:
