@@ -746,7 +746,7 @@ class TaskFailedError(JobFailedError):
 
 
 class JavaEndedError(JobFailedError):
-    """The Java process that runs Spark ended; the job goes on in a new one."""
+    """The Java process that runs Spark ended, or is of no use; the job goes on in a new one."""
 
     code = "java_ended"
     retriable = True

@@ -22,6 +22,14 @@ ROOT = Path(__file__).parents[2]
 _SPARK = Path(pyspark.__file__).parent
 _PORT, _MASTER_PORT = 9876, 7077
 _DEPLOY = "org.apache.spark.deploy"
+#: As the page for operators has them.
+_MASTER_OPTIONS = "-Dspark.worker.timeout=15 -Dspark.rpc.io.enableTcpKeepAlive=true"
+_MASTER_KERNEL = (
+    "net.ipv4.tcp_keepalive_time=8",
+    "net.ipv4.tcp_keepalive_intvl=3",
+    "net.ipv4.tcp_keepalive_probes=3",
+    "net.ipv4.tcp_retries2=5",
+)
 _PATIENCE = 240
 #: So many results tell that a job works again.
 _SOME = 5
@@ -57,7 +65,7 @@ class SparkCluster:
         """Start one of Headrace's commands."""
         return self.network[machine].start(*_headrace(*words), env=_env())
 
-    def worker(self, name: str, *, cores: int = 1, bare: bool = False) -> Running:
+    def worker(self, name: str, *, cores: int = 1, bare: bool = False, **variables: str) -> Running:
         """Boot a machine and start a worker of Spark on it.
 
         Parameters
@@ -68,12 +76,14 @@ class SparkCluster:
             How many tasks its executors run at a time.
         bare
             Whether it has nothing but Java and Spark: no Python, no Headrace.
+        variables
+            What is in its environment besides.
         """
         hidden = _all_python() if bare else []
         machine = self.network.boot(name, hide=hidden, spark=_SPARK)
-        return self.start_worker(machine, cores)
+        return self.start_worker(machine, cores, **variables)
 
-    def start_worker(self, machine: Machine, cores: int = 1) -> Running:
+    def start_worker(self, machine: Machine, cores: int = 1, **variables: str) -> Running:
         """Start a worker of Spark on a machine that is there."""
         return _spark_class(
             machine,
@@ -89,6 +99,7 @@ class SparkCluster:
             "--work-dir",
             HOME / "work",
             self.master,
+            **variables,
         )
 
     def busy_worker(self) -> str:
@@ -181,7 +192,9 @@ def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[SparkCluster
         )
         serving = cluster.start(*words, machine="broker")
         place = ("--host", master.address, "--port", _MASTER_PORT)
-        leading = _spark_class(master, "master.Master", *place)
+        for setting in _MASTER_KERNEL:
+            master.run("sysctl", "-w", setting)
+        leading = _spark_class(master, "master.Master", *place, SPARK_MASTER_OPTS=_MASTER_OPTIONS)
         broker.await_port(_PORT, serving)
         master.await_port(_MASTER_PORT, leading)
         yield cluster
@@ -202,7 +215,7 @@ def _env() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
-def _spark_class(machine: Machine, name: str, *words: object) -> Running:
+def _spark_class(machine: Machine, name: str, *words: object, **variables: str) -> Running:
     spark = HOME / "spark" if (machine.folder / "spark").exists() else _SPARK
-    env = {"SPARK_LOCAL_IP": machine.address, "SPARK_HOME": str(spark), **_env()}
+    env = {"SPARK_LOCAL_IP": machine.address, "SPARK_HOME": str(spark), **_env(), **variables}
     return machine.start(spark / "bin" / "spark-class", f"{_DEPLOY}.{name}", *words, env=env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cluster.machines import HOME
 from tests.cluster.spark_cluster import SparkCluster, Trial
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -11,8 +12,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def bare(machines: SparkCluster) -> tuple[SparkCluster, Trial]:
-    for name in ("worker-1", "worker-2"):
-        machines.worker(name, bare=True)
+    machines.worker("worker-1", bare=True, HEADRACE_WORKER_STATE_DIR=str(HOME / "disk"))
+    machines.worker("worker-2", bare=True)
     trial = machines.trial("shipped")
     trial.await_topics()
     return machines, trial
@@ -38,3 +39,6 @@ def test_an_archive_is_all_that_they_need(bare: tuple[SparkCluster, Trial]) -> N
     job = machines.job("shipped", "--partitions", 2, "--archive", "env.tar.gz")
     trial.await_results(job)
     trial.finish()
+    # Each machine keeps its copies of the state where it says, or where its executor works.
+    assert list(machines.network["worker-1"].folder.glob("disk/shipped/*/*"))
+    assert list(machines.network["worker-2"].folder.glob("work/*/*/.headrace/state/shipped/*/*"))

@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: How long a lease holds on an embedded broker, and how soon after it there are results, s.
 LEASE, LIMIT = 60.0, 20.0
+#: How soon others have the cores of a driver whose machine is cut off, s.
+GIVEN_UP = 20.0
 _BUSY = 20.0
 
 
@@ -23,20 +25,27 @@ def two_cores(machines: SparkCluster) -> SparkCluster:
     return machines
 
 
-@pytest.mark.budget(120)
-def test_a_job_without_cores_says_who_has_them(two_cores: SparkCluster) -> None:
-    """They are those of its partitions: what comes anew is for the other job."""
-    trials = [two_cores.trial(name) for name in ("early", "late")]
-    trials[0].await_topics()
+@pytest.mark.budget(180)
+def test_cores_go_to_a_job_that_waits_when_a_driver_is_cut_off(two_cores: SparkCluster) -> None:
+    """The one that comes back waits in turn, until there are more."""
+    trials = {name: two_cores.trial(name) for name in ("early", "late")}
+    trials["early"].await_topics()
     early = two_cores.job("early", "--partitions", 2)
-    trials[0].await_results(early)
-    late = two_cores.job("late", "--partitions", 1, machine="driver-2")
+    trials["early"].await_results(early)
+    late = two_cores.job("late", "--partitions", 2, machine="driver-2")
     late.await_output("waits for cores")
     told = f"job late waits for cores: {two_cores.master} has 2, of which 0 are free; early has 2 ("
     assert told in late.output()
+    began = time.time()
+    two_cores.network["driver"].cut()
+    trials["late"].await_results(late)
+    assert trials["late"].times()[0] < began + GIVEN_UP + _BUSY
+    two_cores.network["driver"].mend()
+    early.await_output("waits for cores")
+    mended = time.time()
     two_cores.worker("worker-3")
-    trials[1].await_results(late)
-    for trial, job in zip(trials, (early, late), strict=True):
+    trials["early"].await_results(early, after=mended)
+    for trial, job in zip(trials.values(), (early, late), strict=True):
         trial.finish()
         job.send(signal.SIGINT)
         job.end(60)

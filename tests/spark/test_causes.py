@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import TaskFailedError, WorkerMismatchError
+from headrace.errors import JavaEndedError, TaskFailedError, WorkerMismatchError
 from headrace.spark import causes
 from headrace.spark.causes import TaskWatch, read_failure
 
@@ -162,12 +162,16 @@ class Records:
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = [executor("driver")]
         self.failed: list[tuple[str, str, str]] = []
+        self.known, self.master = True, "spark://m:7077"
 
     def executors(self) -> list[dict[str, Any]]:
         return self.told
 
     def failures(self) -> list[tuple[str, str, str]]:
         return self.failed
+
+    def is_known(self) -> bool:
+        return self.known
 
     def who_has_cores(self) -> str:
         return "spark://m:7077 has 2, which others hold or wait for: other (app-1)"
@@ -246,8 +250,26 @@ def test_a_job_that_waits_for_cores_says_who_has_them(
     assert told[4] == 0
     assert told[-1] == 3
     assert "job words waits for cores: spark://m:7077 has 2" in caplog.messages[0]
+    assert watch.alone_at == now[0]
     records.told.append(executor("1"))
     for _ in range(60):
         now[0] += 1.5
         watch.look()
     assert len(caplog.messages) == 3
+    assert watch.alone_at == now[0] - 90
+
+
+def test_a_master_that_has_forgotten_the_job_is_not_waited_for(
+    watched: tuple[TaskWatch, Records, list[float]],
+) -> None:
+    """Another try of the same session would wait for ever."""
+    watch, records, now = watched
+    records.known = False
+    looks = []
+    for _ in range(8):
+        now[0] += 1.5
+        looks.append(watch.look())
+    assert looks[:5] == [None] * 5
+    (error,) = filter(None, looks[5:7])
+    assert isinstance(error, JavaEndedError)
+    assert "job 'words' is no longer known to spark://m:7077" in error.message

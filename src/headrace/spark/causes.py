@@ -14,14 +14,16 @@ import re
 import socket
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from headrace.errors import HeadraceError, TaskFailedError, WorkerMismatchError
+from headrace.errors import HeadraceError, JavaEndedError, TaskFailedError, WorkerMismatchError
 from headrace.spark.cluster import is_cluster
+from headrace.spark.masters import find_master
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,6 +60,8 @@ _PAUSE = 1.0
 _ALONE, _AGAIN = 8.0, 30.0
 #: Seconds in which a page answers.
 _PATIENCE = 2.0
+#: What Spark asks for where it is not told how much.
+_UNLIMITED = 2**31 - 1
 #: Failed tasks of a stage that are looked at.
 _MOST = 20
 
@@ -202,6 +206,8 @@ class TaskWatch:
 
     def __init__(self, job: str, log: str) -> None:
         self._job, self._log = job, log
+        #: When it last saw that there is no executor, by the monotonic clock.
+        self.alone_at = -math.inf
         self._looked = -math.inf
         #: When there was an executor last, or it was told that there is none.
         self._alone = 0.0
@@ -225,7 +231,12 @@ class TaskWatch:
             if (spark := self._records()) is None:
                 return None
             executors = spark.executors()
-            self._see_cores(spark, executors, now)
+            if self._is_forgotten(spark, executors, now):
+                return JavaEndedError(
+                    f"job '{self._job}' is no longer known to {spark.master}, which took its driver"
+                    " for lost or was started anew",
+                    hint=f"{_GOES_ON}, in a new application",
+                )
             failed = sum(each["failedTasks"] for each in executors)
             more, self._failed = failed > self._failed, failed
             causes = [*self._lost(executors), *(spark.failures() if more else ())]
@@ -248,13 +259,20 @@ class TaskWatch:
             self._failed, self._gone, self._told = 0, set(), set()
         return self._spark
 
-    def _see_cores(self, spark: _Records, executors: Sequence[dict[str, Any]], now: float) -> None:
-        """Say that nobody works for the job, and who has the cores."""
+    def _is_forgotten(
+        self, spark: _Records, executors: Sequence[dict[str, Any]], now: float
+    ) -> bool:
+        """Say that nobody works for the job, and who has the cores, unless nobody ever will."""
         if any(each["isActive"] and each["id"] != "driver" for each in executors):
             self._alone = now
-        elif now - self._alone > _ALONE:
+            return False
+        self.alone_at = now
+        if now - self._alone > _ALONE:
+            if not spark.is_known():
+                return True
             self._alone = now + _AGAIN - _ALONE
             logger.warning("job %s waits for cores: %s", self._job, spark.who_has_cores())
+        return False
 
     def _lost(self, executors: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
         for each in executors:
@@ -268,7 +286,8 @@ class _Records:
 
     def __init__(self, context: SparkContext) -> None:
         jvm: Any = context._jvm  # noqa: SLF001 - Spark offers no other way to its records
-        self._context = context
+        self.master = str(context.master)
+        self._context, self._jvm = context, jvm
         self._tracker = context.statusTracker()
         self._store: Any = context._jsc.sc().statusStore()  # noqa: SLF001
         self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
@@ -297,9 +316,29 @@ class _Records:
             for task in self._read(self._store.taskList(*args)):
                 yield task["host"], task["executorId"], task["errorMessage"] or ""
 
+    def is_known(self) -> bool:
+        """Tell whether a standalone master has the application; also where it cannot be asked.
+
+        A driver that was cut off does not hear that its master gave it up.
+        """
+        if not self.master.startswith("spark://"):
+            return True
+        try:
+            find_master(self.master, timedelta(seconds=_PATIENCE))
+        except OSError:
+            return True
+        scala: Any = self._context._jsc.sc()  # noqa: SLF001
+        # What it asks for is what it has asked for before: the answer is whether it was heard.
+        if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+            known = scala.requestExecutors(0)
+        else:
+            nowhere = self._jvm.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
+            known = scala.requestTotalExecutors(_UNLIMITED, 0, nowhere)
+        return bool(known)
+
     def who_has_cores(self) -> str:
         """Say what a standalone master's page tells of its cores and of who has them."""
-        master, own = str(self._context.master), self._context.applicationId
+        master, own = self.master, self._context.applicationId
         if not master.startswith("spark://"):
             return f"{master} has given it none yet"
         host = master.removeprefix("spark://").partition(",")[0].rpartition(":")[0]
@@ -312,14 +351,14 @@ class _Records:
             return f"{master} has given it none yet; its page, which may tell why, is not {page}"
         if not told["workers"]:
             return f"no worker has registered with {master}"
-        others = ", ".join(
-            f"{app['name']} has {app['cores']} ({app['id']})"
+        holders = ", ".join(
+            f"{'this job' if app['id'] == own else app['name']} has {app['cores']} ({app['id']})"
             for app in told["activeapps"]
-            if app["id"] != own and app["cores"]
+            if app["cores"]
         )
         free = told["cores"] - told["coresused"]
         return (
-            f"{master} has {told['cores']}, of which {free} are free; {others or 'nobody has any'}"
+            f"{master} has {told['cores']}, of which {free} are free; {holders or 'nobody has any'}"
         )
 
     def _read(self, records: Any) -> Any:

@@ -6,6 +6,7 @@ Spark has no call for that: each of its own ends in the process that is gone.
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import threading
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession, SQLContext
 
 if TYPE_CHECKING:
-    import subprocess
     from datetime import timedelta
 
 __all__ = ["end_session", "forget_dead_session", "session_is_ours"]
@@ -52,21 +52,29 @@ def forget_dead_session() -> bool:
 
 
 def end_session(patience: timedelta) -> None:
-    """End the session that this process started, and wait until its Java process has ended.
+    """End the session that this process started, in order; its Java process is killed after that.
 
-    Raises
-    ------
-    subprocess.TimeoutExpired
-        It did not.
+    Several jobs may share a session: only the first to ask finds anything to do.
+
+    Parameters
+    ----------
+    patience
+        How long the process may take.
     """
-    process, context = _process(), SparkContext._active_spark_context
-    assert process is not None
-    assert context is not None
-    context.stop()
-    assert process.stdin is not None
-    # It ends in order when nobody can talk to it any more.
-    process.stdin.close()
-    process.wait(patience.total_seconds())
+    with _lock:
+        process, context = _process(), SparkContext._active_spark_context
+        if process is None or process.poll() is not None or context is None:
+            return
+        with contextlib.suppress(Py4JError, OSError):
+            context.stop()
+        assert process.stdin is not None
+        # It ends in order when nobody can talk to it any more.
+        process.stdin.close()
+        try:
+            process.wait(patience.total_seconds())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     forget_dead_session()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.errors import BatchTimeoutError, HeadraceError, JobFailedError
+from headrace.errors import BatchTimeoutError, HeadraceError, JavaEndedError, JobFailedError
 from headrace.failpoints import failpoint
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.hangs import hanging_line, read_traces
@@ -20,7 +21,7 @@ from headrace.runtime.supervision import RetryPolicy, Standing, after_failure, g
 from headrace.runtime.time_limit import patience
 from headrace.spark.causes import TaskWatch
 from headrace.spark.coordinator import assemble
-from headrace.spark.dead_session import forget_dead_session
+from headrace.spark.dead_session import end_session, forget_dead_session
 from headrace.spark.query import failure_of, run_query
 from headrace.spark.rows import blocks_of
 from headrace.spark.session import checkpoint_folder, get_session, log_file
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["JobDriver"]
 
 logger = logging.getLogger(__name__)
+
+#: How long a Java process that is of no use any more may take to end.
+_LAST_WORDS = timedelta(seconds=30)
 
 
 class JobDriver:
@@ -184,6 +188,8 @@ class JobDriver:
         logger.warning("job %s goes back to batch %d after: %s", self._job, self.batch, error)
         self.restarts += 1
         self._stopping.wait(pause)
+        if isinstance(error, JavaEndedError):
+            end_session(_LAST_WORDS)
         if forget_dead_session():
             logger.warning("job %s starts Spark again", self._job)
 
@@ -246,7 +252,8 @@ class JobDriver:
             return True
         limit = patience(self._settings.batch_timeout.total_seconds())
         began = run.began
-        if began is None or time.monotonic() - began <= limit:
+        # A batch that nobody works at takes none of its time.
+        if began is None or time.monotonic() - max(began, self._watch.alone_at) <= limit:
             run.looked = time.monotonic()
             failure = self._watch.look()
             if failure is None:
