@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 
 from headrace.errors import HeadraceError, JavaEndedError, TaskFailedError, WorkerMismatchError
@@ -329,12 +329,14 @@ class _Records:
             return True
         scala: Any = self._context._jsc.sc()  # noqa: SLF001
         # What it asks for is what it has asked for before: the answer is whether it was heard.
-        if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
-            known = scala.requestExecutors(0)
-        else:
+        try:
+            if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+                return bool(scala.requestExecutors(0))
             nowhere = self._jvm.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
-            known = scala.requestTotalExecutors(_UNLIMITED, 0, nowhere)
-        return bool(known)
+            return bool(scala.requestTotalExecutors(_UNLIMITED, 0, nowhere))
+        except Py4JJavaError:
+            # The connection by which it was known has ended: Spark makes no other one.
+            return False
 
     def who_has_cores(self) -> str:
         """Say what a standalone master's page tells of its cores and of who has them."""
