@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
+import headrace
 from headrace.cli.loading import load_program
 from headrace.errors import ConfigurationError, TopologyError
 from tests.cli.programs import BUILT, SPOUTS_AND_BOLTS, WORD_COUNT, write
@@ -120,6 +121,16 @@ def test_neighbours_are_imported_and_travel_by_value(tmp_path: Path) -> None:
     pickled = cloudpickle.dumps(sys.modules["neighbour"].words)  # type: ignore[no-untyped-call]
     del sys.modules["neighbour"]
     assert pickle.loads(pickled)("a b") == ["a", "b"]
+
+
+def test_a_headrace_below_the_folder_of_the_file_is_no_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "", "first_imported_here.py")
+    monkeypatch.setattr(headrace, "__path__", [*headrace.__path__, str(tmp_path)])
+    program = write(tmp_path, "import headrace.first_imported_here\n" + WORD_COUNT + BUILT)
+    assert len(load_program(program).modules) == 1
+    monkeypatch.delitem(sys.modules, "headrace.first_imported_here")
 
 
 def test_file_named_as_a_module_of_python_does_not_replace_it(tmp_path: Path) -> None:

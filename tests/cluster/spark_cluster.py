@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import signal
 import sys
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +34,8 @@ _MASTER_KERNEL = (
     "net.ipv4.tcp_retries2=5",
 )
 _PATIENCE = 240
+#: Where a machine may have a Headrace of its own, in its folder.
+_PACKAGES = "packages"
 #: So many results tell that a job works again.
 _SOME = 5
 _PROGRAM = """\
@@ -64,6 +69,29 @@ class SparkCluster:
     def start(self, *words: object, machine: str = "driver") -> Running:
         """Start one of Headrace's commands."""
         return self.network[machine].start(*_headrace(*words), env=_env())
+
+    def install(self, wheel: Path, name: str) -> None:
+        """Give a machine a build of Headrace in place of the one that it has; what runs goes on."""
+        place = self.network[name].folder / _PACKAGES
+        shutil.rmtree(place, ignore_errors=True)
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(place)
+
+    def has_run_tasks(self, name: str) -> bool:
+        """Tell whether a worker has loaded the build that was installed on its machine."""
+        loaded = self.network[name].folder / _PACKAGES / "headrace" / "spark" / "__pycache__"
+        return any(loaded.glob("worker.*.pyc"))
+
+    def start_broker(self, wheel: Path | None = None) -> None:
+        """Start the broker, or start it anew on its data by another build."""
+        machine = self.network["broker"]
+        if wheel is not None:
+            self._broker.send(signal.SIGTERM)
+            self._broker.end(60)
+            self.install(wheel, "broker")
+        words = ("--host", machine.address, "--port", _PORT, "--data", "broker-data")
+        self._broker = self.start("broker", *words, "--allow-anyone", machine="broker")
+        machine.await_port(_PORT, self._broker)
 
     def worker(self, name: str, *, cores: int = 1, bare: bool = False, **variables: str) -> Running:
         """Boot a machine and start a worker of Spark on it.
@@ -178,24 +206,12 @@ def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[SparkCluster
     with Network(folder, ["broker", "master", "driver", "driver-2", *workers]) as network:
         for name in ("broker", "master", "driver", "driver-2"):
             network.boot(name)
-        broker, master = network["broker"], network["master"]
-        cluster = SparkCluster(network)
-        words = (
-            "broker",
-            "--host",
-            broker.address,
-            "--port",
-            _PORT,
-            "--data",
-            "broker-data",
-            "--allow-anyone",
-        )
-        serving = cluster.start(*words, machine="broker")
+        cluster, master = SparkCluster(network), network["master"]
         place = ("--host", master.address, "--port", _MASTER_PORT)
         for setting in _MASTER_KERNEL:
             master.run("sysctl", "-w", setting)
         leading = _spark_class(master, "master.Master", *place, SPARK_MASTER_OPTS=_MASTER_OPTIONS)
-        broker.await_port(_PORT, serving)
+        cluster.start_broker()
         master.await_port(_MASTER_PORT, leading)
         yield cluster
 
@@ -211,8 +227,9 @@ def _headrace(*words: object) -> list[object]:
 
 
 def _env() -> dict[str, str]:
-    # A clone's code goes before an installed one's.
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    # A machine's own build goes before the clone's code, and that before an installed one's.
+    places = (HOME / _PACKAGES, ROOT / "src", ROOT)
+    return {"PYTHONPATH": os.pathsep.join(map(str, places))}
 
 
 def _spark_class(machine: Machine, name: str, *words: object, **variables: str) -> Running:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import Counter
 from datetime import timedelta
@@ -48,6 +50,21 @@ def test_every_word_is_counted_exactly_over_restarts(rig: Rig) -> None:
     rig.send(lines, TEXT[:30])
     rig.run(topology)
     assert rig.latest(counts) == words(TEXT + TEXT[:30])
+
+
+def test_a_wait_that_is_broken_off_leaves_the_job_as_it_is(rig: Rig) -> None:
+    """Else a stop would not wait for its end, and Python might crash at its own."""
+    lines, counts = rig.topic(), rig.topic()
+    job = StreamJob(word_count(f"count-{lines}", lines, counts), rig.settings())
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with job.start():
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            with pytest.raises(KeyboardInterrupt):
+                job.await_termination()
+            assert not job.await_termination(timedelta(0))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_offsets_of_the_group_follow_the_commits(rig: Rig) -> None:

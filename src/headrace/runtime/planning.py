@@ -33,7 +33,9 @@ __all__ = [
 _MESSAGES_PER_SPLIT = 5_000
 
 
-@dataclass(frozen=True, slots=True)
+# What goes to workers has no slots: it is pickled by the names of its fields then, which workers of
+# another version find in other places.
+@dataclass(frozen=True)
 class QueueRange:
     """Messages of one queue with offsets from ``begin`` up to ``end``, ``end`` left out."""
 
@@ -45,7 +47,7 @@ class QueueRange:
         return self.end - self.begin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Split:
     """What one task of the first stage reads."""
 

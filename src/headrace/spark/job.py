@@ -92,6 +92,8 @@ class StreamJob:
         self._prepared: Prepared | None = None
         self._connection: JobConnection | None = None
         self._supervisor: threading.Thread | None = None
+        #: Set when the supervisor has nothing left to do.
+        self._ended = threading.Event()
         self._changed = threading.Condition()
         self._driver: JobDriver | None = None
         self._opened = ExitStack()
@@ -124,6 +126,7 @@ class StreamJob:
                 name=f"headrace-{self.topology.name}",
                 on_failure=driver.fail,
             )
+            self._ended.clear()
             self._supervisor.start()
         return self
 
@@ -271,8 +274,11 @@ class StreamJob:
         HeadraceError
             The job failed.
         """
-        if self._supervisor is not None:
-            self._supervisor.join(None if timeout is None else timeout.total_seconds())
+        # In Python 3.11 a join that Ctrl-C breaks off takes the thread for ended.
+        limit = None if timeout is None else timeout.total_seconds()
+        supervisor = self._supervisor
+        if supervisor is not None and self._ended.wait(limit):
+            supervisor.join()
         if self._failure is not None:
             raise self._failure
         return self._supervisor is None or not self._supervisor.is_alive()
@@ -368,6 +374,7 @@ class StreamJob:
         try:
             driver.supervise()
         finally:
+            self._ended.set()
             with self._changed:
                 self._changed.notify_all()
 
