@@ -19,14 +19,17 @@ from tests.cluster.audit import ENOUGH, SINK, SOURCE, STEPS
 from tests.cluster.machines import HOME, Machine, Network, Running
 from tests.faults.harness import await_true
 
-__all__ = ["ROOT", "SparkCluster", "Trial", "spark_cluster"]
+__all__ = ["ROOT", "SLOW", "SparkCluster", "Trial", "spark_cluster"]
 
 ROOT = Path(__file__).parents[2]
 _SPARK = Path(pyspark.__file__).parent
 _PORT, _MASTER_PORT = 9876, 7077
 _DEPLOY = "org.apache.spark.deploy"
-#: As the page for operators has them.
-_MASTER_OPTIONS = "-Dspark.worker.timeout=15 -Dspark.rpc.io.enableTcpKeepAlive=true"
+#: What docs/operate/cluster.md has an operator set.
+_AS_ADVISED = {
+    "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=15 -Dspark.rpc.io.enableTcpKeepAlive=true",
+    "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true",
+}
 _MASTER_KERNEL = (
     "net.ipv4.tcp_keepalive_time=8",
     "net.ipv4.tcp_keepalive_intvl=3",
@@ -38,8 +41,26 @@ _PATIENCE = 240
 _PACKAGES = "packages"
 #: So many results tell that a job works again.
 _SOME = 5
+#: How long a task takes on a machine whose folder has a file `slow`, s.
+SLOW = 90
+#: A machine's folder says by files what befalls tasks there, and when a task ran last.
 _PROGRAM = """\
+import time
+from pathlib import Path
+
 from headrace import StreamBuilder, serdes
+
+
+def struck(count):
+    here = Path("{home}")
+    (here / "ran").touch()
+    if (here / "slow").exists():
+        (here / "began").touch()
+        time.sleep({slow})
+    if (here / "hungry").exists():
+        bytearray(6 << 30)
+    return count
+
 
 builder = StreamBuilder("{name}")
 (
@@ -48,6 +69,7 @@ builder = StreamBuilder("{name}")
     .key_by(lambda word: word)
     .count()
     .to_stream()
+    .map_values(struck)
     .sink("{sink}", serdes.json)
 )
 topology = builder.build()
@@ -146,7 +168,8 @@ class SparkCluster:
     ) -> Running:
         """Start ``headrace run`` for a job that counts words, whose file is on that machine only."""
         file = self.network[machine].folder / f"{name}.py"
-        file.write_text(_PROGRAM.format(name=name, source=name + SOURCE, sink=name + SINK))
+        topics = {"source": name + SOURCE, "sink": name + SINK}
+        file.write_text(_PROGRAM.format(name=name, home=HOME, slow=SLOW, **topics))
         where = ("--namesrv", self.namesrv, "--master", self.master)
         words = (python, "-m", "headrace", "run", file.name, *where, *options)
         # A packed Python has its own Headrace, and no Spark.
@@ -210,7 +233,7 @@ def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[SparkCluster
         place = ("--host", master.address, "--port", _MASTER_PORT)
         for setting in _MASTER_KERNEL:
             master.run("sysctl", "-w", setting)
-        leading = _spark_class(master, "master.Master", *place, SPARK_MASTER_OPTS=_MASTER_OPTIONS)
+        leading = _spark_class(master, "master.Master", *place)
         cluster.start_broker()
         master.await_port(_MASTER_PORT, leading)
         yield cluster
@@ -234,5 +257,6 @@ def _env() -> dict[str, str]:
 
 def _spark_class(machine: Machine, name: str, *words: object, **variables: str) -> Running:
     spark = HOME / "spark" if (machine.folder / "spark").exists() else _SPARK
-    env = {"SPARK_LOCAL_IP": machine.address, "SPARK_HOME": str(spark), **_env(), **variables}
+    own = {"SPARK_LOCAL_IP": machine.address, "SPARK_HOME": str(spark)}
+    env = {**own, **_AS_ADVISED, **_env(), **variables}
     return machine.start(spark / "bin" / "spark-class", f"{_DEPLOY}.{name}", *words, env=env)

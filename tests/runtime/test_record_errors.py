@@ -235,3 +235,18 @@ def test_policies_are_checked_and_shown() -> None:
         topology(STATELESS["map_values"], "ignore")
     with pytest.raises(TopologyError, match="feed itself"):
         topology(STATELESS["map_values"], "topic:in")
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "topic:dead"])
+def test_a_lack_of_memory_is_no_record_s_fault(policy: ErrorPolicy) -> None:
+    def greedy(value: float) -> float:
+        raise MemoryError
+
+    def build(stream: Stream[Any, Any], policy: ErrorPolicy) -> Stream[Any, Any]:
+        return stream.map_values(greedy, name="op", on_error=policy)
+
+    with (
+        TopologyTestDriver(topology(build, policy)) as driver,
+        pytest.raises(MemoryError),
+    ):
+        run(driver, [1])

@@ -137,6 +137,23 @@ def test_a_failure_is_told_by_cause_and_machine() -> None:
     assert wrong == []
 
 
+def test_a_batch_that_an_executor_took_with_it_is_told_as_that() -> None:
+    """What the driver's own call says of it, behind Python's traceback."""
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "driver.py", line 282, in _on_batch\n'
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o469.getResult.\n"
+        ": org.apache.spark.SparkException: Exception thrown in awaitResult: \n"
+        "\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:70)\n"
+        "Caused by: org.apache.spark.SparkException: Job aborted due to stage failure: A shuffle map"
+        " stage with indeterminate output was failed and retried. However, Spark cannot rollback the"
+        " ResultStage 33 to re-process the input data, and has to fail this job.\n"
+    )
+    error = read_failure("words", text, "spark.log")
+    assert error.message.startswith("job 'words': an executor is gone, and with it what others had")
+    assert error.retriable
+
+
 def test_where_more_is_told_is_named() -> None:
     error = read_failure("words", GAVE_UP.format("java.lang.Error: x"), "spark.log")
     assert error.hint is not None
@@ -217,6 +234,19 @@ def test_a_machine_that_is_lost_is_told_once(
     assert caplog.messages == [
         "job 'words': worker 10.0.0.1 has not been heard of for 20 s; its tasks run again elsewhere"
     ]
+
+
+def test_an_executor_that_is_given_back_is_no_loss(
+    watched: tuple[TaskWatch, Records, list[float]], caplog: pytest.LogCaptureFixture
+) -> None:
+    watch, records, now = watched
+    for name, why in enumerate(
+        ["Executor killed by driver.", "Executor decommission: spark scale down"]
+    ):
+        records.told.append(executor(str(name), isActive=False, removeReason=why))
+    now[0] += 2
+    assert watch.look() is None
+    assert caplog.messages == []
 
 
 def test_a_session_that_follows_another_has_executors_of_its_own(

@@ -104,6 +104,11 @@ _CAUSES = (
         f"{_GOES_ON}; is the machine up, and can it be reached?",
     ),
     _Cause(
+        r"stage with indeterminate output was failed and retried",
+        "an executor is gone, and with it what others had yet to take of the batch",
+        f"{_GOES_ON}; the lines before this one say which executor",
+    ),
+    _Cause(
         r"exited with code 137|exit code (?:is )?137|Container killed|OOMKilled",
         "executor {executor} on machine {host} was killed, as for want of memory",
         _MEMORY,
@@ -127,6 +132,8 @@ _CAUSES = (
         f"{_GOES_ON}; is the machine up, and can it be reached?",
     ),
 )
+#: How Spark says that it gave an executor back which had nothing to do.
+_GIVEN_BACK = re.compile(r"scale down|killed by driver")
 #: How Spark names the place of a task that it gave up on.
 _LOST = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor (\w+)\): ")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -278,7 +285,9 @@ class TaskWatch:
         for each in executors:
             if not each["isActive"] and each["id"] not in self._gone:
                 self._gone.add(each["id"])
-                yield _host(each), each["id"], each["removeReason"] or ""
+                why = each["removeReason"] or ""
+                if not _GIVEN_BACK.search(why):
+                    yield _host(each), each["id"], why
 
 
 class _Records:
@@ -358,6 +367,9 @@ class _Records:
             for app in told["activeapps"]
             if app["cores"]
         )
+        starting = sum(app["cores"] for app in told["activeapps"] if app["id"] == own)
+        if starting:
+            return f"{master} has given it {starting}, on which its executors start"
         free = told["cores"] - told["coresused"]
         return (
             f"{master} has {told['cores']}, of which {free} are free; {holders or 'nobody has any'}"

@@ -69,6 +69,8 @@ def cluster_config(settings: JobSettings) -> dict[str, str]:
         "spark.shuffle.io.connectionCreationTimeout": _CONNECTING,
         "spark.shuffle.io.maxRetries": "2",
         "spark.shuffle.io.retryWait": "1s",
+        # Executors of a worker that is decommissioned end when their tasks have, not with the worker.
+        "spark.decommission.enabled": "true",
         # More tasks there never are at a time; a standalone cluster gives all that it has.
         "spark.cores.max": str(settings.partitions),
     }

@@ -119,9 +119,9 @@ class UserFunction:
             self.take_out(error, mark)
             return SKIPPED
 
-    def failure(self, error: Exception, mark: int) -> HeadraceError:
+    def failure(self, error: Exception, mark: int) -> Exception:
         """Make the error that names operator, record, function and the user's own line."""
-        if isinstance(error, HeadraceError):
+        if isinstance(error, HeadraceError) or may_pass(error):
             return error
         line = user_line(error, self._function)
         return UserCodeError(

@@ -15,8 +15,14 @@ def describe_failure(error: HeadraceError) -> bytes:
 
 
 def may_pass(error: Exception) -> bool:
-    """Tell whether another try may succeed: then no record is to blame, whatever its policy."""
-    return isinstance(error, HeadraceError) and error.retriable
+    """Tell whether another try may succeed: then no record is to blame, whatever its policy.
+
+    >>> may_pass(MemoryError()), may_pass(ValueError())
+    (True, False)
+    """
+    if isinstance(error, HeadraceError):
+        return error.retriable
+    return isinstance(error, MemoryError)
 
 
 def raise_failure(payload: bytes) -> None:
