@@ -362,17 +362,17 @@ class _Records:
             return f"{master} has given it none yet; its page, which may tell why, is not {page}"
         if not told["workers"]:
             return f"no worker has registered with {master}"
-        holders = ", ".join(
-            f"{'this job' if app['id'] == own else app['name']} has {app['cores']} ({app['id']})"
+        others = ", ".join(
+            f"{app['name']} has {app['cores']} ({app['id']})"
             for app in told["activeapps"]
-            if app["cores"]
+            if app["id"] != own and app["cores"]
         )
         starting = sum(app["cores"] for app in told["activeapps"] if app["id"] == own)
         if starting:
             return f"{master} has given it {starting}, on which its executors start"
         free = told["cores"] - told["coresused"]
         return (
-            f"{master} has {told['cores']}, of which {free} are free; {holders or 'nobody has any'}"
+            f"{master} has {told['cores']}, of which {free} are free; {others or 'nobody has any'}"
         )
 
     def _read(self, records: Any) -> Any:
