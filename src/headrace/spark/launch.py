@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client
 from headrace.client.settings import read_certificates
-from headrace.errors import ConnectionFailedError, TopicNotFoundError
+from headrace.errors import ConfigurationError, ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
@@ -16,6 +16,7 @@ from headrace.runtime.state.checks import other_partitions
 from headrace.topology.names import journal_topic
 
 if TYPE_CHECKING:
+    from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.state.interface import StoreFactory
     from headrace.settings import JobSettings
     from headrace.spark.plans import PlanHandle
@@ -136,6 +137,7 @@ def _home_broker(job: JobConnection) -> list[str]:
         (queue, *_) = client.queues(topic)
         record = job.transactions.plan([], {}, 0, 0).record
         if record is not None:
+            _check_protocol(job, record)
             job.expect_topics(record)
         return [queue.broker]
     brokers = sorted(client.brokers())
@@ -146,6 +148,23 @@ def _home_broker(job: JobConnection) -> list[str]:
             hint="start the brokers; `mqadmin clusterList` shows those that are there",
         )
     return [brokers[zlib.crc32(job.plan.job.encode()) % len(brokers)]]
+
+
+def _check_protocol(job: JobConnection, record: CommitRecord) -> None:
+    """Refuse a job whose commits are those of one broker on several, and the other way round."""
+    if not record.epoch or bool(record.driver) != job.plan.embedded:
+        return
+    name, namesrv = job.plan.job, job.plan.namesrv
+    if job.plan.embedded:
+        raise ConnectionFailedError(
+            f"job '{name}' has run on several brokers, and {namesrv} shows one of them",
+            hint="start the others, or mend their connections to the name server",
+        )
+    raise ConfigurationError(
+        f"job '{name}' has run on one broker of Headrace's, where a batch is one unit, and {namesrv}"
+        " shows several brokers, on which no batch is one",
+        hint="run it where only its broker registers, or start it under a new name",
+    )
 
 
 def _make_commit_topic(job: JobConnection, admin: Admin, home: list[str]) -> None:
