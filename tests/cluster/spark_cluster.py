@@ -1,9 +1,8 @@
-"""A broker, a Spark cluster and a driver, each on a machine of its own."""
+"""Brokers, a Spark cluster and a driver, each on a machine of its own."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,50 +11,36 @@ from pathlib import Path
 
 import pyspark
 
-from tests.cluster.audit import ENOUGH, SINK, SOURCE, STEPS
+from tests.cluster.audit import ENOUGH, PROGRAM, STEPS
+from tests.cluster.brokers import ROOT, Brokers, OneBroker, environment, headrace
 from tests.cluster.machines import HOME, Machine, Network, Running
 from tests.faults.harness import await_true
 
 __all__ = ["ROOT", "SparkCluster", "Trial", "spark_cluster"]
 
-ROOT = Path(__file__).parents[2]
 _SPARK = Path(pyspark.__file__).parent
-_PORT, _MASTER_PORT = 9876, 7077
+_MASTER_PORT = 7077
 _DEPLOY = "org.apache.spark.deploy"
 _PATIENCE = 240
 #: So many results tell that a job works again.
 _SOME = 5
-_PROGRAM = """\
-from headrace import StreamBuilder, serdes
-
-builder = StreamBuilder("{name}")
-(
-    builder.source("{source}", serdes.string)
-    .flat_map_values(str.split)
-    .key_by(lambda word: word)
-    .count()
-    .to_stream()
-    .sink("{sink}", serdes.json)
-)
-topology = builder.build()
-"""
 
 
 class SparkCluster:
     """Jobs and workers on a network of machines."""
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.namesrv = f"{network['broker'].address}:{_PORT}"
+    def __init__(self, network: Network, brokers: Brokers) -> None:
+        self.network, self._brokers = network, brokers
+        self.namesrv = brokers.start(network)
         self.master = f"spark://{network['master'].address}:{_MASTER_PORT}"
 
     def headrace(self, *words: object, machine: str = "driver", limit: float = 60) -> str:
         """Run one of Headrace's commands to its end; give what it printed."""
-        return self.network[machine].run(*_headrace(*words), env=_env(), limit=limit)
+        return self.network[machine].run(*headrace(*words), env=environment(), limit=limit)
 
     def start(self, *words: object, machine: str = "driver") -> Running:
         """Start one of Headrace's commands."""
-        return self.network[machine].start(*_headrace(*words), env=_env())
+        return self.network[machine].start(*headrace(*words), env=environment())
 
     def worker(self, name: str, *, cores: int = 1, bare: bool = False) -> Running:
         """Boot a machine and start a worker of Spark on it.
@@ -105,20 +90,21 @@ class SparkCluster:
         python: str = sys.executable,
         **variables: str,
     ) -> Running:
-        """Start ``headrace run`` for a job that counts words, whose file is on that machine only."""
+        """Start ``headrace run`` for the audit's job, whose file is on that machine only."""
         file = self.network[machine].folder / f"{name}.py"
-        file.write_text(_PROGRAM.format(name=name, source=name + SOURCE, sink=name + SINK))
+        file.write_text(PROGRAM.replace("JOB", name))
+        options = (*self._brokers.options, *options)
         where = ("--namesrv", self.namesrv, "--master", self.master)
         words = (python, "-m", "headrace", "run", file.name, *where, *options)
         # A packed Python has its own Headrace, and no Spark.
-        env = _env() if python == sys.executable else {"SPARK_HOME": str(_SPARK)}
+        env = environment() if python == sys.executable else {"SPARK_HOME": str(_SPARK)}
         return self.network[machine].start(*words, env={**env, **variables})
 
     def trial(self, name: str) -> Trial:
         """Start to feed a job, and to hold its results against what it was fed."""
-        broker = self.network["broker"]
+        machine = self.network[self._brokers.watched_from]
         words = (sys.executable, "-m", "tests.cluster.audit", self.namesrv, name)
-        return Trial(name, broker.folder, broker.start(*words, env=_env()))
+        return Trial(name, machine.folder, machine.start(*words, env=environment()))
 
 
 class Trial:
@@ -155,34 +141,29 @@ class Trial:
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def finish(self) -> None:
-        """End the feeding, and see that all of it is counted once."""
+        """End the feeding, and see that what came out is exact."""
         (self._folder / f"{self._name}{ENOUGH}").touch()
         code = self._audit.end(_PATIENCE)
         assert (code, self._audit.output()[:5]) == (0, "exact"), self._audit.output()
 
 
 @contextmanager
-def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[SparkCluster]:
-    """Boot a broker, a master and a driver; workers are only given their names yet."""
-    with Network(folder, ["broker", "master", "driver", "driver-2", *workers]) as network:
-        for name in ("broker", "master", "driver", "driver-2"):
+def spark_cluster(
+    folder: Path, workers: Sequence[str], brokers: Brokers | None = None
+) -> Iterator[SparkCluster]:
+    """Boot brokers, one unless others are given, a master and two drivers' machines.
+
+    Workers are only given their names yet.
+    """
+    brokers = brokers or OneBroker()
+    booted = [*brokers.machines, "master", "driver", "driver-2"]
+    with Network(folder, [*booted, *workers]) as network:
+        for name in booted:
             network.boot(name)
-        broker, master = network["broker"], network["master"]
-        cluster = SparkCluster(network)
-        words = (
-            "broker",
-            "--host",
-            broker.address,
-            "--port",
-            _PORT,
-            "--data",
-            "broker-data",
-            "--allow-anyone",
-        )
-        serving = cluster.start(*words, machine="broker")
+        master = network["master"]
         place = ("--host", master.address, "--port", _MASTER_PORT)
         leading = _spark_class(master, "master.Master", *place)
-        broker.await_port(_PORT, serving)
+        cluster = SparkCluster(network, brokers)
         master.await_port(_MASTER_PORT, leading)
         yield cluster
 
@@ -193,16 +174,7 @@ def _all_python() -> list[Path]:
     return [place for place in places if not places.intersection(place.parents)]
 
 
-def _headrace(*words: object) -> list[object]:
-    return [sys.executable, "-m", "headrace", *words]
-
-
-def _env() -> dict[str, str]:
-    # A clone's code goes before an installed one's.
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-
-
 def _spark_class(machine: Machine, name: str, *words: object) -> Running:
     spark = HOME / "spark" if (machine.folder / "spark").exists() else _SPARK
-    env = {"SPARK_LOCAL_IP": machine.address, "SPARK_HOME": str(spark), **_env()}
+    env = {"SPARK_LOCAL_IP": machine.address, "SPARK_HOME": str(spark), **environment()}
     return machine.start(spark / "bin" / "spark-class", f"{_DEPLOY}.{name}", *words, env=env)
