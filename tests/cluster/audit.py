@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -227,10 +228,12 @@ class Audit:
 
 def main(namesrv: str, name: str) -> None:
     """Feed, watch and hold."""
-    with Client(namesrv, PATIENT) as client, Path(f"{name}{STEPS}").open("w") as steps:
+    with ExitStack() as opened:
+        client = opened.enter_context(Client(namesrv, PATIENT))
         for kind in (*_SOURCES, *_SINKS):
             Admin(client).create_topic(f"{name}-{kind}", queues=_QUEUES)
         audit, ends = Audit(client, name), math.inf
+        steps = opened.enter_context(Path(f"{name}{STEPS}").open("w"))
         while not audit.is_complete():
             if audit.look():
                 print(f"{time.time():.2f}", file=steps, flush=True)
