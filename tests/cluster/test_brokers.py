@@ -105,7 +105,6 @@ def test_a_job_goes_on_soon_after_an_end(scene: Scene, strike: str) -> None:
             scene.brokers.go_on_without(name)
     scene.trial.await_results(scene.job, after=time.time())
     gap = scene.trial.longest_gap(began)
-    print(scene.job.output()[-6000:], began)  # TEMP
     print(f"{strike}: {gap:.0f} s, load {os.getloadavg()[0]:.0f}")
     assert gap < most
     for name in names:
