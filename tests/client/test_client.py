@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from headrace.client import AsyncAdmin, AsyncClient, ClientSettings
+from headrace.client import client as client_module
 from headrace.errors import (
     BrokerBusyError,
     ConnectionFailedError,
@@ -258,6 +259,25 @@ def test_the_second_name_server_is_asked_when_the_first_is_away() -> None:
                 return [queue.queue_id for queue in await client.queues("lines")]
 
     assert asyncio.run(scenario()) == [0, 1, 2]
+
+
+def test_the_second_name_server_is_asked_when_the_first_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sooner than any request would be given up, and first from then on."""
+    monkeypatch.setattr(client_module, "_NEXT_NAME_SERVER", 0.05)
+
+    async def scenario() -> list[int]:
+        async with scripted(lambda _: None) as silent, scripted(echo) as server:
+            server.answer = cluster_of(server, echo)
+            async with AsyncClient(f"{silent.address};{server.address}") as client:
+                for _ in range(3):
+                    await client.brokers()
+            return [len(silent.requests), len(server.requests)]
+
+    began = time.monotonic()
+    assert asyncio.run(scenario()) == [1, 3]
+    assert time.monotonic() - began < 5
 
 
 def test_routes_are_kept_for_a_while() -> None:

@@ -109,8 +109,7 @@ class Machine:
 
     def boot(self, hide: Sequence[Path], spark: Path | None) -> None:
         """Give the machine its name, its folder and its place in the network."""
-        self.folder.mkdir(parents=True)
-        (self.folder / "tmp").mkdir()
+        (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
         pid, far = str(self._pid), f"f{self._port}"
         wires = (
             f"ip link add {self._port} type veth peer name {far}"
@@ -131,7 +130,7 @@ class Machine:
             "ip link set eth0 up",
         ]
         if spark is not None:
-            (self.folder / "spark").mkdir()
+            (self.folder / "spark").mkdir(exist_ok=True)
             script.append(f"mount --bind -o ro {spark} {HOME}/spark")
         script += [f"mount -t tmpfs tmpfs {folder}" for folder in hide]
         script += _own_temporary_folder([place for place in _NEEDED if not _is_in(place, hide)])
@@ -238,7 +237,14 @@ class Network:
     def __iter__(self) -> Iterator[str]:
         return iter(self._machines)
 
-    def boot(self, name: str, *, hide: Sequence[Path] = (), spark: Path | None = None) -> Machine:
+    def boot(
+        self,
+        name: str,
+        *,
+        hide: Sequence[Path] = (),
+        spark: Path | None = None,
+        folder: Path | None = None,
+    ) -> Machine:
         """Start a machine.
 
         Parameters
@@ -249,9 +255,12 @@ class Network:
             Folders of the real machine that this one does not have.
         spark
             A Spark that this one has below its folder, read-only.
+        folder
+            That of the machine before, which has ended; without, a new one.
         """
         number = self._names.index(name) + 1
-        machine = Machine(self, number, name, self._folder / f"{name}-{time.monotonic_ns()}")
+        folder = folder or self._folder / f"{name}-{time.monotonic_ns()}"
+        machine = Machine(self, number, name, folder)
         self._machines[name] = machine
         machine.boot(hide, spark)
         return machine
@@ -303,7 +312,7 @@ def _own_temporary_folder(kept: Sequence[Path]) -> Iterator[str]:
     needed = [place for place in kept if place.is_relative_to("/tmp")]
     aside = [f"{HOME}/kept-{number}" for number in range(len(needed))]
     for place, there in zip(needed, aside, strict=True):
-        yield f"mkdir {there}; mount --bind {place} {there}"
+        yield f"mkdir -p {there}; mount --bind {place} {there}"
     yield "mount -t tmpfs tmpfs /tmp"
     for place, there in zip(needed, aside, strict=True):
         yield f"mkdir -p {place}; mount --bind {there} {place}"

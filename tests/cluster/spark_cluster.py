@@ -1,29 +1,25 @@
-"""A broker, a Spark cluster and a driver, each on a machine of its own."""
+"""Brokers, a Spark cluster and a driver, each on a machine of its own."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
-import signal
 import sys
 import time
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
-from tests.cluster.audit import ENOUGH, SINK, SOURCE, STEPS
+from tests.cluster.audit import ENOUGH, PROGRAM, STEPS
+from tests.cluster.brokers import PACKAGES, ROOT, Brokers, OneBroker, environment, headrace
 from tests.cluster.machines import HOME, Machine, Network, Running
 from tests.faults.harness import await_true
 
-__all__ = ["ROOT", "SLOW", "SparkCluster", "Trial", "spark_cluster"]
+__all__ = ["ROOT", "SparkCluster", "Trial", "spark_cluster"]
 
-ROOT = Path(__file__).parents[2]
 _SPARK = Path(pyspark.__file__).parent
-_PORT, _MASTER_PORT = 9876, 7077
+_MASTER_PORT = 7077
 _DEPLOY = "org.apache.spark.deploy"
 #: What docs/operate/cluster.md has an operator set.
 _AS_ADVISED = {
@@ -37,83 +33,30 @@ _MASTER_KERNEL = (
     "net.ipv4.tcp_retries2=5",
 )
 _PATIENCE = 240
-#: Where a machine may have a Headrace of its own, in its folder.
-_PACKAGES = "packages"
 #: So many results tell that a job works again.
 _SOME = 5
-#: How long a task takes on a machine whose folder has a file `slow`, s.
-SLOW = 90
-#: A machine's folder says by files what befalls tasks there, and when a task ran last.
-_PROGRAM = """\
-import time
-from pathlib import Path
-
-from headrace import StreamBuilder, serdes
-
-
-def struck(count):
-    here = Path("{home}")
-    (here / "ran").touch()
-    if (here / "slow").exists():
-        (here / "began").touch()
-        time.sleep({slow})
-    if (here / "hungry").exists():
-        bytearray(6 << 30)
-    return count
-
-
-builder = StreamBuilder("{name}")
-(
-    builder.source("{source}", serdes.string)
-    .flat_map_values(str.split)
-    .key_by(lambda word: word)
-    .count()
-    .to_stream()
-    .map_values(struck)
-    .sink("{sink}", serdes.json)
-)
-topology = builder.build()
-"""
 
 
 class SparkCluster:
     """Jobs and workers on a network of machines."""
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.namesrv = f"{network['broker'].address}:{_PORT}"
+    def __init__(self, network: Network, brokers: Brokers) -> None:
+        self.network, self.brokers = network, brokers
+        self.namesrv = brokers.start(network)
         self.master = f"spark://{network['master'].address}:{_MASTER_PORT}"
 
     def headrace(self, *words: object, machine: str = "driver", limit: float = 60) -> str:
         """Run one of Headrace's commands to its end; give what it printed."""
-        return self.network[machine].run(*_headrace(*words), env=_env(), limit=limit)
+        return self.network[machine].run(*headrace(*words), env=environment(), limit=limit)
 
     def start(self, *words: object, machine: str = "driver") -> Running:
         """Start one of Headrace's commands."""
-        return self.network[machine].start(*_headrace(*words), env=_env())
-
-    def install(self, wheel: Path, name: str) -> None:
-        """Give a machine a build of Headrace in place of the one that it has; what runs goes on."""
-        place = self.network[name].folder / _PACKAGES
-        shutil.rmtree(place, ignore_errors=True)
-        with zipfile.ZipFile(wheel) as packed:
-            packed.extractall(place)
+        return self.network[machine].start(*headrace(*words), env=environment())
 
     def has_run_tasks(self, name: str) -> bool:
         """Tell whether a worker has loaded the build that was installed on its machine."""
-        loaded = self.network[name].folder / _PACKAGES / "headrace" / "spark" / "__pycache__"
+        loaded = self.network[name].folder / PACKAGES / "headrace" / "spark" / "__pycache__"
         return any(loaded.glob("worker.*.pyc"))
-
-    def start_broker(self, wheel: Path | None = None) -> None:
-        """Start the broker, or start it anew on its data by another build."""
-        machine = self.network["broker"]
-        if wheel is not None:
-            self._broker.send(signal.SIGTERM)
-            self._broker.end(60)
-            self.install(wheel, "broker")
-        words = ("--host", machine.address, "--port", _PORT, "--data", "broker-data")
-        self._broker = self.start("broker", *words, "--allow-anyone", machine="broker")
-        machine.await_port(_PORT, self._broker)
 
     def worker(self, name: str, *, cores: int = 1, bare: bool = False, **variables: str) -> Running:
         """Boot a machine and start a worker of Spark on it.
@@ -166,21 +109,21 @@ class SparkCluster:
         python: str = sys.executable,
         **variables: str,
     ) -> Running:
-        """Start ``headrace run`` for a job that counts words, whose file is on that machine only."""
+        """Start ``headrace run`` for the audit's job, whose file is on that machine only."""
         file = self.network[machine].folder / f"{name}.py"
-        topics = {"source": name + SOURCE, "sink": name + SINK}
-        file.write_text(_PROGRAM.format(name=name, home=HOME, slow=SLOW, **topics))
+        file.write_text(PROGRAM.replace("JOB", name))
+        options = (*self.brokers.options, *options)
         where = ("--namesrv", self.namesrv, "--master", self.master)
         words = (python, "-m", "headrace", "run", file.name, *where, *options)
         # A packed Python has its own Headrace, and no Spark.
-        env = _env() if python == sys.executable else {"SPARK_HOME": str(_SPARK)}
+        env = environment() if python == sys.executable else {"SPARK_HOME": str(_SPARK)}
         return self.network[machine].start(*words, env={**env, **variables})
 
     def trial(self, name: str) -> Trial:
         """Start to feed a job, and to hold its results against what it was fed."""
-        broker = self.network["broker"]
+        machine = self.network[self.brokers.watched_from]
         words = (sys.executable, "-m", "tests.cluster.audit", self.namesrv, name)
-        return Trial(name, broker.folder, broker.start(*words, env=_env()))
+        return Trial(name, machine.folder, machine.start(*words, env=environment()))
 
 
 class Trial:
@@ -217,24 +160,31 @@ class Trial:
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def finish(self) -> None:
-        """End the feeding, and see that all of it is counted once."""
+        """End the feeding, and see that what came out is exact."""
         (self._folder / f"{self._name}{ENOUGH}").touch()
         code = self._audit.end(_PATIENCE)
         assert (code, self._audit.output()[:5]) == (0, "exact"), self._audit.output()
 
 
 @contextmanager
-def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[SparkCluster]:
-    """Boot a broker, a master and a driver; workers are only given their names yet."""
-    with Network(folder, ["broker", "master", "driver", "driver-2", *workers]) as network:
-        for name in ("broker", "master", "driver", "driver-2"):
+def spark_cluster(
+    folder: Path, workers: Sequence[str], brokers: Brokers | None = None
+) -> Iterator[SparkCluster]:
+    """Boot brokers, one unless others are given, a master and two drivers' machines.
+
+    Workers are only given their names yet.
+    """
+    brokers = brokers or OneBroker()
+    booted = [*brokers.machines, "master", "driver", "driver-2"]
+    with Network(folder, [*booted, *workers]) as network:
+        for name in booted:
             network.boot(name)
-        cluster, master = SparkCluster(network), network["master"]
+        master = network["master"]
         place = ("--host", master.address, "--port", _MASTER_PORT)
         for setting in _MASTER_KERNEL:
             master.run("sysctl", "-w", setting)
         leading = _spark_class(master, "master.Master", *place)
-        cluster.start_broker()
+        cluster = SparkCluster(network, brokers)
         master.await_port(_MASTER_PORT, leading)
         yield cluster
 
@@ -245,18 +195,8 @@ def _all_python() -> list[Path]:
     return [place for place in places if not places.intersection(place.parents)]
 
 
-def _headrace(*words: object) -> list[object]:
-    return [sys.executable, "-m", "headrace", *words]
-
-
-def _env() -> dict[str, str]:
-    # A machine's own build goes before the clone's code, and that before an installed one's.
-    places = (HOME / _PACKAGES, ROOT / "src", ROOT)
-    return {"PYTHONPATH": os.pathsep.join(map(str, places))}
-
-
 def _spark_class(machine: Machine, name: str, *words: object, **variables: str) -> Running:
     spark = HOME / "spark" if (machine.folder / "spark").exists() else _SPARK
     own = {"SPARK_LOCAL_IP": machine.address, "SPARK_HOME": str(spark)}
-    env = {**own, **_AS_ADVISED, **_env(), **variables}
+    env = {**own, **_AS_ADVISED, **environment(), **variables}
     return machine.start(spark / "bin" / "spark-class", f"{_DEPLOY}.{name}", *words, env=env)

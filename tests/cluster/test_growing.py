@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.audit import SLOW
 from tests.cluster.machines import Machine, Running
-from tests.cluster.spark_cluster import SLOW, SparkCluster
+from tests.cluster.spark_cluster import SparkCluster
 from tests.faults.harness import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from headrace.packing.wheels import build_wheel
+from tests.cluster.brokers import OneBroker, install
 from tests.cluster.machines import Running
 from tests.cluster.spark_cluster import ROOT, SparkCluster
 from tests.faults.harness import await_true
@@ -47,18 +48,20 @@ class Fleet:
 
     def bring_broker(self, version: str) -> None:
         """Start the broker anew, on its data."""
-        self.machines.start_broker(self._builds[version])
+        brokers = self.machines.brokers
+        assert isinstance(brokers, OneBroker)
+        brokers.upgrade(self._builds[version])
 
     def bring_worker(self, name: str, version: str) -> None:
         """Start Spark's worker on a machine anew."""
         self._workers[name].send(signal.SIGTERM)
         self._workers[name].end(60)
-        self.machines.install(self._builds[version], name)
+        install(self._builds[version], self.machines.network[name])
         self._workers[name] = self.machines.start_worker(self.machines.network[name])
 
     def job(self, version: str, name: str, *options: object) -> Running:
         """Start a job's driver."""
-        self.machines.install(self._builds[version], "driver")
+        install(self._builds[version], self.machines.network["driver"])
         return self.machines.job(name, "--partitions", 2, *options)
 
     def await_tasks(self, name: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from headrace import serdes
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, Producer, PullConsumer
-from headrace.errors import ConnectionFailedError, TopicNotFoundError
+from headrace.errors import ConfigurationError, ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.routes import TopicRoute
 from headrace.spark import worker
 from headrace.spark.launch import prepare_topics
@@ -65,9 +65,7 @@ class Pair:
     def drive(self, job: str, **more: Any) -> LocalDriver:
         builder = StreamBuilder(job)
         builder.source("lines", serdes.string).sink("copies", serdes.string)
-        return LocalDriver(
-            self.address, self._folder, 5, job=builder.build(), journal=True, partitions=1, **more
-        )
+        return LocalDriver(self.address, self._folder, 5, job=builder.build(), partitions=1, **more)
 
     def send(self, count: int) -> None:
         (queue,) = self.client.queues("lines", for_="write", refresh=True)
@@ -119,6 +117,17 @@ def test_start_of_a_job_that_has_run_waits_for_such_a_broker(
     pair.start_soon()
     with pair.drive(job) as driver:
         assert driver.epoch == 2
+
+
+def test_a_job_that_has_run_on_one_broker_does_not_begin_on_several(pair: Pair) -> None:
+    pair.stop()
+    for topic in ("lines", "copies"):
+        Admin(pair.client).create_topic(topic, queues=1)
+    pair.drive(HERE).close()
+    pair.start()
+    await_true("both brokers", lambda: len(pair.client.brokers()) == 2)
+    with pytest.raises(ConfigurationError, match="shows several, on which none is"):
+        pair.drive(HERE)
 
 
 def test_first_start_of_a_job_says_which_topic_to_make(pair: Pair) -> None:

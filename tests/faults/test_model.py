@@ -39,7 +39,7 @@ def test_the_engine_gives_what_the_model_says_whoever_gives_up(
     plans = all_plans(number)
     with scene(brokers, plans, number, tmp_path) as (topics, sent):
         made, client, address = topics.topology, topics.client, str(topics.settings.namesrv)
-        more: dict[str, Any] = {"partitions": chance.choice([1, 2, 8]), "journal": brokers > 1}
+        more: dict[str, Any] = {"partitions": chance.choice([1, 2, 8])}
         for part in cut(sent, chance):
             topics.send(messages(part))
             give_up(made, address, tmp_path, chance, more)
@@ -56,9 +56,7 @@ def test_a_place_without_its_broker_is_found(brokers: int, tmp_path: Path) -> No
         topics.send(messages(sent))
         with (
             without_brokers(),
-            LocalDriver(
-                str(topics.settings.namesrv), tmp_path, 1000, job=made, journal=True
-            ) as driver,
+            LocalDriver(str(topics.settings.namesrv), tmp_path, 1000, job=made) as driver,
         ):
             driver.catch_up()
         with pytest.raises(AssertionError, match="Windows"):

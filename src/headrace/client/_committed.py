@@ -14,11 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.client.results import PullResult, PullStatus
-from headrace.errors import RequestNotSupportedError, RequestTimeoutError, TopicNotFoundError
-from headrace.protocol.codes import RequestCode
+from headrace.errors import RequestTimeoutError, TopicNotFoundError
 from headrace.protocol.columns import decode_columns, record_starts
 from headrace.protocol.committed import CommitHead, CommittedBatches, CommittedMessages, Judged
-from headrace.protocol.frames import Command
 from headrace.protocol.journal_tags import TAG, Tag, TagColumns, parse_tags
 
 if TYPE_CHECKING:
@@ -111,8 +109,8 @@ class CommittedReading:
         self._pull = pull
         self._commits: dict[str, _Commits] = {}
         self._readings: dict[MessageQueue, _Reading] = {}
-        #: Whether each broker shows batches as a whole, so that all it shows is committed.
-        self._is_exact: dict[str, bool] = {}
+        #: Whether the cluster was seen to show batches in parts.
+        self._shows_parts = False
 
     async def of(self, result: PullResult, offset: int, wait: timedelta) -> PullResult:
         """Give what is committed of the answer to a pull that began at an offset.
@@ -173,19 +171,14 @@ class CommittedReading:
         block = result.block
         if _IN_BLOCK not in (bytes(block) if isinstance(block, memoryview) else block):
             return False
-        broker = await self._client.broker_of(queue)
-        if broker not in self._is_exact:
-            self._is_exact[broker] = await self._commits_units(broker)
-        return not self._is_exact[broker]
+        if not self._shows_parts:
+            self._shows_parts = not await self._commits_units()
+        return self._shows_parts
 
-    async def _commits_units(self, broker: str) -> bool:
-        try:
-            await self._client.ask_broker(
-                broker, lambda: Command(RequestCode.HEADRACE_CAPABILITIES)
-            )
-        except RequestNotSupportedError:
-            return False
-        return True
+    async def _commits_units(self) -> bool:
+        from headrace.client.admin import AsyncAdmin
+
+        return await AsyncAdmin(self._client).is_headrace()
 
     async def _begin(self, run: _Run, result: PullResult) -> _Reading:
         """Begin to read a queue: find out what stands before that place."""

@@ -197,14 +197,16 @@ async def open_connection(
     Raises
     ------
     ConnectionFailedError
-        If that did not work within the settings' ``connect_timeout``.
+        If that did not work within the settings' ``connect_timeout``, or ``request_timeout`` where
+        that is shorter.
     TlsError
         If the server cannot be trusted.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     loop = asyncio.get_running_loop()
-    timeout = settings.connect_timeout.total_seconds()
+    # Who has more patience tries again: by then the server may have another address.
+    timeout = min(settings.connect_timeout, settings.request_timeout).total_seconds()
     context = tls_context(settings)
     try:
         async with asyncio.timeout(timeout):

@@ -191,9 +191,14 @@ class AsyncAdmin(GroupAdministration):
         return {name.strip(): value.strip() for name, _, value in pairs if value}
 
     async def is_headrace(self, broker: str | None = None) -> bool:
-        """Tell whether a broker (by default each of them) commits whole batches as one unit."""
-        names = [broker] if broker is not None else list(await self.client.brokers())
-        return bool(names) and all([await self._has_capabilities(name) for name in names])
+        """Tell whether a broker commits whole batches as one unit; by default, whether a cluster does.
+
+        A unit is on one broker: no cluster of several commits one, whichever kind they are.
+        """
+        if broker is None:
+            names = list((await self.client.cluster_info()).broker_addr_table)
+            return len(names) == 1 and await self._has_capabilities(names[0])
+        return await self._has_capabilities(broker)
 
     # Messages
 

@@ -35,6 +35,8 @@ __all__ = ["AsyncClient", "ClientStatistics"]
 
 T = TypeVar("T")
 ServerHandler = Callable[[Command], Command | None]
+#: Seconds after which the next name server is asked.
+_NEXT_NAME_SERVER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +191,21 @@ class AsyncClient:
 
         async def attempt() -> Command:
             failure: HeadraceError | None = None
-            for address in self._own_session().by_preference(self.name_servers):
+            addresses = self._own_session().by_preference(self.name_servers)
+            for address in addresses:
+                # What is known is known to all of them: a machine that is gone is not waited for.
+                limit = None if address == addresses[-1] else _NEXT_NAME_SERVER
                 try:
-                    return await self.invoke(address, make(), expect=expect)
+                    async with asyncio.timeout(limit):
+                        return await self.invoke(address, make(), expect=expect)
                 except NotPrimaryError as error:
                     # A follower hears of new topics from its primary, which may know this one.
                     failure = failure or error
                 except (ConnectionFailedError, RequestTimeoutError) as error:
                     self._own_session().avoid(address)
                     failure = failure or error
+                except TimeoutError:
+                    self._own_session().avoid(address)
             assert failure is not None
             raise failure
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client import Admin, Client
 from headrace.client.settings import read_certificates
-from headrace.errors import ConnectionFailedError, TopicNotFoundError
+from headrace.errors import ConfigurationError, ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
@@ -68,7 +68,7 @@ def make_connection(
     )
     first = replace(plan.client_settings, connect_timeout=settings.connect_timeout)
     with Client(namesrv, first) as client:
-        embedded = Admin(client).is_headrace()
+        embedded = _commits_units(client, plan)
     return JobConnection(replace(plan, embedded=embedded))
 
 
@@ -129,22 +129,47 @@ def _home_broker(job: JobConnection) -> list[str]:
 
     The order of a commit topic decides what is committed: it has one queue, on one broker.
     """
-    client, topic = job.client, job.plan.topology.commit_topic
+    client, plan = job.client, job.plan
+    topic = plan.topology.commit_topic
     if _brokers_of(client, topic):
         client.expect([topic])
         (queue, *_) = client.queues(topic)
         record = job.transactions.plan([], {}, 0, 0).record
         if record is not None:
+            if record.epoch and not (plan.embedded or record.driver):
+                raise ConfigurationError(
+                    f"job '{plan.job}' has run on one broker of Headrace's, where a batch is a unit,"
+                    f" and {plan.namesrv} shows several, on which none is",
+                    hint="let only its broker register there, or start it under a new name",
+                )
             job.expect_topics(record)
         return [queue.broker]
     brokers = sorted(client.brokers())
     if not brokers:
         raise ConnectionFailedError(
-            f"job '{job.plan.job}' finds no broker at the name server {job.plan.namesrv}: none has"
+            f"job '{plan.job}' finds no broker at the name server {plan.namesrv}: none has"
             " registered there, or all are away",
             hint="start the brokers; `mqadmin clusterList` shows those that are there",
         )
-    return [brokers[zlib.crc32(job.plan.job.encode()) % len(brokers)]]
+    return [brokers[zlib.crc32(plan.job.encode()) % len(brokers)]]
+
+
+def _commits_units(client: Client, plan: JobPlan) -> bool:
+    """Tell whether a job's batches are units of its one broker.
+
+    Those of a job that has run on several are none, also while only one of them is seen.
+    """
+    topic = plan.topology.commit_topic
+    if not Admin(client).is_headrace():
+        return False
+    if not _brokers_of(client, topic):
+        return True
+    job, queues = JobConnection(plan, client), client.queues(topic)
+    record = job.transactions.plan([], {}, 0, 0).record if queues else None
+    if record is not None:
+        return not record.driver
+    # The book of a broker has none of the records that are no units.
+    return bool(queues) and not any(job.consumer.end_offsets(queues).values())
 
 
 def _make_commit_topic(job: JobConnection, admin: Admin, home: list[str]) -> None:

@@ -1,0 +1,118 @@
+"""Two brokers with a replica each, of which machines are cut off and end: exact, and soon again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.cluster.brokers import OwnPairs, Pairs, RocketPairs
+from tests.cluster.machines import Running, why_not
+from tests.cluster.spark_cluster import SparkCluster, Trial, spark_cluster
+from tests.clusters import require_rocketmq
+
+#: How long machines are cut off, s.
+CUT = 60.0 if os.environ.get("MINUTES") else 25.0
+#: What a strike may cost beyond that, or beyond a lease, s; a busy machine takes its time on top.
+LIMIT, _BUSY = 30.0, 20.0
+_WORKERS = ("worker-1", "worker-2", "worker-3")
+#: Machines that are struck at once; the job's own topics lie on the first broker.
+CUTS = ["broker-b driver", "replica-a worker"]
+ENDS = ["driver replica-b worker", "broker-a"]
+if os.environ.get("MINUTES"):
+    CUTS = ["broker-a", "broker-b", "replica-a", "replica-b", "worker", "driver"]
+    ENDS = ["replica-a", "replica-b", "worker", "driver", "broker-b", "broker-a"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@dataclass
+class Scene:
+    """A job on two pairs of brokers, and what it is held against."""
+
+    machines: SparkCluster
+    brokers: Pairs
+    trial: Trial
+    job: Running
+    driver: str = "driver"
+
+    def start(self) -> None:
+        """Start the job's driver."""
+        self.job = self.machines.job("several", "--partitions", 2, machine=self.driver)
+
+    def named(self, strike: str) -> list[str]:
+        """Name the machines of a strike."""
+        busy = {"worker": self.machines.busy_worker, "driver": lambda: self.driver}
+        return [busy.get(word, lambda word=word: word)() for word in strike.split()]
+
+
+@pytest.fixture(
+    scope="module", params=["embedded", pytest.param("rocketmq", marks=pytest.mark.rocketmq)]
+)
+def scene(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
+    if reason := why_not():
+        pytest.skip(reason)
+    if request.param == "rocketmq":
+        require_rocketmq()
+    brokers = OwnPairs() if request.param == "embedded" else RocketPairs()
+    with spark_cluster(tmp_path_factory.mktemp("pairs"), _WORKERS, brokers) as machines:
+        for name in _WORKERS:
+            machines.worker(name)
+        trial = machines.trial("several")
+        trial.await_topics()
+        job = machines.job("several", "--partitions", 2)
+        scene = Scene(machines, brokers, trial, job)
+        trial.await_results(job)
+        yield scene
+        scene.job.send(signal.SIGINT)
+        scene.job.end(60)
+
+
+@pytest.mark.budget(90)
+@pytest.mark.parametrize("strike", CUTS)
+def test_a_job_goes_on_soon_after_a_cut(scene: Scene, strike: str) -> None:
+    names = scene.named(strike)
+    began = time.time()
+    for name in names:
+        scene.machines.network[name].cut()
+    time.sleep(CUT)
+    for name in names:
+        scene.machines.network[name].mend()
+    scene.trial.await_results(scene.job, after=began + CUT)
+    gap = scene.trial.longest_gap(began)
+    print(f"{strike}: {gap:.0f} s of which {CUT:.0f} cut off, load {os.getloadavg()[0]:.0f}")
+    assert gap < CUT + LIMIT + _BUSY
+
+
+@pytest.mark.budget(150)
+@pytest.mark.parametrize("strike", ENDS)
+def test_a_job_goes_on_soon_after_an_end(scene: Scene, strike: str) -> None:
+    names, most = scene.named(strike), LIMIT + _BUSY
+    began = time.time()
+    for name in names:
+        scene.machines.network[name].stop()
+    if scene.driver in names:
+        scene.driver, most = "driver-2", most + scene.brokers.lease
+        scene.start()
+    for name in names:
+        if name.startswith("broker"):
+            scene.brokers.go_on_without(name)
+    scene.trial.await_results(scene.job, after=time.time())
+    gap = scene.trial.longest_gap(began)
+    print(f"{strike}: {gap:.0f} s, load {os.getloadavg()[0]:.0f}")
+    assert gap < most
+    for name in names:
+        if name.startswith("replica"):
+            scene.brokers.bring_back(name)
+        elif name.startswith("worker"):
+            scene.machines.worker(name)
+
+
+def test_order_windows_joins_and_dead_letters_are_those_of_the_input(scene: Scene) -> None:
+    scene.trial.finish()
