@@ -99,7 +99,8 @@ class Pairs(Brokers):
     """Two brokers, and a replica of each."""
 
     network: Network
-    machines: tuple[str, ...] = ("broker-a", "replica-a", "broker-b", "replica-b")
+    pairs = ("broker-a", "replica-a", "broker-b", "replica-b")
+    machines: tuple[str, ...] = pairs
 
     def start(self, network: Network) -> str:
         """Start all, and wait until replicas follow."""
@@ -169,7 +170,7 @@ class OwnPairs(Pairs):
 class RocketPairs(Pairs):
     """RocketMQ's masters and slaves, and a name server apart."""
 
-    machines = ("names", *Pairs.machines)
+    machines = ("names", *Pairs.pairs)
     lease = 10.0
     options = ("--lease-expiry", f"{lease} s")
 

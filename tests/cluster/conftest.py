@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.machines import why_not
 from tests.cluster.spark_cluster import SparkCluster, spark_cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Take the long form of each scenario, which MINUTES asks for, for a soak."""
+    if os.environ.get("MINUTES"):
+        for item in items:
+            if item.path.parent == Path(__file__).parent:
+                item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,9 @@ from tests.cluster.brokers import OwnPairs, Pairs, RocketPairs
 from tests.cluster.machines import Running, why_not
 from tests.cluster.spark_cluster import SparkCluster, Trial, spark_cluster
 from tests.clusters import require_rocketmq
+from tests.faults.harness import seeded
 
+MINUTES = float(os.environ.get("MINUTES", "10"))
 #: How long machines are cut off, s.
 CUT = 60.0 if os.environ.get("MINUTES") else 25.0
 #: What a strike may cost beyond that, or beyond a lease, s; a busy machine takes its time on top.
@@ -112,6 +114,23 @@ def test_a_job_goes_on_soon_after_an_end(scene: Scene, strike: str) -> None:
             scene.brokers.bring_back(name)
         elif name.startswith("worker"):
             scene.machines.worker(name)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_job_endures_cuts_at_random(scene: Scene) -> None:
+    chance, until = seeded(), time.time() + 60 * MINUTES
+    while time.time() < until:
+        (name,) = scene.named(chance.choice([*scene.brokers.pairs, "worker", "driver"]))
+        cut = chance.uniform(1, 60)
+        began = time.time()
+        scene.machines.network[name].cut()
+        time.sleep(cut)
+        scene.machines.network[name].mend()
+        scene.trial.await_results(scene.job, after=began + cut)
+        gap = scene.trial.longest_gap(began)
+        print(f"{name}: {gap:.0f} s of which {cut:.0f} cut off")
+        assert gap < cut + LIMIT + _BUSY
 
 
 def test_order_windows_joins_and_dead_letters_are_those_of_the_input(scene: Scene) -> None:
