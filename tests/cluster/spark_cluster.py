@@ -51,6 +51,7 @@ class SparkCluster:
 
     def __init__(self, network: Network) -> None:
         self.network = network
+        self._broker: Running | None = None
         self.namesrv = f"{network['broker'].address}:{_PORT}"
         self.master = f"spark://{network['master'].address}:{_MASTER_PORT}"
 
@@ -77,9 +78,10 @@ class SparkCluster:
     def start_broker(self, wheel: Path | None = None) -> None:
         """Start the broker, or start it anew on its data by another build."""
         machine = self.network["broker"]
-        if wheel is not None:
+        if self._broker is not None:
             self._broker.send(signal.SIGTERM)
             self._broker.end(60)
+        if wheel is not None:
             self.install(wheel, "broker")
         words = ("--host", machine.address, "--port", _PORT, "--data", "broker-data")
         self._broker = self.start("broker", *words, "--allow-anyone", machine="broker")
