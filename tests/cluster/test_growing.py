@@ -31,7 +31,11 @@ def workers(machines: SparkCluster) -> dict[str, Running]:
 
 
 @pytest.fixture
-def struck(machines: SparkCluster) -> Iterator[SparkCluster]:
+def struck(machines: SparkCluster, workers: dict[str, Running]) -> Iterator[SparkCluster]:
+    """Machines that a test makes slow or hungry, with all three workers."""
+    for name in ("worker-1", "worker-2", "worker-3"):
+        if name not in workers:
+            workers[name] = machines.worker(name)
     yield machines
     for name in machines.network:
         for file in ("slow", "hungry"):
@@ -101,14 +105,12 @@ def test_two_attempts_of_one_task_count_once(
     struck: SparkCluster, workers: dict[str, Running]
 ) -> None:
     """Cores are given back and asked for meanwhile."""
-    names = ("worker-1", "worker-2", "worker-3")
-    workers["worker-3"] = struck.worker("worker-3")
     trial = struck.trial("twice")
     trial.await_topics()
     twice = {"spark.speculation": "true", "spark.cores.max": "3"}
     job = struck.job("twice", "--partitions", 2, *configured(**twice, **_ON_DEMAND))
     trial.await_results(job)
-    slow = max((struck.network[name] for name in names), key=ran)
+    slow = max((struck.network[name] for name in workers), key=ran)
     (slow.folder / "slow").touch()
     await_true("a slow task", (slow.folder / "began").exists, patience=_PATIENCE)
     began = time.time()
