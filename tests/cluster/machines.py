@@ -111,8 +111,10 @@ class Machine:
         """Give the machine its name, its folder and its place in the network."""
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
         pid, far = str(self._pid), f"f{self._port}"
+        # That of the machine before may still be there for a moment.
         wires = (
-            f"ip link add {self._port} type veth peer name {far}"
+            f"ip link delete {self._port} 2>/dev/null || true"
+            f"; ip link add {self._port} type veth peer name {far}"
             f" && ip link set {far} netns {pid}"
             f" && ip link set {self._port} master bridge up"
         )
