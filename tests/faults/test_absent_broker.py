@@ -17,6 +17,7 @@ from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.errors import ConfigurationError, ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.routes import TopicRoute
+from headrace.runtime.jobs.abort import abort
 from headrace.spark import worker
 from headrace.spark.launch import prepare_topics
 from headrace.streams import StreamBuilder
@@ -128,6 +129,25 @@ def test_a_job_that_has_run_on_one_broker_does_not_begin_on_several(pair: Pair) 
     await_true("both brokers", lambda: len(pair.client.brokers()) == 2)
     with pytest.raises(ConfigurationError, match="shows several, on which none is"):
         pair.drive(HERE)
+
+
+def test_a_job_of_several_brokers_is_taken_over_by_their_protocol_while_one_is_seen(
+    pair: Pair,
+) -> None:
+    """Otherwise it would be one of a single broker from then on."""
+    pair.send(10)
+    with pair.drive(HERE) as driver:
+        driver.catch_up(1)
+    pair.stop()
+    await_true("one broker", lambda: len(pair.client.brokers()) == 1)
+    assert abort(pair.client, HERE).epoch == 1
+    pair.start()
+    await_true("both brokers", lambda: len(pair.client.brokers()) == 2)
+    pair.send(10)
+    with pair.drive(HERE) as driver:
+        assert driver.epoch == 3
+        driver.catch_up()
+    assert pair.copied() == 20
 
 
 def test_first_start_of_a_job_says_which_topic_to_make(pair: Pair) -> None:

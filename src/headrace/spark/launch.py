@@ -13,6 +13,7 @@ from headrace.protocol.codes import Perm
 from headrace.runtime.commit.journal.retention import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.checks import other_partitions
+from headrace.runtime.state.home import commits_units
 from headrace.spark.cluster import on_one_machine
 from headrace.topology.names import journal_topic
 
@@ -68,7 +69,7 @@ def make_connection(
     )
     first = replace(plan.client_settings, connect_timeout=settings.connect_timeout)
     with Client(namesrv, first) as client:
-        embedded = _commits_units(client, plan)
+        embedded = commits_units(client, plan.job)
     return JobConnection(replace(plan, embedded=embedded))
 
 
@@ -152,24 +153,6 @@ def _home_broker(job: JobConnection) -> list[str]:
             hint="start the brokers; `mqadmin clusterList` shows those that are there",
         )
     return [brokers[zlib.crc32(plan.job.encode()) % len(brokers)]]
-
-
-def _commits_units(client: Client, plan: JobPlan) -> bool:
-    """Tell whether a job's batches are units of its one broker.
-
-    Those of a job that has run on several are none, also while only one of them is seen.
-    """
-    topic = plan.topology.commit_topic
-    if not Admin(client).is_headrace():
-        return False
-    if not _brokers_of(client, topic):
-        return True
-    job, queues = JobConnection(plan, client), client.queues(topic)
-    record = job.transactions.plan([], {}, 0, 0).record if queues else None
-    if record is not None:
-        return not record.driver
-    # The book of a broker has none of the records that are no units.
-    return bool(queues) and not any(job.consumer.end_offsets(queues).values())
 
 
 def _make_commit_topic(job: JobConnection, admin: Admin, home: list[str]) -> None:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.client import Admin
 from headrace.errors import FencedError
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.topic import CommitTopic
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.jobs.standings import standing_of_job
-from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.home import StateHome, commits_units
 from headrace.topology.names import commit_topic
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def abort(
     home = StateHome.of(job, client)
     owner = str(DriverName.here())
     try:
-        if Admin(client).is_headrace():
+        if commits_units(client, job):
             record, published = home.transactions.open(owner).record, False
         else:
             taking = _Taking(client, job, owner, before.driver, patience, times or LeaseTimes())

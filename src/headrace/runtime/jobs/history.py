@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headrace.client import Admin, MessageQueue, PullConsumer
+from headrace.client import MessageQueue, PullConsumer
 from headrace.errors import TopicNotFoundError
 from headrace.protocol.commit_log import CommitLog, Verdict
 from headrace.protocol.transactions import commit_in
 from headrace.runtime.jobs.standings import unknown_job
+from headrace.runtime.state.home import commits_units
 from headrace.topology.names import commit_topic
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def history(
         queue = min(client.queues(commit_topic(job)))
     except TopicNotFoundError:
         raise unknown_job(client, job) from None
-    log = _Log(consumer, queue, judged=Admin(client).is_headrace())
+    log = _Log(consumer, queue, judged=commits_units(client, job))
     begin = log.begin if since is None else max(log.begin, consumer.offset_for_time(queue, since))
     if last is None:
         return log.read(begin, since)

@@ -10,7 +10,7 @@ from headrace.errors import ConnectionFailedError, StateError, TopicNotFoundErro
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.jobs.journal import staged_in_journal
-from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.home import StateHome, commits_units
 from headrace.topology.names import commit_topic
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ def standing_of_job(client: Client, job: str) -> JobStanding:
     StateError
         The cluster has no such job.
     """
-    admin = Admin(client)
-    if admin.is_headrace():
-        known = {standing.record.job: standing for standing in admin.jobs()}
+    if commits_units(client, job):
+        known = {standing.record.job: standing for standing in Admin(client).jobs()}
         standing = known.get(job)
     else:
         standing = _read(client, job)

@@ -19,9 +19,40 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.commit.transactions import Transactions
 
-__all__ = ["StateHome"]
+__all__ = ["StateHome", "commits_units"]
 
 _PATIENCE, _POLL = 30.0, 0.05
+
+
+def commits_units(client: Client, job: str) -> bool:
+    """Tell whether a job's batches are units of its one broker.
+
+    Those of a job that has run on several are none, also while only one of them is seen.
+    """
+    if not Admin(client).is_headrace():
+        return False
+    topic = commit_topic(job)
+    try:
+        client.route(topic, refresh=True)
+    except TopicNotFoundError:
+        return True
+    queues = client.queues(topic)
+    if not queues:
+        return False
+    transactions = _unit_transactions(client, job)
+    try:
+        record = transactions.plan([], {}, 0, 0).record
+    finally:
+        transactions.close()
+    if record is not None:
+        return not record.driver
+    # The book of a broker has none of the records that are no units.
+    return not any(PullConsumer(client, job).end_offsets(queues).values())
+
+
+def _unit_transactions(client: Client, job: str) -> BrokerTransactions:
+    topic = commit_topic(job)
+    return BrokerTransactions(Jobs(client, topic), job, topic)
 
 
 class StateHome:
@@ -51,10 +82,8 @@ class StateHome:
     @classmethod
     def of(cls, job: str, client: Client) -> Self:
         """Find the state of a job on a cluster of either kind."""
-        if Admin(client).is_headrace():
-            topic = commit_topic(job)
-            broker = BrokerTransactions(Jobs(client, topic), job, topic)
-            return cls(job, client, broker, tagged=False)
+        if commits_units(client, job):
+            return cls(job, client, _unit_transactions(client, job), tagged=False)
         journal = JournalTransactions(client, PullConsumer(client, job), job)
         return cls(job, client, journal, tagged=True)
 
