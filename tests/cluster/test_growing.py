@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -42,6 +42,22 @@ def struck(machines: SparkCluster, workers: dict[str, Running]) -> Iterator[Spar
             (machines.network[name].folder / file).unlink(missing_ok=True)
 
 
+@pytest.fixture
+def start(machines: SparkCluster) -> Iterator[Callable[..., Running]]:
+    """Starts jobs, which end with the test: they would hold cores that another waits for."""
+    jobs: list[Running] = []
+
+    def begin(name: str, **settings: str) -> Running:
+        given = [word for pair in settings.items() for word in ("--spark-config", "=".join(pair))]
+        jobs.append(machines.job(name, "--partitions", 2, *given))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.send(signal.SIGINT)
+        job.end(60)
+
+
 def ran(machine: Machine) -> float:
     """Return when a task ran there last; 0.0: none did."""
     file = machine.folder / "ran"
@@ -59,18 +75,13 @@ def executors(worker: Running) -> int:
     return sum("java" in process.name() for process in worker.tree()) - 1
 
 
-def configured(**settings: str) -> list[str]:
-    """Make options of settings of Spark."""
-    return [word for pair in settings.items() for word in ("--spark-config", "=".join(pair))]
-
-
 @pytest.mark.budget(150)
 def test_workers_join_leave_in_order_and_start_anew(
-    machines: SparkCluster, workers: dict[str, Running]
+    machines: SparkCluster, workers: dict[str, Running], start: Callable[..., Running]
 ) -> None:
     trial = machines.trial("grown")
     trial.await_topics()
-    job = machines.job("grown", "--partitions", 2)
+    job = start("grown")
     trial.await_results(job)
 
     workers["worker-2"] = machines.worker("worker-2")
@@ -96,19 +107,17 @@ def test_workers_join_leave_in_order_and_start_anew(
     assert trial.longest_gap(began) < LIMIT + _BUSY
 
     trial.finish()
-    job.send(signal.SIGINT)
-    job.end(60)
 
 
 @pytest.mark.budget(120)
 def test_two_attempts_of_one_task_count_once(
-    struck: SparkCluster, workers: dict[str, Running]
+    struck: SparkCluster, workers: dict[str, Running], start: Callable[..., Running]
 ) -> None:
     """Cores are given back and asked for meanwhile."""
     trial = struck.trial("twice")
     trial.await_topics()
     twice = {"spark.speculation": "true", "spark.cores.max": "3"}
-    job = struck.job("twice", "--partitions", 2, *configured(**twice, **_ON_DEMAND))
+    job = start("twice", **twice, **_ON_DEMAND)
     trial.await_results(job)
     slow = max((struck.network[name] for name in workers), key=ran)
     (slow.folder / "slow").touch()
@@ -118,18 +127,16 @@ def test_two_attempts_of_one_task_count_once(
     assert time.time() - began < SLOW - 10, "the slow attempt was waited for"
     trial.finish()
     assert "goes back to batch" not in job.output()
-    job.send(signal.SIGINT)
-    job.end(60)
 
 
 @pytest.mark.budget(120)
 def test_a_worker_without_memory_is_named_and_its_tasks_run_elsewhere(
-    struck: SparkCluster, workers: dict[str, Running]
+    struck: SparkCluster, workers: dict[str, Running], start: Callable[..., Running]
 ) -> None:
     trial = struck.trial("starved")
     trial.await_topics()
     limit = {"spark.executor.pyspark.memory": "4g"}
-    job = struck.job("starved", "--partitions", 2, *configured(**limit))
+    job = start("starved", **limit)
     trial.await_results(job)
     starved = max((struck.network[name] for name in workers), key=ran)
     (starved.folder / "hungry").touch()
@@ -137,5 +144,3 @@ def test_a_worker_without_memory_is_named_and_its_tasks_run_elsewhere(
     (starved.folder / "hungry").unlink()
     trial.await_results(job, after=time.time())
     trial.finish()
-    job.send(signal.SIGINT)
-    job.end(60)
