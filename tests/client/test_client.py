@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ import pytest
 
 from headrace.client import AsyncAdmin, AsyncClient, ClientSettings
 from headrace.client import client as client_module
+from headrace.client._connection import open_connection
 from headrace.errors import (
     BrokerBusyError,
     ConnectionFailedError,
@@ -86,6 +88,19 @@ def test_a_broker_is_asked_again_for_a_topic_that_the_name_server_does_not_show(
 
     # Only a new topic takes attributes.
     assert asyncio.run(scenario()) == ["+a=b", None]
+
+
+def test_an_attempt_to_connect_lasts_no_longer_than_a_request() -> None:
+    """By then who is asked may have another address, which the name server knows."""
+    patient = replace(FAST, connect_timeout=timedelta(minutes=1))
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        for _ in range(4):
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(full.getsockname())
+        address = f"127.0.0.1:{full.getsockname()[1]}"
+        with pytest.raises(ConnectionFailedError, match=r"no answer within 0\.3 s"):
+            asyncio.run(open_connection(address, lambda _: None, patient))
 
 
 def test_answers_are_matched_by_number_though_they_come_in_another_order() -> None:
