@@ -10,14 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+import pytest
 
 from tests.cluster.audit import ENOUGH, PROGRAM, STEPS
 from tests.cluster.brokers import PACKAGES, ROOT, Brokers, OneBroker, environment, headrace
 from tests.cluster.machines import HOME, Machine, Network, Running
 from tests.faults.harness import await_true
 
-__all__ = ["ROOT", "SparkCluster", "Trial", "spark_cluster"]
+__all__ = ["MARKS", "ROOT", "SparkCluster", "Trial", "spark_cluster"]
 
+#: Of each file of tests: side by side, their Javas would measure each other.
+MARKS = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.together("machines"),
+]
 _SPARK = Path(pyspark.__file__).parent
 _MASTER_PORT = 7077
 _DEPLOY = "org.apache.spark.deploy"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.brokers import OwnPairs, Pairs, RocketPairs
 from tests.cluster.machines import Running, why_not
-from tests.cluster.spark_cluster import SparkCluster, Trial, spark_cluster
+from tests.cluster.spark_cluster import MARKS, SparkCluster, Trial, spark_cluster
 from tests.clusters import require_rocketmq
 from tests.faults.harness import seeded
 
@@ -29,7 +29,7 @@ if os.environ.get("MINUTES"):
     CUTS = ["broker-a", "broker-b", "replica-a", "replica-b", "worker", "driver"]
     ENDS = ["replica-a", "replica-b", "worker", "driver", "broker-b", "broker-a"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = MARKS
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import SparkCluster, Trial
+from tests.cluster.spark_cluster import MARKS, SparkCluster, Trial
 
 #: How long a machine is cut off, s.
 CUT = 60.0 if os.environ.get("MINUTES") else 25.0
@@ -18,7 +18,7 @@ CUT = 60.0 if os.environ.get("MINUTES") else 25.0
 LIMITS = {"worker": 30.0, "broker": 15.0, "driver": 15.0}
 _BUSY = 15.0
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 
 from tests.cluster.audit import SLOW
 from tests.cluster.machines import Machine, Running
-from tests.cluster.spark_cluster import SparkCluster
+from tests.cluster.spark_cluster import MARKS, SparkCluster
 from tests.faults.harness import await_true
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = MARKS
 
 #: Seconds without a result, at most; a busy machine takes its time on top.
 LIMIT, _BUSY = 15.0, 15.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.machines import HOME
-from tests.cluster.spark_cluster import SparkCluster, Trial
+from tests.cluster.spark_cluster import MARKS, SparkCluster, Trial
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from tests.cluster.spark_cluster import SparkCluster
+from tests.cluster.spark_cluster import MARKS, SparkCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = MARKS
 
 #: How long a lease holds on an embedded broker, and how soon after it there are results, s.
 LEASE, LIMIT = 60.0, 20.0

@@ -18,10 +18,10 @@ import pytest
 from headrace.packing.wheels import build_wheel
 from tests.cluster.brokers import OneBroker, install
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import ROOT, SparkCluster
+from tests.cluster.spark_cluster import MARKS, ROOT, SparkCluster
 from tests.faults.harness import await_true
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = MARKS
 
 PROJECT = (ROOT / "pyproject.toml").read_text()
 OLDER: str = tomllib.loads(PROJECT)["project"]["version"]
