@@ -354,6 +354,7 @@ class Drivers:
             for place, name, instead in (
                 (headrace.spark.driver, "get_session", get_session),
                 (headrace.spark.job, "get_session", get_session),
+                (headrace.spark.driver, "end_session", lambda _: None),
                 (headrace.spark.driver, "forget_dead_session", forget),
                 (headrace.spark.driver, "checkpoint_folder", lambda: nullcontext("")),
                 (headrace.spark.query, "session_is_ours", lambda: True),
