@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -118,7 +117,6 @@ class Core:
         self.transactions = Transactions(self)
         self._tables = self._saved_tables()
         self._saving = asyncio.Lock()
-        self._writing = threading.Lock()
         self._saves_soon = False
         #: What waits until a topic is durable.
         self._held: list[tuple[str, Callable[[StoreError | None], None]]] = []
@@ -224,7 +222,7 @@ class Core:
                 for name, table in self._tables.items():
                     if not table.is_saved and (offsets or name != "offsets"):
                         version, content = table.version(), table.content()
-                        await self.in_thread(self._write, table.path, content)
+                        await self.in_thread(save_snapshot, table.path, content)
                         table.saved = version
             except StoreError as error:
                 self._let_go(error)
@@ -438,11 +436,6 @@ class Core:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _write(self, path: Path, content: Any) -> None:
-        # A save that was broken off is still being written.
-        with self._writing:
-            save_snapshot(path, content)
 
     def keep(self, name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Let work go on for as long as the broker does, which ends where it ends by an error."""
