@@ -31,15 +31,9 @@ _MASTER_PORT = 7077
 _DEPLOY = "org.apache.spark.deploy"
 #: What docs/operate/cluster.md has an operator set.
 _AS_ADVISED = {
-    "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=15 -Dspark.rpc.io.enableTcpKeepAlive=true",
+    "SPARK_MASTER_OPTS": "-Dspark.rpc.io.enableTcpKeepAlive=true",
     "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true",
 }
-_MASTER_KERNEL = (
-    "net.ipv4.tcp_keepalive_time=8",
-    "net.ipv4.tcp_keepalive_intvl=3",
-    "net.ipv4.tcp_keepalive_probes=3",
-    "net.ipv4.tcp_retries2=5",
-)
 _PATIENCE = 240
 #: So many results tell that a job works again.
 _SOME = 5
@@ -189,8 +183,6 @@ def spark_cluster(
             network.boot(name)
         master = network["master"]
         place = ("--host", master.address, "--port", _MASTER_PORT)
-        for setting in _MASTER_KERNEL:
-            master.run("sysctl", "-w", setting)
         leading = _spark_class(master, "master.Master", *place)
         cluster = SparkCluster(network, brokers)
         master.await_port(_MASTER_PORT, leading)

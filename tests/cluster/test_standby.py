@@ -28,6 +28,8 @@ def two_cores(machines: SparkCluster) -> SparkCluster:
 @pytest.mark.budget(180)
 def test_cores_go_to_a_job_that_waits_when_a_driver_is_cut_off(two_cores: SparkCluster) -> None:
     """The one that comes back waits in turn, until there are more."""
+    for setting in ("keepalive_time=8", "keepalive_intvl=3", "keepalive_probes=3", "retries2=5"):
+        two_cores.network["master"].run("sysctl", "-w", f"net.ipv4.tcp_{setting}")
     trials = {name: two_cores.trial(name) for name in ("early", "late")}
     trials["early"].await_topics()
     early = two_cores.job("early", "--partitions", 2)
