@@ -236,7 +236,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch may mix attempts",
-        since=1455,
+        since=12070,
         changes=((coordinator, "_check_attempts", _nothing),),
     ),
     Mutant("what is left of a failed sync is believed", changes=((CommitLog, "settle", _believe),)),
