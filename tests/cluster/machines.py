@@ -96,6 +96,11 @@ class Running:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
+    def interrupt(self, limit: float = 60) -> int:
+        """End the command as Ctrl-C does; give the exit code."""
+        self.send(signal.SIGINT)
+        return self.end(limit)
+
 
 class Machine:
     """One of the machines; see :class:`Network`."""

@@ -122,10 +122,15 @@ class SparkCluster:
         return self.network[machine].start(*words, env={**env, **variables})
 
     def trial(self, name: str) -> Trial:
-        """Start to feed a job, and to hold its results against what it was fed."""
+        """Start to feed a job, and to hold its results against what it was fed.
+
+        Its topics are there, with something to read.
+        """
         machine = self.network[self.brokers.watched_from]
         words = (sys.executable, "-m", "tests.cluster.audit", self.namesrv, name)
-        return Trial(name, machine.folder, machine.start(*words, env=environment()))
+        trial = Trial(name, machine.folder, machine.start(*words, env=environment()))
+        await_true("an audit that feeds", trial.feeds, patience=_PATIENCE)
+        return trial
 
 
 class Trial:
@@ -134,11 +139,9 @@ class Trial:
     def __init__(self, name: str, folder: Path, audit: Running) -> None:
         self._name, self._folder, self._audit = name, folder, audit
 
-    def await_topics(self) -> None:
-        """Wait until there is something to read."""
-        steps = self._folder / f"{self._name}{STEPS}"
-        await_true("an audit that feeds", steps.exists, patience=_PATIENCE)
-        time.sleep(1)
+    def feeds(self) -> bool:
+        """Tell whether there is something to read."""
+        return (self._folder / f"{self._name}{STEPS}").exists()
 
     def times(self) -> list[float]:
         """Return when there were new results, s since 1970."""

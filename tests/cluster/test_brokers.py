@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,13 +66,11 @@ def scene(
         for name in _WORKERS:
             machines.worker(name)
         trial = machines.trial("several")
-        trial.await_topics()
         job = machines.job("several", "--partitions", 2)
         scene = Scene(machines, brokers, trial, job)
         trial.await_results(job)
         yield scene
-        scene.job.send(signal.SIGINT)
-        scene.job.end(60)
+        scene.job.interrupt()
 
 
 @pytest.mark.budget(90)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator
 
@@ -26,12 +25,10 @@ def running(machines: SparkCluster) -> Iterator[tuple[SparkCluster, Trial, Runni
     for name in ("worker-1", "worker-2", "worker-3"):
         machines.worker(name)
     trial = machines.trial("cut")
-    trial.await_topics()
     job = machines.job("cut", "--partitions", 2)
     trial.await_results(job)
     yield machines, trial, job
-    job.send(signal.SIGINT)
-    job.end(60)
+    job.interrupt()
 
 
 @pytest.mark.budget(150)

@@ -54,8 +54,7 @@ def start(machines: SparkCluster) -> Iterator[Callable[..., Running]]:
 
     yield begin
     for job in jobs:
-        job.send(signal.SIGINT)
-        job.end(60)
+        job.interrupt()
 
 
 def ran(machine: Machine) -> float:
@@ -80,7 +79,6 @@ def test_workers_join_leave_in_order_and_start_anew(
     machines: SparkCluster, workers: dict[str, Running], start: Callable[..., Running]
 ) -> None:
     trial = machines.trial("grown")
-    trial.await_topics()
     job = start("grown")
     trial.await_results(job)
 
@@ -115,7 +113,6 @@ def test_two_attempts_of_one_task_count_once(
 ) -> None:
     """Cores are given back and asked for meanwhile."""
     trial = struck.trial("twice")
-    trial.await_topics()
     twice = {"spark.speculation": "true", "spark.cores.max": "3"}
     job = start("twice", **twice, **_ON_DEMAND)
     trial.await_results(job)
@@ -134,7 +131,6 @@ def test_a_worker_without_memory_is_named_and_its_tasks_run_elsewhere(
     struck: SparkCluster, workers: dict[str, Running], start: Callable[..., Running]
 ) -> None:
     trial = struck.trial("starved")
-    trial.await_topics()
     limit = {"spark.executor.pyspark.memory": "4g"}
     job = start("starved", **limit)
     trial.await_results(job)

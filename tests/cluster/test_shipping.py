@@ -15,7 +15,6 @@ def bare(machines: SparkCluster) -> tuple[SparkCluster, Trial]:
     machines.worker("worker-1", bare=True, HEADRACE_WORKER_STATE_DIR=str(HOME / "disk"))
     machines.worker("worker-2", bare=True)
     trial = machines.trial("shipped")
-    trial.await_topics()
     return machines, trial
 
 

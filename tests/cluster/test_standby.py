@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
 import pytest
@@ -31,7 +30,6 @@ def test_cores_go_to_a_job_that_waits_when_a_driver_is_cut_off(two_cores: SparkC
     for setting in ("keepalive_time=8", "keepalive_intvl=3", "keepalive_probes=3", "retries2=5"):
         two_cores.network["master"].run("sysctl", "-w", f"net.ipv4.tcp_{setting}")
     trials = {name: two_cores.trial(name) for name in ("early", "late")}
-    trials["early"].await_topics()
     early = two_cores.job("early", "--partitions", 2)
     trials["early"].await_results(early)
     late = two_cores.job("late", "--partitions", 2, machine="driver-2")
@@ -49,15 +47,13 @@ def test_cores_go_to_a_job_that_waits_when_a_driver_is_cut_off(two_cores: SparkC
     trials["early"].await_results(early, after=mended)
     for trial, job in zip(trials.values(), (early, late), strict=True):
         trial.finish()
-        job.send(signal.SIGINT)
-        job.end(60)
+        job.interrupt()
 
 
 @pytest.mark.budget(200)
 def test_a_driver_on_another_machine_takes_over(two_cores: SparkCluster) -> None:
     """All cores are the job's: what stands by holds none of them."""
     trial = two_cores.trial("standing")
-    trial.await_topics()
     first = two_cores.job("standing", "--partitions", 2, "--standby")
     trial.await_results(first)
     second = two_cores.job("standing", "--partitions", 2, "--standby", machine="driver-2")

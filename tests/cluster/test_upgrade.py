@@ -95,8 +95,7 @@ def fleet(machines: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> F
 
 
 def stop(job: Running) -> None:
-    job.send(signal.SIGINT)
-    assert job.end(60) == 0, job.output()
+    assert job.interrupt() == 0, job.output()
 
 
 def error_of(job: Running) -> str:
@@ -114,7 +113,6 @@ def test_machines_are_upgraded_one_by_one(fleet: Fleet) -> None:
     for name in WORKERS:
         fleet.bring_worker(name, OLDER)
     trial = fleet.machines.trial("rolled")
-    trial.await_topics()
     job = fleet.job(OLDER, "rolled")
     trial.await_results(job)
     fleet.bring_broker(NEWER)
@@ -137,7 +135,6 @@ def test_an_older_worker_names_the_setting_that_it_does_not_know(fleet: Fleet) -
     for name in WORKERS:
         fleet.bring_worker(name, OLDER)
     trial = fleet.machines.trial("ahead")
-    trial.await_topics()
     told = error_of(fleet.job(NEWER, "ahead", "--batch-interval", "50ms"))
     assert re.search(
         rf"machine worker-[12] knows no batch_interval of JobSettings.* \({OLDER}\)", told
@@ -156,7 +153,6 @@ def test_a_worker_that_does_not_fit_ends_the_job_at_once(fleet: Fleet) -> None:
     for name, version in zip(WORKERS, (NEWER, FAR), strict=True):
         fleet.bring_worker(name, version)
     trial = fleet.machines.trial("refused")
-    trial.await_topics()
     told = error_of(fleet.job(NEWER, "refused"))
     assert (
         f"machine worker-2 runs headrace {FAR}, and the driver of the job headrace {NEWER}" in told

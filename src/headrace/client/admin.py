@@ -195,10 +195,8 @@ class AsyncAdmin(GroupAdministration):
 
         A unit is on one broker: no cluster of several commits one, whichever kind they are.
         """
-        if broker is None:
-            names = list((await self.client.cluster_info()).broker_addr_table)
-            return len(names) == 1 and await self._has_capabilities(names[0])
-        return await self._has_capabilities(broker)
+        there = (await self.client.cluster_info()).broker_addr_table if broker is None else [broker]
+        return len(there) == 1 and await self._has_capabilities(*there)
 
     # Messages
 

@@ -24,7 +24,7 @@ from headrace.java import cache_folders, use_java
 from headrace.private import is_private
 from headrace.protocol.messages import Message
 from headrace.settings import JobSettings
-from headrace.spark.dead_session import end_session
+from headrace.spark.dead_session import end_session, forget_dead_session
 
 if TYPE_CHECKING:
     from headrace.java import Java
@@ -112,6 +112,7 @@ def make_archive() -> Path:
         _run_job(settings)
         # Java writes the archive at its end.
         end_session(_PATIENCE)
+        forget_dead_session()
         if not made.is_file():
             raise JobFailedError(
                 f"Java {java.version} ({java.home}) wrote no archive of Spark's classes",

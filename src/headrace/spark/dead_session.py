@@ -54,7 +54,8 @@ def forget_dead_session() -> bool:
 def end_session(patience: timedelta) -> None:
     """End the session that this process started, in order; its Java process is killed after that.
 
-    Several jobs may share a session: only the first to ask finds anything to do.
+    :func:`forget_dead_session` lets go of it then.  Several jobs may share a session: only the
+    first to ask finds anything to do.
 
     Parameters
     ----------
@@ -75,7 +76,6 @@ def end_session(patience: timedelta) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    forget_dead_session()
 
 
 def _process() -> subprocess.Popen[bytes] | None:

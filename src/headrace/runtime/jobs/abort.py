@@ -16,7 +16,7 @@ from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.topic import CommitTopic
 from headrace.runtime.commit.lease import Lease
 from headrace.runtime.jobs.standings import standing_of_job
-from headrace.runtime.state.home import StateHome, commits_units
+from headrace.runtime.state.home import StateHome
 from headrace.topology.names import commit_topic
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def abort(
     home = StateHome.of(job, client)
     owner = str(DriverName.here())
     try:
-        if commits_units(client, job):
-            record, published = home.transactions.open(owner).record, False
-        else:
+        if home.tagged:
             taking = _Taking(client, job, owner, before.driver, patience, times or LeaseTimes())
             record, published = _settle(home, taking)
+        else:
+            record, published = home.transactions.open(owner).record, False
     finally:
         home.transactions.close()
     return Aborted(

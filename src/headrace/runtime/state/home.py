@@ -77,7 +77,7 @@ class StateHome:
         self.client = client
         self.transactions = transactions
         self.consumer = PullConsumer(client, job)
-        self._tagged = tagged
+        self.tagged = tagged
 
     @classmethod
     def of(cls, job: str, client: Client) -> Self:
@@ -145,5 +145,5 @@ class StateHome:
         """Open the state stores below a folder, brought up to a commit from their topics."""
         topics = {store: state_topic(self.job, store) for store in stores}
         queues = {topics[store]: self.queues(store, refresh=True) for store in stores}
-        job = self.job if self._tagged else None
+        job = self.job if self.tagged else None
         return LocalCopies(root, StateTopicReader(self.consumer, topics, queues.__getitem__, job))
