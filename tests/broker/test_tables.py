@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from headrace.broker import EmbeddedBroker, core
 from headrace.broker.locks import QueueLocks
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.polls import LongPolls
@@ -36,6 +39,31 @@ def test_offsets_survive_a_snapshot(tmp_path: Path) -> None:
     save_snapshot(tmp_path / "offsets.json", offsets.table())
     again = ConsumerOffsets(load_snapshot(tmp_path / "offsets.json", Table))
     assert again.get("g", "t", 1) == 10
+
+
+def test_a_save_that_the_end_breaks_off_is_over_before_the_last_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on in its thread, and writes the same file."""
+    begun, ended = threading.Event(), [0, 0]
+
+    def slow(path: Path, table: object) -> None:
+        ended[0] += 1
+        assert ended[0] == ended[1] + 1, "two at once"
+        begun.set()
+        time.sleep(0.2)
+        save_snapshot(path, table)
+        ended[1] += 1
+
+    monkeypatch.setattr(core, "save_snapshot", slow)
+    with EmbeddedBroker(tmp_path) as broker:
+        kept, loop = broker._server._core, broker._loop
+        assert kept is not None
+        assert loop is not None
+        loop.call_soon_threadsafe(kept.ensure_topic, "new", 1)
+        assert begun.wait(5)
+    assert ended[0] == ended[1] > 1
+    assert "new" in (tmp_path / "topics.json").read_text()
 
 
 def test_reset_is_told_until_a_client_goes_on_from_there_and_hides_commits_until_then() -> None:

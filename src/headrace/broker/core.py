@@ -222,12 +222,21 @@ class Core:
                 for name, table in self._tables.items():
                     if not table.is_saved and (offsets or name != "offsets"):
                         version, content = table.version(), table.content()
-                        await self.in_thread(save_snapshot, table.path, content)
+                        await self._write(table.path, content)
                         table.saved = version
             except StoreError as error:
                 self._let_go(error)
                 raise
             self._let_go(None)
+
+    async def _write(self, path: Path, content: object) -> None:
+        writing = asyncio.ensure_future(self.in_thread(save_snapshot, path, content))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # Its thread goes on: whoever saves next writes the same file.
+            await asyncio.wait([writing])
+            raise
 
     def save_soon(self) -> None:
         """Make the tables durable a moment later: what is lost with a crash is found otherwise."""
