@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import MARKS, SparkCluster, Trial, at_most
+from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster, Trial, at_most
 
 #: How long a machine is cut off, s.
 CUT = 60.0 if os.environ.get("MINUTES") else 25.0
 #: What it may cost beyond that, s.
 LIMITS = {"worker": 30.0, "broker": 15.0, "driver": 15.0}
 
-pytestmark = MARKS
+pytestmark = [*MARKS, TOGETHER]
 
 
 @pytest.fixture(scope="module")

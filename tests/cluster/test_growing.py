@@ -10,10 +10,10 @@ import pytest
 
 from tests.cluster.audit import SLOW
 from tests.cluster.machines import Machine, Running
-from tests.cluster.spark_cluster import MARKS, SparkCluster, at_most
+from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster, at_most
 from tests.faults.harness import await_true
 
-pytestmark = MARKS
+pytestmark = [*MARKS, TOGETHER]
 
 #: Seconds without a result, at most.
 LIMIT = 15.0

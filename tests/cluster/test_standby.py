@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.cluster.spark_cluster import MARKS, SparkCluster, at_most
+from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster, at_most
 
-pytestmark = MARKS
+pytestmark = [*MARKS, TOGETHER]
 
 #: How long a lease holds on an embedded broker, and how soon after it there are results, s.
 LEASE, LIMIT = 60.0, 20.0

@@ -18,10 +18,10 @@ import pytest
 from headrace.packing.wheels import build_wheel
 from tests.cluster.brokers import OneBroker, install
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import MARKS, ROOT, SparkCluster
+from tests.cluster.spark_cluster import MARKS, ROOT, TOGETHER, SparkCluster
 from tests.faults.harness import await_true
 
-pytestmark = MARKS
+pytestmark = [*MARKS, TOGETHER]
 
 PROJECT = (ROOT / "pyproject.toml").read_text()
 OLDER: str = tomllib.loads(PROJECT)["project"]["version"]

@@ -18,6 +18,7 @@ from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.errors import ConfigurationError, ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.routes import TopicRoute
 from headrace.runtime.jobs.abort import abort
+from headrace.runtime.jobs.standings import standings
 from headrace.spark import worker
 from headrace.spark.launch import prepare_topics
 from headrace.streams import StreamBuilder
@@ -140,6 +141,7 @@ def test_a_job_of_several_brokers_is_taken_over_by_their_protocol_while_one_is_s
         driver.catch_up(1)
     pair.stop()
     await_true("one broker", lambda: len(pair.client.brokers()) == 1)
+    assert [job.record.job for job in standings(pair.client)] == [HERE]
     assert abort(pair.client, HERE).epoch == 1
     pair.start()
     await_true("both brokers", lambda: len(pair.client.brokers()) == 2)

@@ -29,7 +29,7 @@ from _pytest.doctest import DoctestModule
 from tests.run import forking, servers
 
 #: Java that lives for a minute gains nothing by its second compiler.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _ROOT = Path(__file__).parents[2]
 #: Where programs put files that are told of no folder, and by which names they are ours.
 _MEMORY = Path("/dev/shm")
@@ -135,7 +135,7 @@ def _own_folder() -> Iterator[None]:
         "TMPDIR": str(folder),
         "SPARK_LOCAL_DIRS": str(folder),
         "JAVA_TOOL_OPTIONS": (
-            f"{_JAVA} -Djava.io.tmpdir={folder} -Dderby.stream.error.file={folder}/derby.log"
+            f"{QUICK_JAVA} -Djava.io.tmpdir={folder} -Dderby.stream.error.file={folder}/derby.log"
         ),
     }
     tempfile.tempdir = None

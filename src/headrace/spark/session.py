@@ -182,11 +182,13 @@ def _failures_told(settings: JobSettings) -> Iterator[None]:
                 "its master has not answered for a minute, has no room for applications, or has"
                 f" another {_SECRET}"
             )
+        log = log_file(settings)
+        told = f"{log} tells more; " if log.exists() else ""
         # What has run with these settings is not mended by others: its Java was killed as it began.
         failure = JavaEndedError if _has_run else JobFailedError
         raise failure(
             f"Spark did not start on {settings.master}: {why}",
-            hint=f"{log_file(settings)} tells more; a cluster's master must be up and reached",
+            hint=f"{told}a cluster's master must be up and reached",
         ) from error
 
 

@@ -27,12 +27,12 @@ _SOMEBODY = "a driver"
 def standings(client: Client) -> list[JobStanding]:
     """Give all jobs of a cluster of either kind, by name."""
     admin = Admin(client)
-    if admin.is_headrace():
-        return sorted(admin.jobs(), key=lambda job: job.record.job)
-    names = sorted(t.removesuffix(_SUFFIX) for t in admin.topics() if t.endswith(_SUFFIX))
+    booked = {job.record.job: job for job in admin.jobs()} if admin.is_headrace() else {}
+    # Those that have run on several brokers are in the book of none.
+    names = {t.removesuffix(_SUFFIX) for t in admin.topics() if t.endswith(_SUFFIX)} | set(booked)
     if not names:
         check_brokers(client)
-    found = (_read(client, name) for name in names)
+    found = (booked.get(name) or _read(client, name) for name in sorted(names))
     return [standing for standing in found if standing is not None]
 
 
