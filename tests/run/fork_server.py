@@ -55,7 +55,8 @@ _MAXIMUM = 1 << 18
 _DESCRIPTORS = 64
 _CLONE = 56
 _CLONE_PARENT = 0x8000
-_THREAD_SIZE = 4096
+#: Of what the C library keeps of a thread its first part, which has the thread's id.
+_THREAD_SIZE = 1024
 
 
 @dataclass(frozen=True, slots=True)
