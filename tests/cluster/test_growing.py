@@ -139,4 +139,10 @@ def test_a_worker_without_memory_is_named_and_its_tasks_run_elsewhere(
     job.await_output(f"on machine {starved.address} ran out of memory")
     (starved.folder / "hungry").unlink()
     trial.await_results(job, after=time.time())
+    # So does Linux end it where the machine has no memory left.
+    killed = max((struck.network[name] for name in workers), key=ran)
+    (killed.folder / "doomed").touch()
+    job.await_output(f"a Python worker on machine {killed.address} ended in the middle of a task")
+    trial.await_results(job, after=time.time())
     trial.finish()
+    assert "goes back to batch" not in job.output()
