@@ -1,4 +1,4 @@
-"""A connector that logs what nobody reads unless they want to."""
+"""Connectors that log: what nobody reads unless they want to, and more than anybody reads."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ class ChattyConnector(SinkConnector):
         """Ask for one."""
         del max_tasks
         return [{}]
+
+
+class LoudTask(ChattyTask):
+    """Prints a mebibyte whenever it is asked how it is."""
+
+    def healthy(self) -> bool:
+        """Print, and be well."""
+        print("loud" * (1 << 18) + " enough")
+        return True
+
+
+class LoudConnector(ChattyConnector):
+    """Has one such task."""
+
+    task = LoudTask

@@ -506,6 +506,21 @@ async def test_output_of_a_unit_and_of_its_last_generation_is_kept(tmp_path: Pat
 
 
 @on_loop
+async def test_a_log_that_has_grown_long_is_cut_while_its_host_runs_on(tmp_path: Path) -> None:
+    log = tmp_path / "run" / "logs" / "chaos.task-0.1.log"
+    async with launcher_in(tmp_path, probe_interval=0.02) as launcher:
+        loud = "tests.connect.hosts.chatty:LoudConnector"
+        host, heard = await launched(launcher, role="sink", connector_class=loud)
+        await heard.first(Started)
+        await await_that(lambda: log.read_bytes().startswith(b"... (the beginning was cut)"))
+        assert log.read_bytes().endswith(b"enough\n")
+        size = log.stat().st_size
+        await await_that(lambda: log.stat().st_size > size)
+        assert host.alive()
+        assert set(heard.kinds()) <= {"Started", "Healthy"}
+
+
+@on_loop
 async def test_first_use_of_a_topic_is_told(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         _, heard = await launched(launcher, topic="lines", records="30")

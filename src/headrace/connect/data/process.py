@@ -27,6 +27,7 @@ from headrace.connect.data.orders import (
     Waits,
 )
 from headrace.connect.hosts.family import Family
+from headrace.connect.hosts.output import cut_log, open_log
 from headrace.connect.levels import LevelsToCome
 from headrace.errors import EngineAwayError, JobFailedError
 from headrace.private import owners_folder
@@ -74,6 +75,7 @@ class EngineProcess:
     ) -> None:
         self._settings = settings
         self._folder = settings.folder
+        self._log = settings.folder / "engine.log"
         self._heard = heard
         self._lost = lost
         self._closing = False
@@ -105,7 +107,7 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         program = (sys.executable, "-m", "headrace.connect.data.engine")
         self._ready = asyncio.get_running_loop().create_future()
-        with theirs, (self._folder / "engine.log").open("ab") as log:
+        with theirs, open_log(self._log) as log:
             self._process = await asyncio.create_subprocess_exec(
                 *program,
                 *("--channel", str(theirs.fileno())),
@@ -129,9 +131,10 @@ class EngineProcess:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         decoder = msgspec.json.Decoder(EngineEvent)
-        with suppress(ConnectionError):
+        with open_log(self._log) as log, suppress(ConnectionError):
             async for line in reader:
                 self._hear(decoder.decode(line))
+                cut_log(log.fileno())
         self._gone()
 
     def _give_up(self, _error: BaseException) -> None:
@@ -161,8 +164,7 @@ class EngineProcess:
             waiting.set_exception(JobFailedError(reply.problem))
 
     def _gone(self) -> None:
-        log = self._folder / "engine.log"
-        error = EngineAwayError("the engine's process ended", hint=f"{log} tells more")
+        error = EngineAwayError("the engine's process ended", hint=f"{self._log} tells more")
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
             # Whoever waited may have been cancelled: then nobody needs to hear of it.

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from headrace.connect.hosts.output import cut_log
 from headrace.connect.hosts.processes import (
     adopt_orphans,
     descendants,
@@ -47,8 +48,6 @@ _SLACK = 192 << 20
 #: Seconds that a host has to show where its threads are before it is killed.
 _LAST_WORDS = 0.05
 _PATIENCE = 5.0
-#: A log is cut when it is longer than the first; the second is what stays of it.
-_LOG_MOST, _LOG_KEPT = 16 << 20, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class _Keeper:
 
     def _sample(self) -> float:
         """Look how much memory is taken; give the seconds until the next look."""
-        self._cut_log()
+        cut_log(self._log)
         if self._memory is None:
             return _SAMPLE
         pids = descendants(os.getpid())
@@ -210,12 +209,6 @@ class _Keeper:
             # What the host shares with the nursery does not count against it.
             self._used = sum(map(proportional_bytes, pids))
         return _SAMPLE if self._used < self._memory / 2 else _SAMPLE_NEAR
-
-    def _cut_log(self) -> None:
-        if os.fstat(self._log).st_size > _LOG_MOST:
-            end = os.pread(self._log, _LOG_KEPT, os.fstat(self._log).st_size - _LOG_KEPT)
-            os.ftruncate(self._log, 0)
-            os.write(self._log, b"... (the beginning was cut)\n" + end)
 
     def _ask_for_last_words(self) -> None:
         """Have the host show where its threads are; the worker quotes it."""

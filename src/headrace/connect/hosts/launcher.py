@@ -20,6 +20,7 @@ from headrace.connect.hosts.family import end_marked
 from headrace.connect.hosts.keeper import HOST_MARK
 from headrace.connect.hosts.listing import list_one_by_one
 from headrace.connect.hosts.nursing import Nursing
+from headrace.connect.hosts.output import open_log
 from headrace.connect.hosts.process_host import ProcessHost
 from headrace.connect.hosts.processes import require_linux
 from headrace.connect.hosts.spec import Told
@@ -212,7 +213,7 @@ class ProcessLauncher:
         keepers.settimeout(0)
         host = ProcessHost(told.who, log, listener)
         host.sweep = lambda: self._sweep(token)
-        with theirs, keeper, log.open("ab") as output:
+        with theirs, keeper, open_log(log) as output:
             descriptors = [keeper.fileno(), theirs.fileno(), output.fileno()]
             memory = None if memory_mb is None else memory_mb * 1_000_000
             try:

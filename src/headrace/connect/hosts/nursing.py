@@ -18,6 +18,7 @@ from pathlib import Path
 
 from headrace.connect.hosts.keeper import HOST_MARK, Order
 from headrace.connect.hosts.lease import SharedLease
+from headrace.connect.hosts.output import open_log
 from headrace.errors import ConnectionFailedError
 
 __all__ = ["Keeper", "Nursing"]
@@ -124,7 +125,7 @@ class Nursing:
             self._lease = SharedLease.make()
             self._lease.extend(self._until)
         passed = [theirs.fileno(), self._lease.descriptor]
-        with theirs, self._log.open("ab") as log:
+        with theirs, open_log(self._log) as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "headrace.connect.hosts.nursery"),

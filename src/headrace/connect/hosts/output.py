@@ -1,15 +1,39 @@
-"""What a host prints and logs, with its secrets hidden before they reach the file."""
+"""What processes of Connect print and log: in files that do not grow for ever, without secrets."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TextIO
+from pathlib import Path
+from typing import BinaryIO, TextIO
 
-__all__ = ["MaskedStream", "mask_output"]
+__all__ = ["MaskedStream", "cut_log", "mask_output", "open_log"]
+
+#: A log is cut when it is longer than the first; the second is what stays of it, bytes.
+_MOST, _KEPT = 16 << 20, 1 << 20
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file that a process prints into, behind what it has, of which the end is kept."""
+    log = path.open("a+b", buffering=0)
+    cut_log(log.fileno())
+    return log
+
+
+def cut_log(log: int) -> None:
+    """Cut a file of :func:`open_log` that has grown long to its end, whoever prints meanwhile."""
+    # What the disk refuses now it may do at the next look.
+    with contextlib.suppress(OSError):
+        size = os.fstat(log).st_size
+        if size > _MOST:
+            end = os.pread(log, _KEPT, size - _KEPT)
+            os.ftruncate(log, 0)
+            os.write(log, b"... (the beginning was cut)\n" + end)
 
 
 class MaskedStream(io.TextIOBase):
