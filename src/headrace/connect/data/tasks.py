@@ -62,6 +62,8 @@ class QueryTask:
         #: What the host said when its query could begin.
         self._said: Listens | Started | None = None
         self._ending = self._beginning = False
+        #: What the host waits for, and what the query does.
+        self._host_waits = self._query_waits = ""
         self._paused = spec.paused
         self.host: ProcessHost
 
@@ -83,6 +85,10 @@ class QueryTask:
             case Exited():
                 self._plane.forget(self)
                 self._plane.spawn(self._end(event))
+                return
+            case Waits():
+                self._host_waits = event.what
+                self._tell_what_it_waits_for()
                 return
             case Failed():
                 self._ending = True
@@ -146,9 +152,13 @@ class QueryTask:
         )
 
     def waits(self, what: str) -> None:
-        """Say what the task waits for; nothing: it goes on."""
+        """Say what the task's query waits for; nothing: it goes on."""
+        self._query_waits = what
+        self._tell_what_it_waits_for()
+
+    def _tell_what_it_waits_for(self) -> None:
         if not self._ending:
-            self._listener(Waits(what))
+            self._listener(Waits(self._host_waits or self._query_waits))
 
     async def query_failed(self, problem: str) -> None:
         """The query has ended for good: the host may know better why, so it has the first word."""

@@ -14,7 +14,9 @@ from headrace.errors import ConnectorConfigError
 __all__ = ["ErrorPolicy"]
 
 _ONCE = Patience(0.0)
-_FOR_EVER = Patience(None)
+#: What a task waits for is looked at this often, s, where nobody has said otherwise.
+_LONGEST = 5.0
+_FOR_EVER = Patience(None, _LONGEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class ErrorPolicy:
 
     #: How long converters and transforms are tried again.
     patience: Patience = _ONCE
-    #: How long ``poll`` and ``put`` are tried again after a RetriableError.
+    #: How long what a task or connector is asked for is tried again after a RetriableError.
     task_patience: Patience = _FOR_EVER
     #: Whether records that converters and transforms refuse are left out.
     tolerates: bool = False
@@ -61,12 +63,12 @@ class ErrorPolicy:
         longest = max(_seconds(values["errors.retry.delay.max.ms"]), 0.0)
         timeout = _seconds(values["errors.retry.timeout"])
         patience = Patience(None if timeout < 0 else timeout, longest)
+        # A task that asks for another try gets it, unless somebody set a limit.
+        task_budget = patience.budget if "errors.retry.timeout" in texts else None
+        task_longest = longest if "errors.retry.delay.max.ms" in texts else _LONGEST
         return cls(
             patience=patience,
-            # A task that asks for another try gets it, unless somebody set a limit.
-            task_patience=(
-                patience if "errors.retry.timeout" in texts else Patience(None, longest)
-            ),
+            task_patience=Patience(task_budget, task_longest),
             tolerates=values["errors.tolerance"].lower() == "all",
             tolerates_put=values.get("errors.put.tolerance", "none").lower() == "all",
             logs=values["errors.log.enable"],

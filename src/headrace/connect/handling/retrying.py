@@ -122,6 +122,11 @@ class Retrying:
         Waits so many seconds; tells whether the task has been asked to stop meanwhile.
     clock, chance
         Where the time and the jitter come from.
+
+    Attributes
+    ----------
+    heard
+        Hears of each failure before the pause that follows it, and ``None`` when there is no more.
     """
 
     def __init__(
@@ -135,6 +140,7 @@ class Retrying:
     ) -> None:
         self.patience = patience
         self.counters = counters
+        self.heard: Callable[[Exception | None], None] = _nobody
         self._wait = wait
         self._clock = clock
         self._chance = chance
@@ -151,6 +157,12 @@ class Retrying:
 
     def again(self, function: Callable[[], T], error: Exception) -> T:
         """Go on after a first call that failed with this error."""
+        try:
+            return self._until_it_ends(function, error)
+        finally:
+            self.heard(None)
+
+    def _until_it_ends(self, function: Callable[[], T], error: Exception) -> T:
         tries = Tries(self._clock())
         while True:
             self.counters.failures += 1
@@ -161,7 +173,10 @@ class Retrying:
                 retriable=is_retriable(error),
                 chance=self._chance(),
             )
-            if isinstance(decision, GiveUp) or self._wait(decision.pause):
+            if isinstance(decision, GiveUp):
+                raise error
+            self.heard(error)
+            if self._wait(decision.pause):
                 raise error
             self.counters.retries += 1
             tries = decision.tries
@@ -169,3 +184,7 @@ class Retrying:
                 return function()
             except Exception as failure:  # noqa: BLE001 - decided upon above
                 error = failure
+
+
+def _nobody(error: Exception | None) -> None:
+    del error

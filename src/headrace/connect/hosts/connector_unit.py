@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
+from headrace.connect.handling.counters import Counters
+from headrace.connect.handling.policy import ErrorPolicy
+from headrace.connect.handling.retrying import Retrying
 from headrace.connect.hosts.contexts import Committed, HostedConnector
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_of
@@ -39,15 +43,36 @@ class ConnectorUnit(Unit):
                 told.outside,
                 self._life.break_off,
             )
-        self._connector = kind()
+        self._kind, self._config = kind, config
+        policy = ErrorPolicy.of(config.texts, "source" if told.role == "source" else "sink")
+        self._retrying = Retrying(policy.task_patience, Counters(), wait=self._life.stopping.wait)
+        self._retrying.heard = self._life.waits
+        self._make_connector()
+
+    def _make_connector(self) -> None:
+        self._connector = self._kind()
         self._connector.context = HostedConnector(
-            told.connector, config, self._control, self._life, Committed(told.positions)
+            self._told.connector,
+            self._config,
+            self._control,
+            self._life,
+            Committed(self._told.positions),
         )
+        self._has_started = False
 
     def start(self) -> str:
-        """Call ``start``."""
-        self._connector.start(self._connector.context.config)
+        """Call ``start``, again where it waits for something outside."""
+        self._retrying.call(self._start_connector)
         return ""
+
+    def _start_connector(self) -> None:
+        if self._has_started:
+            # What a start that failed has left is nobody's.
+            with contextlib.suppress(Exception):
+                self._connector.stop()
+            self._make_connector()
+        self._has_started = True
+        self._connector.start(self._config)
 
     def work(self) -> None:
         """Wait for the end: a connector has its own threads, if it watches something."""

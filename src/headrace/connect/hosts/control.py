@@ -4,8 +4,8 @@
 the worker says         ``stop``, ``pause``, ``resume``, ``where``, ``level``; first of all what is
                         to run
 the host says           ``born``, ``started``, ``failed``, ``stopped``, ``stop_failed``,
-                        ``reconfigure``, ``outside``, ``unhealthy``, ``healthy``, ``topic``,
-                        ``answer``
+                        ``reconfigure``, ``outside``, ``unhealthy``, ``healthy``, ``waits``,
+                        ``topic``, ``answer``
 ======================  ==========================================================
 """
 

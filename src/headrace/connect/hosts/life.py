@@ -106,6 +106,9 @@ class Life:
         self.masking = Masking() if masking is None else masking
         #: Whether the worker has been told of a failure.
         self.failed = False
+        #: What a call waits for that is tried again, and what the probe says that it waits for.
+        self._waits = {"call": "", "probe": ""}
+        self._telling = threading.Lock()
 
     def live(self, unit: Unit) -> None:
         """Make, start, work, stop; exit with 1 where something of it failed."""
@@ -165,6 +168,20 @@ class Life:
         if not self.failed:
             self.control.tell("stopped")
 
+    def waits(self, error: Exception | None) -> None:
+        """Tell what a call waits for that is tried again: its error; ``None``: it has come back."""
+        doing = "" if self._unit is None else self._unit.doing
+        told = "" if error is None else cause_of(error, self._who, doing, self.masking)["summary"]
+        self._wait_for("call", told)
+
+    def _wait_for(self, who: str, what: str) -> None:
+        with self._telling:
+            before = self._waits["call"] or self._waits["probe"]
+            self._waits[who] = what
+            after = self._waits["call"] or self._waits["probe"]
+            if after != before:
+                self.control.tell("waits", what=after)
+
     def fail(self, reason: str) -> None:
         """Put the unit into ERROR: ``context.fail(reason)``, from any thread."""
         told = self.masking(f"{self._who} says that it failed: {reason}")
@@ -221,7 +238,12 @@ class Life:
     def _look(self, unit: Unit) -> None:
         probe = Probe(self._who, unit.healthy, self._probe, self.masking)
         while not self.stopping.wait(self._probe):
-            if reason := probe.ask():
+            if self._waits["call"]:
+                # Why is known, and its connection is being made.
+                continue
+            reason = probe.ask()
+            self._wait_for("probe", reason if probe.passes else "")
+            if reason and not probe.passes:
                 self.control.tell("unhealthy", reason=reason)
             else:
                 self.control.tell("healthy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from headrace.connect.handling.retrying import is_retriable
 from headrace.connect.hosts.causes import cause_of
 
 __all__ = ["Probe"]
@@ -46,6 +47,8 @@ class Probe:
         self._answered = threading.Event()
         self._asking = False
         self._reason = ""
+        #: Whether what it said last passes by itself: the unit waits for something outside.
+        self.passes = False
 
     def ask(self) -> str:
         """Give the reason why the unit is not healthy; an empty text: it is."""
@@ -55,13 +58,17 @@ class Probe:
             threading.Thread(target=self._call, name="headrace-probe-call", daemon=True).start()
         # One that hangs is not asked twice: its one answer is awaited again.
         if not self._answered.wait(self._patience):
+            self.passes = False
             return f"healthy() has not answered for {self._patience:g} s"
         self._asking = False
         return self._reason
 
     def _call(self) -> None:
+        passes = False
         try:
             self._reason = "" if self._healthy() else "healthy() said no"
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             self._reason = cause_of(error, self._who, "healthy()", self._mask)["summary"]
+            passes = is_retriable(error)
+        self.passes = passes
         self._answered.set()

@@ -30,6 +30,7 @@ from headrace.connect.worker.launching import (
     Stopped,
     TopicUsed,
     Unhealthy,
+    Waits,
 )
 from headrace.watched import watched_task
 
@@ -202,6 +203,8 @@ class ProcessHost(asyncio.Protocol):
                 self._emit(Failed(_cause(message)))
             case "stop_failed":
                 self._emit(StopFailed(_cause(message)))
+            case "waits":
+                self._emit(Waits(message["what"]))
             case "unhealthy":
                 self._emit(Unhealthy(message["reason"]))
             case "topic":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.connect.handling import SinkChain, sink_chain
 from headrace.connect.hosts.contexts import HostedSinkTask
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from headrace.connect.plugins import SinkTask
 
 __all__ = ["SinkUnit"]
+
+T = TypeVar("T")
 
 _Request = tuple[dict[str, Any], "pa.RecordBatch | None", "Future[Answer]"]
 
@@ -64,11 +66,11 @@ class SinkUnit(Unit):
         connector, config = connector_of(self, told, self._life.masking)
         self.terms = Terms.of_sink(config)
         self._most = config["batch.max.records"], config["batch.max.bytes"]
-        self._task = task = connector.task()
+        self._kind = connector.task
         self._context = HostedSinkTask(told.connector, config, self._control, self._life)
         self._context.task = told.task
         self._context.generation = told.generation
-        self._task.context = self._context
+        self._make_task()
         with self.in_call("in_engine()"):
             self._in_engine = self._task.in_engine(config)
         with self.in_call("making its converters and transforms"):
@@ -80,13 +82,32 @@ class SinkUnit(Unit):
                 masking=self._life.masking,
                 catalog=catalog(told.modules),
             )
-        self._context.reporter = lambda record, error: self._chain.report(task, record, error)
+        self._chain.handling.task_retrying.heard = self._life.waits
+        self._context.reporter = lambda record, error: self._chain.report(self._task, record, error)
         self._serving = Serving(Path(told.address), self._answer, self._life.break_off)
+
+    def _make_task(self) -> None:
+        self._task = self._kind()
+        self._task.context = self._context
+        self._has_started = False
 
     def start(self) -> str:
         """Call ``start``."""
-        self._task.start(self._context.config)
+        self._again(self._start_task)
         return self._serving.address
+
+    def _start_task(self) -> None:
+        if self._has_started:
+            # What a start that failed has left is nobody's.
+            with contextlib.suppress(Exception):
+                self._task.stop()
+            self._make_task()
+        self._has_started = True
+        self._task.start(self._context.config)
+
+    def _again(self, call: Callable[[], T]) -> T:
+        """Call the task, again where it waits for something outside."""
+        return self._chain.handling.task_retrying.call(call)
 
     def work(self) -> None:
         """Do what the engine asks for, one request at a time."""
@@ -150,9 +171,9 @@ class SinkUnit(Unit):
             self._topics.add(topic)
             self._control.tell("topic", topic=topic)
         with self.in_call("open()"):
-            self._task.open(wanted)
+            self._again(lambda: self._task.open(wanted))
         with self.in_call("offsets()"):
-            kept = self._task.offsets()
+            kept = self._again(self._task.offsets)
         self._flushed = None
         self._letters.clear()
         self._places.begin(_offsets(header.get("positions", ())), kept)
@@ -176,7 +197,7 @@ class SinkUnit(Unit):
         asked = (header["batch"], tuple(sorted(offsets.items())))
         if self._flushed is None or self._flushed[0] != asked:
             with self.in_call("flush()"):
-                self._task.flush(offsets)
+                self._again(lambda: self._task.flush(offsets))
             self._letters.flushed(header["batch"], self._chain.take_letters())
             count = self._letters.count(header["batch"])
             answer = self._answered({"offsets": _listed(offsets), "letters": count})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import Position, SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
@@ -79,6 +80,7 @@ class SourceUnit(Unit):
                 masking=self._life.masking,
                 catalog=catalog(told.modules),
             )
+        self._chain.handling.task_retrying.heard = self._life.waits
         self._serving = Serving(Path(told.address), self._answer, self._life.break_off)
 
     def _make_task(self) -> None:
@@ -90,6 +92,7 @@ class SourceUnit(Unit):
         context.generation = told.generation
         self._task = self._connector.task()
         self._task.context = context
+        self._has_started = False
 
     def await_start(self) -> bool:
         """Wait until the engine says where the source is: that is known once its epoch is open."""
@@ -105,8 +108,21 @@ class SourceUnit(Unit):
     def start(self) -> str:
         """Call ``start``."""
         self._beginning = self._ahead.beginning
-        self._task.start(self._config)
+        self._again(self._start_task)
         return self._serving.address
+
+    def _start_task(self) -> None:
+        if self._has_started:
+            # What a start that failed has left is nobody's.
+            with contextlib.suppress(Exception):
+                self._task.stop()
+            self._make_task()
+        self._has_started = True
+        self._task.start(self._config)
+
+    def _again(self, call: Callable[[], None]) -> None:
+        """Call the task, again where it waits for something outside."""
+        self._chain.handling.task_retrying.call(call)
 
     def work(self) -> None:
         """Poll while there is room, and pass commits on."""
@@ -166,7 +182,7 @@ class SourceUnit(Unit):
         if self._commit_due.is_set():
             self._commit_due.clear()
             with self.in_call("commit()"):
-                self._task.commit()
+                self._again(self._task.commit)
 
     def stop(self) -> None:
         """Call ``stop``, after a last ``commit`` where one is due."""

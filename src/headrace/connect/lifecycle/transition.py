@@ -187,10 +187,13 @@ def _probe_passed(unit: Unit, _event: ProbePassed, _limits: Limits) -> Outcome:
     return replace(unit, probes_failed=0), ()
 
 
-def _waits(unit: Unit, event: Waits, _limits: Limits) -> Outcome:
+def _waits(unit: Unit, event: Waits, limits: Limits) -> Outcome:
     if unit.phase not in _HOPEFUL or unit.waits_for == event.what:
         return unit, ()
     unit = replace(unit, waits_for=event.what)
+    if unit.phase is Phase.PENDING and unit.step is None:
+        # A start has no limit but that of its own patience while it waits for something outside.
+        unit = replace(unit, due=None if event.what else event.at + limits.start)
     return unit, (_record(unit),)
 
 
