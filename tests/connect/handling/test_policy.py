@@ -16,7 +16,10 @@ def test_defaults_tolerate_nothing_and_try_once() -> None:
 def test_task_that_asks_for_more_time_gets_it_unless_a_limit_is_set() -> None:
     assert ErrorPolicy.of({}, "sink").task_patience.budget is None
     limited = ErrorPolicy.of({"errors.retry.timeout": "5000"}, "sink")
-    assert limited.task_patience == limited.patience == Patience(5.0, 60.0)
+    assert limited.task_patience == Patience(5.0, 5.0)
+    assert limited.patience == Patience(5.0, 60.0)
+    slow = ErrorPolicy.of({"errors.retry.delay.max.ms": "9000"}, "sink")
+    assert slow.task_patience == Patience(None, 9.0)
 
 
 @pytest.mark.defect(8)

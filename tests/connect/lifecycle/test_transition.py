@@ -451,3 +451,13 @@ def test_what_a_unit_waits_for_is_recorded_until_it_comes_or_the_unit_ends() -> 
     assert after(waiting, Waits("", at=3))[0].waits_for == ""
     assert after(waiting, HostFailed(BOOM, at=3))[0].waits_for == ""
     assert after(waiting, StopAsked(at=3))[0].waits_for == ""
+
+
+def test_a_start_that_waits_for_something_outside_has_no_limit_meanwhile() -> None:
+    waiting, _ = after(reached("pending"), Waits("the database is away", at=9))
+    waiting, actions = after(waiting, Tick(at=9e9))
+    assert (waiting.phase, actions) == (Phase.PENDING, [])
+    back, _ = after(waiting, Waits("", at=9e9))
+    assert back.due == 9e9 + LIMITS.start
+    stopping, _ = after(reached("pending, stop asked"), Waits("the database is away", at=9))
+    assert stopping.due is not None

@@ -52,7 +52,7 @@ SENDING_KEYS = declare(
         "retry.timeout.ms",
         timedelta,
         "How long a request is made again that the server cannot answer now.",
-        default=timedelta(minutes=1),
+        default=timedelta(seconds=10),
     ),
     key(
         "retry.pause.ms",

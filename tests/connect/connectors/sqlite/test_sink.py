@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from headrace.connect import SinkRecord
 from headrace.connect.connectors.sqlite import SqliteSinkConnector
 from headrace.connect.schema import BOOLEAN, INT64, STRING, TIMESTAMP, decimal, struct
-from headrace.errors import ConnectorConfigError, FencedError, ProcessingError
+from headrace.errors import (
+    ConnectionFailedError,
+    ConnectorConfigError,
+    FencedError,
+    ProcessingError,
+)
 from tests.connect.connectors.runs import QUEUE, SinkRun, configured, sink
 
 
@@ -129,9 +134,11 @@ def test_writer_waits_for_another(path: Path) -> None:
         other.isolation_level = None
         other.execute("BEGIN IMMEDIATE")
         run.put([{"a": 1}])
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
+        with pytest.raises(ConnectionFailedError, match="locked"):
             run.flush()
         other.execute("ROLLBACK")
+        run.flush()
+    assert rows(path) == [(1,)]
 
 
 def test_readers_see_rows_while_the_sink_is_open(path: Path) -> None:

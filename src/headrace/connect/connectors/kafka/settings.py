@@ -6,13 +6,15 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import KafkaError, KafkaException
+
 from headrace.connect import Config, Secret, declare, key
 from headrace.errors import ConnectionFailedError
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka import Consumer, Producer
 
-__all__ = ["KAFKA_KEYS", "client_settings", "unreachable"]
+__all__ = ["KAFKA_KEYS", "check_answers", "client_settings", "is_outage", "unreachable"]
 
 _PREFIX = "kafka."
 
@@ -52,6 +54,18 @@ def client_settings(config: Config, name: str, **more: Any) -> dict[str, Any]:
     return {**settings, "error_cb": complain, "logger": logger, **more}
 
 
+_PASSING = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT}  # noqa: SLF001
+)
+
+
+def is_outage(error: KafkaError) -> bool:
+    """Tell whether an error passes by itself: brokers are away, start, stop or change places."""
+    return not error.fatal() and (
+        error.retriable() or error.txn_requires_abort() or error.code() in _PASSING
+    )
+
+
 def unreachable(config: Config, error: KafkaException) -> ConnectionFailedError:
     """Make an error that says which brokers did not answer."""
     servers = config["kafka.bootstrap.servers"]
@@ -59,3 +73,17 @@ def unreachable(config: Config, error: KafkaException) -> ConnectionFailedError:
         f"Kafka at {servers} does not answer: {error}",
         hint="Check kafka.bootstrap.servers, the network, and the security settings.",
     )
+
+
+def check_answers(config: Config, client: Consumer | Producer) -> None:
+    """Return when a broker answers.
+
+    Raises
+    ------
+    ConnectionFailedError
+        None does.
+    """
+    try:
+        client.list_topics(timeout=5)
+    except KafkaException as error:
+        raise unreachable(config, error) from error

@@ -24,7 +24,13 @@ from headrace.connect import (
     one_of,
 )
 from headrace.connect.connectors.kafka.offsets import OffsetLog, Standing, owners
-from headrace.connect.connectors.kafka.settings import KAFKA_KEYS, client_settings, unreachable
+from headrace.connect.connectors.kafka.settings import (
+    KAFKA_KEYS,
+    check_answers,
+    client_settings,
+    is_outage,
+    unreachable,
+)
 from headrace.connect.connectors.texts import raw_bytes
 from headrace.errors import FencedError, ProcessingError
 
@@ -120,6 +126,8 @@ class KafkaSinkTask(SinkTask):
         self._done: dict[Queue, int] = {}
         self._gathered: dict[Queue, int] = {}
         self._failures: list[tuple[SinkRecord, KafkaError]] = []
+        #: Whether a commit was asked for whose answer is not known.
+        self._in_doubt = False
         try:
             if self._exactly:
                 self._log.create()
@@ -165,7 +173,7 @@ class KafkaSinkTask(SinkTask):
         self._transact([], {queue: self._done.get(queue) for queue in queues})
 
     def _check_generation(
-        self, standings: Mapping[Queue, Standing], queues: Collection[Queue]
+        self, standings: Mapping[Queue, Standing], queues: Iterable[Queue]
     ) -> None:
         for queue in queues:
             standing = standings.get(queue)
@@ -207,17 +215,17 @@ class KafkaSinkTask(SinkTask):
                 self._records.append(record)
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
-        """Send the records and the offsets, all or nothing."""
-        records, self._records = self._records, []
-        self._gathered.clear()
+        """Send the records and the offsets, all or nothing; after an outage the same call comes again."""
         if not self._exactly:
-            self._send_all(records)
-            return
-        moved = {queue: to for queue, to in offsets.items() if to > self._done.get(queue, -1)}
-        records = [one for one in records if one.offset < moved.get(one.queue, 0)]
-        if moved or records:
-            self._transact(records, moved)
-            self._done.update(moved)
+            self._send_all(self._records)
+        else:
+            moved = {queue: to for queue, to in offsets.items() if to > self._done.get(queue, -1)}
+            records = [one for one in self._records if one.offset < moved.get(one.queue, 0)]
+            if moved or records:
+                self._transact(records, moved)
+                self._done.update(moved)
+        self._records = []
+        self._gathered.clear()
 
     def stop(self) -> None:
         """Leave Kafka; what was not flushed is not sent."""
@@ -233,10 +241,7 @@ class KafkaSinkTask(SinkTask):
     def healthy(self) -> bool:
         """Whether Kafka answers."""
         assert self._producer is not None
-        try:
-            self._producer.list_topics(timeout=5)
-        except KafkaException:
-            return False
+        check_answers(self._config, self._producer)
         return True
 
     def _send_all(self, records: Sequence[SinkRecord]) -> None:
@@ -247,8 +252,12 @@ class KafkaSinkTask(SinkTask):
             if self.context.stopping.is_set():
                 message = "the task was stopped while records were on their way to Kafka"
                 raise ProcessingError(message)
+        lost = [error for _, error in self._failures if error.code() not in _REFUSALS]
         for record, error in self._failures:
-            self.context.report(record, _refused(record, error))
+            if error.code() in _REFUSALS:
+                self.context.report(record, _refused(record, error))
+        if lost:
+            raise self._told(KafkaException(lost[0]))
 
     def _transact(self, records: Sequence[SinkRecord], offsets: Mapping[Queue, int | None]) -> None:
         attempts = self._config["delivery.attempts"]
@@ -259,47 +268,84 @@ class KafkaSinkTask(SinkTask):
             except KafkaException as error:
                 cause = error.args[0]
                 if _is_fence(cause):
-                    raise self._fenced(str(cause)) from error
-                if cause.fatal() or attempt == attempts:
-                    raise
+                    if self._regained(offsets, error):
+                        return
+                    if attempt == attempts:
+                        raise self._fenced(str(cause)) from error
+                    continue
+                if self._in_doubt:
+                    raise self._told(error) from error
                 self.context.logger.warning("attempt %d of %d failed: %s", attempt, attempts, cause)
-                self._abort()
-                records = self._without_refused(records)
+                if not cause.fatal():
+                    self._abort()
+                    records = self._without_refused(records)
+                if cause.fatal() or attempt == attempts:
+                    raise self._told(error) from error
+
+    def _regained(self, offsets: Mapping[Queue, int | None], error: KafkaException) -> bool:
+        """Go on after Kafka has ended the transaction of a task that it had not heard of for long.
+
+        Return whether the transaction was committed.
+
+        Raises
+        ------
+        FencedError
+            It was another task that ended it.
+        """
+        self._in_doubt = False
+        try:
+            self._check_generation(self._log.read(), offsets)
+            self._producer = self._made(self._identity)
+            standings = self._log.read()
+        except KafkaException as again:
+            raise self._told(again) from again
+        self._check_generation(standings, offsets)
+        found = {queue: standings[queue].next_offset for queue in offsets if queue in standings}
+        if all(found.get(queue) == self._done.get(queue) for queue in offsets):
+            return False
+        if found == dict(offsets):
+            return True
+        raise self._fenced(str(error)) from error
+
+    def _told(self, error: KafkaException) -> Exception:
+        """Give what is raised of a failure: after an outage the same call is made again."""
+        return unreachable(self._config, error) if is_outage(error.args[0]) else error
 
     def _attempt(
         self, records: Sequence[SinkRecord], offsets: Mapping[Queue, int | None]
     ) -> Sequence[SinkRecord]:
         producer = self._producer
         assert producer is not None
-        self._failures.clear()
-        producer.begin_transaction()
-        self._produce(producer, records)
-        for queue, offset in offsets.items():
-            standing = Standing(offset, self._identity, self.context.generation)
-            producer.produce(**self._log.message(queue, standing))
+        if not self._in_doubt:
+            self._failures.clear()
+            producer.begin_transaction()
+            self._produce(producer, records)
+            for queue, offset in offsets.items():
+                standing = Standing(offset, self._identity, self.context.generation)
+                producer.produce(**self._log.message(queue, standing))
         self._commit(producer)
         return records
 
     def _commit(self, producer: Producer) -> None:
-        while True:
-            try:
-                producer.commit_transaction(_ANSWER)
-                return
-            except KafkaException as error:
-                # Asked again, Kafka says what became of the same commit.
-                if not error.args[0].retriable() or self.context.stopping.is_set():
-                    raise
+        try:
+            producer.commit_transaction(_ANSWER)
+        except KafkaException as error:
+            # Asked again, Kafka says what became of the same commit.
+            self._in_doubt = error.args[0].retriable()
+            raise
+        self._in_doubt = False
 
     def _abort(self) -> None:
         assert self._producer is not None
         try:
             self._producer.abort_transaction(_ANSWER)
         except KafkaException as error:
-            if _is_fence(error.args[0]):
-                raise self._fenced(str(error)) from error
             # Its own epoch ends whatever is left of the transaction.
             self.context.logger.warning("the transaction was not aborted: %s", error)
-            self._producer = self._made(self._identity)
+            try:
+                self._producer = self._made(self._identity)
+            except KafkaException as again:
+                raise self._told(again) from again
 
     def _without_refused(self, records: Sequence[SinkRecord]) -> list[SinkRecord]:
         """Report the records that Kafka will never take."""

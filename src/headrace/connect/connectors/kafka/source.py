@@ -32,7 +32,13 @@ from headrace.connect import (
     one_of,
 )
 from headrace.connect.connectors.foreign_topics import TopicWatch, chosen_topics
-from headrace.connect.connectors.kafka.settings import KAFKA_KEYS, client_settings, unreachable
+from headrace.connect.connectors.kafka.settings import (
+    KAFKA_KEYS,
+    check_answers,
+    client_settings,
+    is_outage,
+    unreachable,
+)
 from headrace.connect.schema import BYTES
 from headrace.errors import StateError
 
@@ -160,6 +166,12 @@ class KafkaSourceTask(SourceTask):
         if places:
             self._consumer.commit(offsets=places, asynchronous=True)
 
+    def healthy(self) -> bool:
+        """Whether Kafka answers."""
+        assert self._consumer is not None
+        check_answers(self._config, self._consumer)
+        return True
+
     def stop(self) -> None:
         """Leave Kafka."""
         if self._consumer is not None:
@@ -200,14 +212,10 @@ class KafkaSourceTask(SourceTask):
                 hint="They were deleted before they were read. Stop the connector and reset the"
                 " partition's offset to go on with what is there.",
             )
-        if not error.retriable() and error.code() not in _PASSING:
+        if not is_outage(error):
             raise KafkaException(error)
+        # Its client goes on by itself; the probe tells meanwhile what it waits for.
         self.context.logger.warning("%s", error)
-
-
-_PASSING = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT}  # noqa: SLF001
-)
 
 
 class KafkaSourceConnector(SourceConnector):

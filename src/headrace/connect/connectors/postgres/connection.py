@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -9,9 +12,16 @@ import psycopg
 from psycopg import conninfo
 
 from headrace.connect import Config, Secret, at_least, declare, key
-from headrace.errors import ConnectorConfigError
+from headrace.errors import ConnectionFailedError, ConnectorConfigError
 
-__all__ = ["CONNECTION_KEYS", "Connection", "connect", "connection_words"]
+__all__ = [
+    "CONNECTION_KEYS",
+    "Connection",
+    "connect",
+    "connection_words",
+    "is_outage",
+    "outages_told",
+]
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
@@ -74,6 +84,43 @@ def connection_words(config: Config, name: str, **more: str) -> str:
     return conninfo.make_conninfo(
         url, **{**chosen, "application_name": name, "options": words["options"]}
     )
+
+
+# Shut down, not yet up, idle for too long; a standby where the primary was.
+_SHUTDOWNS = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25006"})
+#: Why a server refuses whoever it would take at another time; it gives no state with that.
+_REFUSALS = re.compile(
+    r"FATAL:\s+(?!the database system is|sorry, too many|remaining connection slots|terminating)"
+)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether an error passes by itself: the server is away, starts, stops, or has no room.
+
+    >>> is_outage(psycopg.OperationalError("connection refused"))
+    True
+    >>> is_outage(psycopg.OperationalError('FATAL:  password authentication failed for "u"'))
+    False
+    """
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    if error.sqlstate is None:
+        return _REFUSALS.search(str(error)) is None
+    return error.sqlstate in _SHUTDOWNS or error.sqlstate.startswith(("08", "53"))
+
+
+@contextmanager
+def outages_told() -> Iterator[None]:
+    """Raise what passes by itself as an error after which the same call is made again."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if not is_outage(error):
+            raise
+        raise ConnectionFailedError(
+            f"PostgreSQL is away: {str(error).strip()}",
+            hint="Check connection.url, the network and the server; it is tried again.",
+        ) from error
 
 
 def connect(words: str) -> Connection:

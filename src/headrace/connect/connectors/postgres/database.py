@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 
-from headrace.connect.connectors.postgres.connection import connect
+from headrace.connect.connectors.postgres.connection import connect, is_outage
 from headrace.connect.connectors.postgres.types import column_type, value_adapter
 from headrace.connect.connectors.sql import Adapter, Layout, SqlDatabase, Step, TableName, Verdict
 
@@ -22,10 +22,8 @@ _BULK = 20
 _LOCK = 0x6865_6164  # of all sinks that change tables
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03", "57014"})
-# Shut down, not yet up, idle for too long; a standby where the primary was.
-_SHUTDOWNS = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25006"})
 _LAYOUTS = frozenset({"42P01", "42703", "42804"})
-_CLASSES: dict[str, Verdict] = {"08": "lost", "53": "again", "22": "row", "23": "row"}
+_CLASSES: dict[str, Verdict] = {"22": "row", "23": "row"}
 
 
 class PostgresDatabase(SqlDatabase):
@@ -86,13 +84,15 @@ class PostgresDatabase(SqlDatabase):
         if not isinstance(error, psycopg.Error):
             return "fatal"
         state = error.sqlstate
-        if self._connection.closed or state in _SHUTDOWNS:
-            return "lost"
         if state is None:
             # Raised by the driver, without the server: a connection, or a value.
-            return "lost" if isinstance(error, psycopg.OperationalError) else "row"
-        if state in _CONFLICTS:
+            if not (self._connection.closed or isinstance(error, psycopg.OperationalError)):
+                return "row"
+            return "lost" if is_outage(error) else "fatal"
+        if state in _CONFLICTS or state.startswith("53"):
             return "again"
+        if self._connection.closed or is_outage(error):
+            return "lost"
         return "layout" if state in _LAYOUTS else _CLASSES.get(state[:2], "fatal")
 
     def reconnect(self) -> None:
@@ -101,6 +101,13 @@ class PostgresDatabase(SqlDatabase):
         self._temporary.clear()
         self._connection = connect(self._words)
         self._cursor = self._connection.cursor()
+
+    def ping(self) -> None:
+        """Ask the server, by a new connection where this one has ended."""
+        if self._connection.closed:
+            connect(self._words).close()
+        else:
+            self.execute("SELECT 1")
 
     def close(self) -> None:
         """End the connection."""

@@ -10,7 +10,11 @@ import psycopg
 
 from headrace.connect.connectors.postgres.catalog import TableInfo, table_info
 from headrace.connect.connectors.postgres.columns import TypeBook, TypeOptions
-from headrace.connect.connectors.postgres.connection import connect, connection_words
+from headrace.connect.connectors.postgres.connection import (
+    connect,
+    connection_words,
+    outages_told,
+)
 from headrace.connect.connectors.postgres.reading import Reader, ReadOptions, Source
 
 if TYPE_CHECKING:
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["IncrementalFeed", "read_options", "topic_of"]
 
-_ATTEMPTS = 10
 _LONGEST_WAIT = 0.5
 
 
@@ -47,18 +50,20 @@ class IncrementalFeed:
         self._limit: int = config["batch.max.rows"]
         #: Where records that were given end, which a new connection goes on from.
         self._given: dict[str, Position] = {}
-        self._failures = 0
+        self._connection: Connection | None = None
         self._readers: list[Reader] = []
         self._open()
 
     def poll(self) -> Sequence[SourceRecord] | None:
         """Give what is new in one of the tables."""
-        try:
-            found = self._read()
-        except psycopg.OperationalError as error:
-            self._recover(error)
-            return None
-        self._failures = 0
+        with outages_told():
+            if self._connection is None:
+                self._open()
+            try:
+                found = self._read()
+            except psycopg.OperationalError:
+                self.close()
+                raise
         if found:
             self._given[found[0].topic] = found[-1].offset
         return found
@@ -70,7 +75,10 @@ class IncrementalFeed:
         """End the connection."""
         for reader in self._readers:
             reader.close()
-        self._connection.close()
+        self._readers = []
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _read(self) -> list[SourceRecord] | None:
         # The one that streams has the connection; the others wait.
@@ -87,43 +95,33 @@ class IncrementalFeed:
         self._context.stopping.wait(max(0.0, min(_LONGEST_WAIT, due - time.monotonic())))
         return None
 
-    def _recover(self, error: psycopg.OperationalError) -> None:
-        self._failures += 1
-        if self._failures >= _ATTEMPTS:
-            raise error
-        self._context.logger.warning("the connection is lost and made again: %s", error)
-        self.close()
-        if self._context.stopping.wait(min(5.0, 0.1 * 2**self._failures)):
-            return
-        try:
-            self._open()
-        except psycopg.OperationalError as again:
-            self._context.logger.warning("PostgreSQL cannot be reached: %s", again)
-
     def _open(self) -> None:
         name = f"headrace {self._context.connector}"
-        self._connection = connect(connection_words(self._config, name))
+        connection = connect(connection_words(self._config, name))
         options = TypeOptions(self._config["numeric.mapping"], self._config["timestamp.mapping"])
-        types = TypeBook(self._connection, options)
+        types = TypeBook(connection, options)
         try:
-            self._readers = [self._reader(source, types) for source in self._sources()]
+            self._readers = [
+                self._reader(connection, source, types) for source in self._sources(connection)
+            ]
         except BaseException:
-            self._connection.close()
+            connection.close()
             raise
+        self._connection = connection
 
-    def _reader(self, source: Source, types: TypeBook) -> Reader:
+    def _reader(self, connection: Connection, source: Source, types: TypeBook) -> Reader:
         position = self._given.get(source.topic) or self._context.offsets.get(source.partition)
         options = read_options(self._config)
-        return Reader(self._connection, source, options, types, position, self._context.logger)
+        return Reader(connection, source, options, types, position, self._context.logger)
 
-    def _sources(self) -> list[Source]:
+    def _sources(self, connection: Connection) -> list[Source]:
         config = self._config
         if query := config["query"]:
             topic = config["topic.prefix"]
             text = query.rstrip().rstrip(";")
             nothing = TableInfo((), frozenset())
             return [Source({"query": topic}, topic, None, text, nothing)]
-        return [self._source(self._connection, table) for table in self._tables]
+        return [self._source(connection, table) for table in self._tables]
 
     def _source(self, connection: Connection, table: TableName) -> Source:
         topic = topic_of(self._config, table)

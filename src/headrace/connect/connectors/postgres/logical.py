@@ -11,7 +11,11 @@ import psycopg
 
 from headrace.connect import Config, SourceRecord, SourceTaskContext
 from headrace.connect.connectors.postgres.columns import TypeBook, TypeOptions
-from headrace.connect.connectors.postgres.connection import connect, connection_words
+from headrace.connect.connectors.postgres.connection import (
+    connect,
+    connection_words,
+    outages_told,
+)
 from headrace.connect.connectors.postgres.incremental import topic_of
 from headrace.connect.connectors.postgres.pgoutput import (
     Begin,
@@ -46,7 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["LogicalFeed"]
 
 _WAIT = 0.5
-_ATTEMPTS = 10
 
 
 class _Place(NamedTuple):
@@ -92,14 +95,16 @@ class LogicalFeed:
         self._publication = config["publication.name"] or self._slot
         self.partition = {"slot": self._slot}
         self._words = connection_words(config, f"headrace {context.connector}")
-        self._connection = connect(self._words)
         self._stream: ReplicationConnection | None = None
-        self._failures = 0
+        self._snapshot: Iterator[SourceRecord] | None = None
+        self._is_connected = False
+        self._connection = connect(self._words)
         try:
             self._begin()
         except BaseException:
             self._connection.close()
             raise
+        self._is_connected = True
 
     def _begin(self) -> None:
         config, connection = self._config, self._connection
@@ -109,7 +114,6 @@ class LogicalFeed:
         self._committed = self._last_committed()
         #: The last record that was given, by this life or an earlier one.
         self._given = self._committed
-        self._snapshot: Iterator[SourceRecord] | None = None
         free_slot(connection, self._slot)
         if self._committed.lsn:
             check_position(connection, self._committed.lsn)
@@ -131,15 +135,14 @@ class LogicalFeed:
 
     def poll(self) -> Sequence[SourceRecord] | None:
         """Give rows of the snapshot, then changes."""
-        if self._snapshot is not None:
-            return self._from_snapshot()
-        try:
-            found = self._changes()
-        except psycopg.OperationalError as error:
-            self._recover(error)
-            return None
-        self._failures = 0
-        return found
+        with outages_told():
+            if not self._is_connected:
+                self._reconnect()
+            try:
+                return self._changes() if self._snapshot is None else self._from_snapshot()
+            except psycopg.OperationalError:
+                self._break_off()
+                raise
 
     def commit(self) -> None:
         """Let the server forget the transactions that are committed to the last record."""
@@ -155,13 +158,17 @@ class LogicalFeed:
 
     def close(self) -> None:
         """End the connections; drop the slot where that is wanted."""
+        self._end_reading()
+        if self._config["slot.drop.on.stop"] and self._is_connected:
+            self._drop_slot()
+        self._connection.close()
+
+    def _end_reading(self) -> None:
         if self._snapshot is not None:
             self._snapshot.close()  # type: ignore[attr-defined]  # it is a generator
         if self._stream is not None:
             self._stream.close()
-        if self._config["slot.drop.on.stop"]:
-            self._drop_slot()
-        self._connection.close()
+            self._stream = None
 
     def _from_snapshot(self) -> list[SourceRecord]:
         assert self._snapshot is not None
@@ -272,23 +279,25 @@ class LogicalFeed:
         while waiting and (waiting[0].last.record == 0 or waiting[0].last <= self._committed):
             self._confirmed = waiting.popleft().end
 
-    def _recover(self, error: psycopg.OperationalError) -> None:
-        self._failures += 1
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        if self._failures >= _ATTEMPTS:
-            raise error
-        self._context.logger.warning("the stream of changes broke and begins again: %s", error)
+    def _break_off(self) -> None:
+        """Let go of all connections, where one is lost."""
+        self._is_connected = False
+        self._end_reading()
+        self._connection.close()
         self._reset()
-        if self._context.stopping.wait(min(5.0, 0.1 * 2**self._failures)):
-            return
+
+    def _reconnect(self) -> None:
+        self._connection = connect(self._words)
         try:
+            if self._snapshot is None:
+                self._require_slot()
+            else:
+                # Its snapshot is gone: what was given comes again.
+                self._begin()
+        except BaseException:
             self._connection.close()
-            self._connection = connect(self._words)
-            self._require_slot()
-        except psycopg.OperationalError as again:
-            self._context.logger.warning("PostgreSQL cannot be reached: %s", again)
+            raise
+        self._is_connected = True
 
     def _translator(self) -> Translator:
         config = self._config

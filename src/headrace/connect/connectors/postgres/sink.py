@@ -15,6 +15,7 @@ from headrace.connect import (
 from headrace.connect.connectors.postgres.connection import (
     CONNECTION_KEYS,
     connection_words,
+    outages_told,
 )
 from headrace.connect.connectors.postgres.database import PostgresDatabase
 from headrace.connect.connectors.sql import (
@@ -38,7 +39,8 @@ class PostgresSinkTask(SqlSinkTask):
         """Open a connection that ends by itself when its task hangs inside a transaction."""
         # A process that stands still would keep its locks for ever.
         more = {"idle_in_transaction_session_timeout": "60s", "lock_timeout": "30s"}
-        return PostgresDatabase(connection_words(config, owner, **more))
+        with outages_told():
+            return PostgresDatabase(connection_words(config, owner, **more))
 
 
 class PostgresSinkConnector(SinkConnector):

@@ -18,12 +18,16 @@ from headrace.connect import (
     SourceTask,
 )
 from headrace.connect.connectors.postgres.catalog import find_tables, is_pattern, qualified
-from headrace.connect.connectors.postgres.connection import connect, connection_words
+from headrace.connect.connectors.postgres.connection import (
+    connect,
+    connection_words,
+    outages_told,
+)
 from headrace.connect.connectors.postgres.incremental import IncrementalFeed
 from headrace.connect.connectors.postgres.logical import LogicalFeed
 from headrace.connect.connectors.postgres.source_keys import SOURCE_KEYS, source_problems
 from headrace.connect.connectors.sql import TableName
-from headrace.errors import ConnectorConfigError
+from headrace.errors import ConnectionFailedError, ConnectorConfigError
 from headrace.watched import watched_thread
 
 __all__ = ["PostgresSourceConnector", "PostgresSourceTask"]
@@ -53,7 +57,8 @@ class PostgresSourceTask(SourceTask):
         """Connect, and go on where the last life was committed."""
         tables = [TableName(*names) for names in json.loads(config.texts.get(_SHARE, "[]"))]
         kind = LogicalFeed if config["mode"] == "logical" else IncrementalFeed
-        self._feed = kind(config, tables, self.context)
+        with outages_told():
+            self._feed = kind(config, tables, self.context)
 
     def poll(self) -> Sequence[SourceRecord] | None:
         """Give what is new."""
@@ -111,7 +116,10 @@ class PostgresSourceConnector(SourceConnector):
     def _tables(self) -> list[TableName]:
         config = self._config
         names = config["tables"]
-        with connect(connection_words(config, "headrace-tables")) as connection:
+        with (
+            outages_told(),
+            connect(connection_words(config, "headrace-tables")) as connection,
+        ):
             views = config["mode"] != "logical"
             found = find_tables(connection, names, config["tables.exclude"], views=views)
         missing = [one for one in names if not is_pattern(one) and qualified(one) not in found]
@@ -129,7 +137,7 @@ class PostgresSourceConnector(SourceConnector):
         while not self.context.stopping.wait(0 if known is None else pause):
             try:
                 found = self._tables()
-            except (psycopg.Error, ConnectorConfigError) as error:
+            except (psycopg.Error, ConnectionFailedError, ConnectorConfigError) as error:
                 self.context.logger.warning("tables could not be listed: %s", error)
                 found = known or []
             if known is not None and found != known:

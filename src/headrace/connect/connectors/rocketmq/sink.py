@@ -30,7 +30,7 @@ from headrace.connect.connectors.rocketmq.settings import (
 )
 from headrace.connect.connectors.rocketmq.topics import Renaming
 from headrace.connect.connectors.texts import as_text, raw_bytes
-from headrace.errors import HeadraceError, MessageRejectedError, TopicNotFoundError
+from headrace.errors import MessageRejectedError, TopicNotFoundError
 from headrace.keys import encode_key, partition_of, properties_of_key
 from headrace.protocol.properties import encode_properties
 
@@ -85,8 +85,9 @@ _KEYS = (
         key(
             "delivery.timeout.ms",
             timedelta,
-            "How long the task tries to send when the other cluster does not answer.",
-            default=timedelta(minutes=5),
+            "How long the task tries to send when the other cluster does not answer; what comes"
+            " after that says errors.retry.timeout.",
+            default=timedelta(seconds=30),
             group="Guarantee",
         ),
     )
@@ -134,11 +135,22 @@ class RocketMQSinkTask(SinkTask):
         self._records += records
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
-        """Send what was gathered; it is there when this returns."""
+        """Send what was gathered; it is there when this returns.
+
+        After an outage the same call comes again: what has arrived is looked up then.
+        """
         del offsets
-        records, self._records = self._records, []
+        try:
+            self._send()
+        except BaseException:
+            self._queues.clear()
+            self._there.clear()
+            raise
+        self._records = []
+
+    def _send(self) -> None:
         batch: dict[MessageQueue, list[Outgoing]] = {}
-        for record in records:
+        for record in self._records:
             queues = self._queues_of(self._renaming(record.topic))
             if (record.queue, record.offset) in self._there:
                 continue
@@ -163,10 +175,7 @@ class RocketMQSinkTask(SinkTask):
     def healthy(self) -> bool:
         """Whether a name server answers."""
         assert self._client is not None
-        try:
-            self._client.cluster_info()
-        except HeadraceError:
-            return False
+        self._client.cluster_info()
         return True
 
     def _outgoing(self, record: SinkRecord) -> Outgoing | None:

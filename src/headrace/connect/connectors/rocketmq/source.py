@@ -181,6 +181,12 @@ class RocketMQSourceTask(SourceTask):
         """Have topics made with as many queues as they have there."""
         return self._counts.get(topic)
 
+    def healthy(self) -> bool:
+        """Whether a name server answers."""
+        assert self._client is not None
+        self._client.cluster_info()
+        return True
+
     def stop(self) -> None:
         """Leave the other cluster."""
         if self._reader is not None:

@@ -66,6 +66,10 @@ class SqlDatabase(ABC):
         """Make a new connection in place of this one."""
 
     @abstractmethod
+    def ping(self) -> None:
+        """Ask the database anything; any thread may call."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the connection."""
 

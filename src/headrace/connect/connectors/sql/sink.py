@@ -13,7 +13,7 @@ from headrace.connect.connectors.sql.layouts import table_name
 from headrace.connect.connectors.sql.mapping import MappingOptions, RowMapper
 from headrace.connect.connectors.sql.offsets import OffsetTable
 from headrace.connect.connectors.sql.tables import Tables
-from headrace.errors import HeadraceError, ProcessingError
+from headrace.errors import ConnectionFailedError, HeadraceError, ProcessingError
 
 if TYPE_CHECKING:
     from headrace.connect.connectors.sql.database import SqlDatabase
@@ -49,10 +49,16 @@ class SqlSinkTask(SinkTask):
         self._done: dict[Queue, int] = {}
         #: Behind the last record of each queue that was gathered.
         self._gathered: dict[Queue, int] = {}
+        #: Whether the last transaction failed, or its answer was lost.
+        self._in_doubt = False
         if self._offsets is not None:
-            with self._database.transaction():
-                self._database.lock_layouts()
-                self._offsets.create()
+            self._retried(lambda _: self._make_offset_table())
+
+    def _make_offset_table(self) -> None:
+        assert self._offsets is not None
+        with self._database.transaction():
+            self._database.lock_layouts()
+            self._offsets.create()
 
     def _offset_table(self, owner: str) -> OffsetTable:
         name = table_name(self._config["offsets.table"], "")
@@ -108,17 +114,19 @@ class SqlSinkTask(SinkTask):
                 self._changes.append(change)
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
-        """Write the rows and the offsets, all or nothing."""
-        changes, self._changes = self._changes, []
-        self._gathered.clear()
+        """Write the rows and the offsets, all or nothing; after an outage the same call comes again."""
+        changes = self._changes
         moved: Mapping[Queue, int] = {}
         if self._offsets is not None:
             moved = {queue: to for queue, to in offsets.items() if to > self._done.get(queue, -1)}
             # What stands behind the offsets comes again.
             changes = [one for one in changes if one.record.offset < moved.get(one.record.queue, 0)]
+            self._changes = changes
         if moved or changes:
             self._retried(lambda again: self._write(changes, moved, again=again))
             self._done.update(moved)
+        self._changes = []
+        self._gathered.clear()
 
     def stop(self) -> None:
         """Close the connection; rows that were not flushed are not written."""
@@ -128,10 +136,10 @@ class SqlSinkTask(SinkTask):
     def healthy(self) -> bool:
         """Whether the database answers."""
         try:
-            self._database.execute("SELECT 1")
+            self._database.ping()
         except Exception as error:
-            if self._database.judge(error) in {"lost", "fatal"}:
-                return False
+            if self._database.judge(error) in {"again", "lost"}:
+                raise _away(error) from error
             raise
         return True
 
@@ -182,19 +190,23 @@ class SqlSinkTask(SinkTask):
         pause = self._config["connection.backoff.ms"].total_seconds()
         attempts = self._config["connection.attempts"]
         for attempt in range(1, attempts + 1):
+            if self._in_doubt:
+                self._reconnect()
             try:
-                act(attempt > 1)
-                return
+                act(self._in_doubt)
             except HeadraceError:
                 raise
             except Exception as error:
-                if attempt == attempts or not self._may_pass(error, attempt):
+                self._in_doubt = True
+                if not self._may_pass(error, attempt):
                     raise
                 self.context.logger.warning("attempt %d of %d failed: %s", attempt, attempts, error)
-            if self.context.stopping.wait(pause * 2 ** (attempt - 1)):
-                message = "the task was stopped while it waited to try a transaction again"
-                raise ProcessingError(message)
-            self._reconnect()
+                wait = pause * 2 ** (attempt - 1)
+                if attempt == attempts or self.context.stopping.wait(wait):
+                    raise _away(error) from error
+            else:
+                self._in_doubt = False
+                return
 
     def _may_pass(self, error: Exception, attempt: int) -> bool:
         verdict = self._database.judge(error)
@@ -211,6 +223,13 @@ class SqlSinkTask(SinkTask):
             if self._database.judge(error) not in {"again", "lost"}:
                 raise
             self.context.logger.warning("no connection to the database: %s", error)
+
+
+def _away(error: Exception) -> ConnectionFailedError:
+    return ConnectionFailedError(
+        f"the database does not take it now: {str(error).strip()}",
+        hint="Check connection.url, the network and the database; it is tried again.",
+    )
 
 
 def _refused(change: Change, error: Exception) -> ProcessingError:

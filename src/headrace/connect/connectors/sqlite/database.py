@@ -110,6 +110,10 @@ class SqliteDatabase(SqlDatabase):
         self.close()
         self._connection = self._connected()
 
+    def ping(self) -> None:
+        """Ask the file."""
+        self.execute("SELECT 1")
+
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
