@@ -96,7 +96,8 @@ COMMON = declare(
     key(
         "errors.retry.timeout",
         timedelta,
-        "How long a failed step is tried again; 0 never, -1 for ever.",
+        "How long a failed step is tried again; 0 never, -1 for ever. What waits for a peer that is "
+        "away (see status) does so for ever, unless this is set.",
         default=timedelta(0),
         valid=at_least(_NEVER),
         group="Errors",
@@ -104,7 +105,8 @@ COMMON = declare(
     key(
         "errors.retry.delay.max.ms",
         timedelta,
-        "Longest pause between two tries; pauses grow from 300 ms to it.",
+        "Longest pause between two tries; pauses grow from 300 ms to it, and to 5 s while a peer is "
+        "away, unless this is set.",
         default=timedelta(minutes=1),
         valid=at_least(_NEVER),
         group="Errors",
