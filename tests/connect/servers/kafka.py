@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.connect.servers.ending import dies_with_parent
+from tests.connect.servers.gate import Gate
 
 SCRIPT = Path(__file__).parent / "kafka"
 _numbers = itertools.count(1)
@@ -28,7 +29,7 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}
 controller.listener.names=CONTROLLER
 log.dirs={folder}/data
 offsets.topic.replication.factor=1
@@ -67,16 +68,17 @@ class KafkaServer:
 
 
 @contextmanager
-def running_kafka(java: str = "") -> Iterator[KafkaServer]:
+def running_kafka(java: str = "", gate: Gate | None = None) -> Iterator[KafkaServer]:
     """Start Kafka on free ports of 127.0.0.1; stop and remove it in any case.
 
-    ``java`` replaces the options of the Java process, which are for a quick start.
+    ``java`` replaces the options of the Java process, which are for a quick start.  Clients reach
+    it through the gate, where there is one.
     """
     folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
     try:
-        process, port = _start(folder, java)
+        process, port = _start(folder, java, gate)
         try:
-            yield KafkaServer(f"127.0.0.1:{port}")
+            yield KafkaServer(f"127.0.0.1:{port if gate is None else gate.port}")
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(timeout=30)
@@ -84,12 +86,17 @@ def running_kafka(java: str = "") -> Iterator[KafkaServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, java: str) -> tuple[subprocess.Popen[bytes], int]:
+def _start(folder: Path, java: str, gate: Gate | None) -> tuple[subprocess.Popen[bytes], int]:
     log = folder / "log"
     for _ in range(3):
         port, controller = free_ports(2)
         config = folder / "server.properties"
-        config.write_text(_CONFIG.format(port=port, controller=controller, folder=folder))
+        if gate is not None:
+            gate.target = port
+        advertised = port if gate is None else gate.port
+        config.write_text(
+            _CONFIG.format(port=port, advertised=advertised, controller=controller, folder=folder)
+        )
         shutil.rmtree(folder / "data", ignore_errors=True)
         with log.open("wb") as output:
             subprocess.run(

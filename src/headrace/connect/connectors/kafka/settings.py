@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from headrace.connect import Config, Secret, declare, key
 from headrace.errors import ConnectionFailedError
 
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Producer
-
 __all__ = ["KAFKA_KEYS", "check_answers", "client_settings", "is_outage", "unreachable"]
 
 _PREFIX = "kafka."
+#: How long a probe waits for an answer, s.
+_ANSWER = 3.0
 
 KAFKA_KEYS = declare(
     key(
@@ -75,8 +75,8 @@ def unreachable(config: Config, error: KafkaException) -> ConnectionFailedError:
     )
 
 
-def check_answers(config: Config, client: Consumer | Producer) -> None:
-    """Return when a broker answers.
+def check_answers(config: Config) -> None:
+    """Return when a broker answers to a client of its own: one that polls has no ear for others.
 
     Raises
     ------
@@ -84,6 +84,6 @@ def check_answers(config: Config, client: Consumer | Producer) -> None:
         None does.
     """
     try:
-        client.list_topics(timeout=5)
+        AdminClient(client_settings(config, "probe")).list_topics(timeout=_ANSWER)
     except KafkaException as error:
         raise unreachable(config, error) from error

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from headrace.connect.connectors.postgres.connection import connect, is_outage
 from headrace.connect.connectors.postgres.types import column_type, value_adapter
@@ -19,6 +20,8 @@ __all__ = ["PostgresDatabase"]
 
 #: From so many rows on, COPY into a temporary table is faster than a statement per row.
 _BULK = 20
+#: How long the server has for an answer to a ping, s.
+_PING = 5
 _LOCK = 0x6865_6164  # of all sinks that change tables
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03", "57014"})
@@ -103,11 +106,8 @@ class PostgresDatabase(SqlDatabase):
         self._cursor = self._connection.cursor()
 
     def ping(self) -> None:
-        """Ask the server, by a new connection where this one has ended."""
-        if self._connection.closed:
-            connect(self._words).close()
-        else:
-            self.execute("SELECT 1")
+        """Ask the server, by a connection of its own: this one may be in the middle of something."""
+        connect(make_conninfo(self._words, connect_timeout=_PING)).close()
 
     def close(self) -> None:
         """End the connection."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,14 @@ from headrace.client import Client, ClientSettings
 from headrace.connect import Config, Secret, declare, key
 from headrace.errors import ConnectorConfigError
 
-__all__ = ["CLUSTER_KEYS", "TOPIC_KEYS", "client_settings", "connected", "remote_name"]
+__all__ = [
+    "CLUSTER_KEYS",
+    "TOPIC_KEYS",
+    "check_answers",
+    "client_settings",
+    "connected",
+    "remote_name",
+]
 
 CLUSTER_KEYS = declare(
     key(
@@ -92,6 +100,19 @@ def client_settings(config: Config) -> ClientSettings:
 def connected(config: Config) -> Client:
     """Give a client of the other cluster."""
     return Client(config["rocketmq.namesrv"], client_settings(config))
+
+
+def check_answers(config: Config) -> None:
+    """Return when a name server of the other cluster answers.
+
+    Raises
+    ------
+    HeadraceError
+        None does, within five seconds each.
+    """
+    settings = replace(client_settings(config), request_timeout=_TRIED, connect_timeout=_TRIED)
+    with Client(config["rocketmq.namesrv"], settings) as client:
+        client.cluster_info()
 
 
 def remote_name(config: Config, client: Client) -> str:

@@ -25,6 +25,7 @@ from headrace.connect.connectors.rocketmq.sending import Outgoing, Place, Sender
 from headrace.connect.connectors.rocketmq.settings import (
     CLUSTER_KEYS,
     TOPIC_KEYS,
+    check_answers,
     connected,
     remote_name,
 )
@@ -174,8 +175,7 @@ class RocketMQSinkTask(SinkTask):
 
     def healthy(self) -> bool:
         """Whether a name server answers."""
-        assert self._client is not None
-        self._client.cluster_info()
+        check_answers(self._config)
         return True
 
     def _outgoing(self, record: SinkRecord) -> Outgoing | None:

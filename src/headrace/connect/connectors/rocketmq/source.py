@@ -30,6 +30,7 @@ from headrace.connect.connectors.rocketmq.reading import QueueReader
 from headrace.connect.connectors.rocketmq.settings import (
     CLUSTER_KEYS,
     TOPIC_KEYS,
+    check_answers,
     client_settings,
     connected,
     remote_name,
@@ -183,8 +184,7 @@ class RocketMQSourceTask(SourceTask):
 
     def healthy(self) -> bool:
         """Whether a name server answers."""
-        assert self._client is not None
-        self._client.cluster_info()
+        check_answers(self._config)
         return True
 
     def stop(self) -> None:
