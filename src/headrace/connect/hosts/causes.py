@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.user_lines import user_line
 
-__all__ = ["cause_of", "end_of_log", "first_line"]
+__all__ = ["cause_of", "end_of_log", "first_line", "outage_of"]
 
 _LONGEST = 500
 
@@ -53,6 +53,15 @@ def cause_of(
     at = f", at {line}" if line else ""
     summary = f"{who} failed in {where}: {why}{at}"
     return {"summary": summary, "trace": mask("".join(traceback.format_exception(error)))}
+
+
+def outage_of(error: BaseException, where: str, mask: Callable[[str], str] = str) -> str:
+    """Say what a unit waits for whose call is tried again.
+
+    >>> outage_of(ConnectionError("nobody answers"), "flush()")
+    'what it reaches, in flush(): nobody answers'
+    """
+    return f"what it reaches, in {where}: {first_line(mask(str(error)))}"
 
 
 def end_of_log(path: Path, most: int = 16_000) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.connect.config import Masking
-from headrace.connect.hosts.causes import cause_of
+from headrace.connect.hosts.causes import cause_of, outage_of
 from headrace.connect.hosts.probing import Probe
 from headrace.connect.levels import set_level
 from headrace.user_lines import line_of_stack
@@ -171,8 +171,7 @@ class Life:
     def waits(self, error: Exception | None) -> None:
         """Tell what a call waits for that is tried again: its error; ``None``: it has come back."""
         doing = "" if self._unit is None else self._unit.doing
-        told = "" if error is None else cause_of(error, self._who, doing, self.masking)["summary"]
-        self._wait_for("call", told)
+        self._wait_for("call", "" if error is None else outage_of(error, doing, self.masking))
 
     def _wait_for(self, who: str, what: str) -> None:
         with self._telling:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from headrace.connect.handling.retrying import is_retriable
-from headrace.connect.hosts.causes import cause_of
+from headrace.connect.hosts.causes import cause_of, outage_of
 
 __all__ = ["Probe"]
 
@@ -68,7 +68,11 @@ class Probe:
         try:
             self._reason = "" if self._healthy() else "healthy() said no"
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
-            self._reason = cause_of(error, self._who, "healthy()", self._mask)["summary"]
             passes = is_retriable(error)
+            self._reason = (
+                outage_of(error, "healthy()", self._mask)
+                if passes
+                else cause_of(error, self._who, "healthy()", self._mask)["summary"]
+            )
         self.passes = passes
         self._answered.set()
