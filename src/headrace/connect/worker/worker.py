@@ -12,6 +12,7 @@ from headrace.connect.lifecycle import Cause, Phase, Target
 from headrace.connect.lifecycle import Record as NewState
 from headrace.connect.log import (
     ClusterView,
+    ConnectorPut,
     Kept,
     LevelSet,
     Log,
@@ -218,6 +219,19 @@ class Worker:
         """
         self.require_running()
         return await self._follower.append(record)
+
+    async def catch_up(self) -> None:
+        """Read the log as far as it goes by now, whoever writes it.
+
+        Raises
+        ------
+        WorkerStoppingError
+            The worker does not take requests now.
+        """
+        # Void, as nothing has this version; once it is read back, so is all before it.
+        await self.append(
+            ConnectorPut(request=new_request(), name="", config={}, expected_version=-1)
+        )
 
     def require_read(self) -> None:
         """Refuse to tell anything before the log was read to its end."""
