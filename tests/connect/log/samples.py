@@ -18,6 +18,7 @@ from headrace.connect.log import (
     StatusSet,
     TargetSet,
     TasksPut,
+    TasksWanted,
     TopicsReset,
     TopicUsed,
     fold,
@@ -52,7 +53,9 @@ def records() -> st.SearchStrategy[Record]:
             name=_names,
             config_version=st.integers(1, 3),
             configs=st.lists(_configs, max_size=3),
+            asked=_positions,
         ),
+        st.builds(TasksWanted, name=_names),
         st.builds(
             RestartAsked,
             request=_requests,

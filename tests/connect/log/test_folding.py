@@ -21,6 +21,7 @@ from headrace.connect.log import (
     StatusSet,
     TargetSet,
     TasksPut,
+    TasksWanted,
     TopicsReset,
     TopicUsed,
     fold,
@@ -94,6 +95,21 @@ def test_a_put_makes_the_tasks_of_that_connector_due_and_of_no_other() -> None:
     assert [one for one in "ab" if entry(view, one).tasks_due] == ["a"]
     view, _ = folded(tasks(2, {}), view=view)
     assert not entry(view).tasks_due
+
+
+def test_a_wish_for_other_tasks_is_fulfilled_by_an_answer_that_was_asked_for_after_it() -> None:
+    view, _ = folded(put("a"), TasksPut(name="a", config_version=1, configs=[{}], asked=0))
+    assert view.entries["a"].tasks_wanted == -1
+    view, _ = folded(TasksWanted(name="a"), TasksWanted(name="a"), view=view)
+    early, late = (
+        TasksPut(name="a", config_version=1, configs=[{}], asked=asked) for asked in (2, 3)
+    )
+    view, _ = folded(early, view=view)
+    assert view.entries["a"].tasks_wanted == 3
+    view, _ = folded(late, view=view)
+    assert view.entries["a"].tasks_wanted == -1
+    # The tasks are the same, so they run on.
+    assert [task.generation for task in view.entries["a"].tasks] == [1]
 
 
 @pytest.mark.requirement(3)

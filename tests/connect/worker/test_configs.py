@@ -17,6 +17,7 @@ from headrace.connect.log import (
     Kept,
     MemoryLog,
     Record,
+    TasksWanted,
 )
 from headrace.connect.naming import UnitId
 from headrace.connect.worker import Connect, ReconfigureAsked, Stop, Worker, plan
@@ -299,6 +300,27 @@ def test_tasks_are_made_anew_when_one_asks_and_the_old_ones_stop_first() -> None
             await until_running(connect, "a", tasks=3)
             assert len(launcher.of("a", None)) == 1
             assert launcher.most_alive == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_wish_for_other_tasks_that_comes_from_another_worker_is_heard_and_is_asked_for_once() -> (
+    None
+):
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        async with started(launcher) as connect:
+            await connect.create("a", config_of(CHAOS, tasks_max="2"))
+            await until_running(connect, "a", tasks=2)
+            await connect.worker.append(TasksWanted(name="a"))
+            await eventually(lambda: launcher.asked("task_configs") == 2)
+            await eventually(lambda: connect.worker.view.entries["a"].tasks_wanted < 0)
+            # It has said the same, so nothing is restarted; and it has been started once.
+            assert len(launcher.hosts) == 3
+            launcher.tasks_of["a"] = 1
+            await connect.worker.append(TasksWanted(name="a"))
+            await until_running(connect, "a", tasks=1)
+            assert launcher.of("a", None)[0].story == ["start", *["task_configs"] * 3]
 
     asyncio.run(scenario())
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.connect.data.plane import DataPlane
     from headrace.connect.hosts.process_host import ProcessHost
-    from headrace.connect.worker.launching import HostSpec, Listener
+    from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer
 
 __all__ = ["QueryTask", "pauses"]
 
@@ -199,6 +199,11 @@ class QueryTask:
         if self._said is not None:
             with suppress(JobFailedError, TimeoutError):
                 await self._plane.engine.ask(lambda number: Hold(number, self.unit, held))
+
+    async def task_configs(self, most: int) -> PluginAnswer | None:
+        """Give nothing: a task has no tasks."""
+        del most
+        return None
 
     async def cancel(self) -> None:
         """End the query."""

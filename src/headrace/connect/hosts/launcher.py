@@ -20,7 +20,7 @@ from headrace.connect.hosts.family import end_marked
 from headrace.connect.hosts.keeper import HOST_MARK
 from headrace.connect.hosts.listing import list_one_by_one
 from headrace.connect.hosts.nursing import Nursing
-from headrace.connect.hosts.process_host import ProcessHost
+from headrace.connect.hosts.process_host import ProcessHost, answer_of
 from headrace.connect.hosts.processes import require_linux
 from headrace.connect.hosts.spec import Told
 from headrace.connect.levels import LevelsToCome
@@ -298,9 +298,7 @@ class ProcessLauncher:
             message = host.answer.result()
         finally:
             host.kill()
-        if failure := message.get("failure"):
-            return PluginAnswer(failure=Cause(failure["summary"], failure["trace"]))
-        return PluginAnswer(value=message.get("value"))
+        return answer_of(message)
 
     def statistics(self) -> LauncherStatistics:
         """Tell what is going on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from headrace.connect.worker.launching import (
     HostEvent,
     Listens,
     OutsideChanged,
+    PluginAnswer,
     ReconfigureAsked,
     Started,
     StopFailed,
@@ -36,7 +38,7 @@ from headrace.watched import watched_task
 if TYPE_CHECKING:
     from headrace.connect.hosts.nursing import Keeper
 
-__all__ = ["ProcessHost"]
+__all__ = ["ProcessHost", "answer_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,9 @@ class ProcessHost(asyncio.Protocol):
         self.born: asyncio.Future[int] = self._loop.create_future()
         #: What a call came to.
         self.answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._numbers = itertools.count(1)
+        #: Questions for the tasks of a connector that runs, by their numbers.
+        self._asked: dict[int, asyncio.Future[PluginAnswer]] = {}
         #: Done when nothing is left of the host.
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self._deaf: asyncio.Future[None] = self._loop.create_future()
@@ -135,6 +140,18 @@ class ProcessHost(asyncio.Protocol):
         """Set the level of a logger; one that was told nothing yet hears of it then."""
         if self._begun:
             self.tell(do="level", logger=logger, level=level)
+
+    async def task_configs(self, most: int) -> PluginAnswer | None:
+        """Ask a connector that runs for its tasks; None: it ended before it answered."""
+        number = next(self._numbers)
+        answer = self._asked[number] = self._loop.create_future()
+        try:
+            self.tell(do="task_configs", number=number, most=most)
+            waited: list[asyncio.Future[Any]] = [answer, self.gone]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else None
+        finally:
+            del self._asked[number]
 
     async def cancel(self) -> None:
         """End the task's query in the data plane; a host without one returns at once."""
@@ -206,14 +223,21 @@ class ProcessHost(asyncio.Protocol):
                 self._emit(Unhealthy(message["reason"]))
             case "topic":
                 self._emit(TopicUsed(message["topic"]))
-            case "answer":
-                self._told_end = True
-                if not self.answer.done():
-                    self.answer.set_result(message)
+            case "answer" | "task_configs":
+                self._hear_answer(message)
             case word if word in _PLAIN:
                 self._emit(_PLAIN[word]())
             case other:
                 logger.error("%s said %r, which means nothing here", self._who, other)
+
+    def _hear_answer(self, message: dict[str, Any]) -> None:
+        if message["say"] == "answer":
+            self._told_end = True
+            if not self.answer.done():
+                self.answer.set_result(message)
+        # Nobody may wait for it any more.
+        elif (asked := self._asked.get(message["number"])) and not asked.done():
+            asked.set_result(answer_of(message))
 
     def _emit(self, event: HostEvent) -> None:
         self._listener(event)
@@ -323,6 +347,13 @@ class ProcessHost(asyncio.Protocol):
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def answer_of(message: dict[str, Any]) -> PluginAnswer:
+    """Read what came of a question."""
+    if failure := message.get("failure"):
+        return PluginAnswer(failure=_cause(failure))
+    return PluginAnswer(value=message.get("value"))
 
 
 def _cause(message: dict[str, Any]) -> Cause:

@@ -19,6 +19,7 @@ from headrace.connect.log.records import (
     StatusSet,
     TargetSet,
     TasksPut,
+    TasksWanted,
     TopicsReset,
     TopicUsed,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "TargetSet",
     "TaskEntry",
     "TasksPut",
+    "TasksWanted",
     "TopicUsed",
     "TopicsReset",
     "UnitStory",

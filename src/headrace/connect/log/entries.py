@@ -85,6 +85,8 @@ class ConnectorEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     tasks: tuple[TaskEntry, ...] = ()
     #: Version of the config that the tasks were made from; 0: they are yet to be asked for.
     tasks_version: int = 0
+    #: Position of the last wish to have them made anew that is not fulfilled; -1: there is none.
+    tasks_wanted: int = -1
     #: A mark: the name is not in use.
     deleted: bool = False
     #: The last stop or delete was to be done without asking.

@@ -26,6 +26,7 @@ from headrace.connect.log.records import (
     StatusSet,
     TargetSet,
     TasksPut,
+    TasksWanted,
     TopicsReset,
     TopicUsed,
 )
@@ -165,12 +166,22 @@ def _put_tasks(view: ClusterView, record: TasksPut, position: int) -> _Step:
     if not entry.active or record.config_version != entry.version:
         text = f"the tasks of '{record.name}' were made from config {record.config_version}"
         return view, Rejected("stale", f"{text}, and it is {entry.version} now, or stopped")
+    fulfilled = 0 <= entry.tasks_wanted <= record.asked
+    if fulfilled:
+        entry = msgspec.structs.replace(entry, tasks_wanted=-1)
     same = [one.config for one in entry.tasks] == record.configs
     if same and entry.tasks_version == entry.version:
-        return view, Applied(position)
+        return _with(view, entry, position) if fulfilled else (view, Applied(position))
     tasks = tuple(TaskEntry(config=config, generation=position) for config in record.configs)
     entry = msgspec.structs.replace(entry, tasks=tasks, tasks_version=entry.version, force=False)
     return _with(view, entry, position)
+
+
+def _want_tasks(view: ClusterView, record: TasksWanted, position: int) -> _Step:
+    entry = view.connector(record.name)
+    if entry is None:
+        return view, _missing(record.name)
+    return _with(view, msgspec.structs.replace(entry, tasks_wanted=position), position)
 
 
 def _restart(view: ClusterView, record: RestartAsked, position: int) -> _Step:
@@ -338,6 +349,7 @@ _RULES: dict[type[Any], Callable[[ClusterView, Any, int], _Step]] = {
     ConnectorDeleted: _delete,
     TargetSet: _set_target,
     TasksPut: _put_tasks,
+    TasksWanted: _want_tasks,
     RestartAsked: _restart,
     StatusSet: _set_status,
     TopicUsed: _use_topic,

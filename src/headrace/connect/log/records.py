@@ -25,6 +25,7 @@ __all__ = [
     "StatusSet",
     "TargetSet",
     "TasksPut",
+    "TasksWanted",
     "TopicUsed",
     "TopicsReset",
 ]
@@ -92,6 +93,21 @@ class TasksPut(
     config_version: int
     configs: list[dict[str, str]]
     request: str = ""
+    #: What its worker had read when it asked: wishes up to there are fulfilled.
+    asked: int = -1
+
+
+class TasksWanted(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="tasks-wanted",
+):
+    """A connector, or one of its tasks, wants to be asked for its tasks again."""
+
+    name: str
 
 
 class RestartAsked(
@@ -255,6 +271,7 @@ Record = (
     | ConnectorDeleted
     | TargetSet
     | TasksPut
+    | TasksWanted
     | RestartAsked
     | StatusSet
     | TopicUsed

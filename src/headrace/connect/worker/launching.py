@@ -48,7 +48,7 @@ HostKind = Literal["connector", "task"]
 Role = Literal["source", "sink"]
 """Which way a connector moves data."""
 
-Question = Literal["plugins", "describe", "validate", "task_configs", "alter_offsets"]
+Question = Literal["plugins", "describe", "validate", "alter_offsets"]
 """What a process that lives for one question can be asked."""
 
 
@@ -223,6 +223,12 @@ class Host(Protocol):
     def pause(self, *, paused: bool) -> None:
         """Stop polling and delivering, or go on; all resources stay."""
 
+    async def task_configs(self, most: int) -> PluginAnswer | None:
+        """Ask a connector that runs what its tasks are to do; None: it ended before it answered.
+
+        The value is a list of ``{key: text}``.
+        """
+
     async def cancel(self) -> None:
         """End the task's query in the data plane; a host without one returns at once."""
 
@@ -246,7 +252,6 @@ class PluginCall:
                                              ``predicate``
     `describe`       none                    list of config keys, as Kafka Connect writes them
     `validate`       none                    ``{name, error_count, groups, configs}``, the same
-    `task_configs`   ``{max_tasks: int}``    list of ``{key: text}``
     `alter_offsets`  ``{offsets: [...]}``    ``True`` where the connector has looked at them;
                                              it says no by raising
     ===============  ======================  ===================================================

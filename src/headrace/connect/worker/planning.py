@@ -79,7 +79,8 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
             continue
         failed += [unit for unit in wanted if unit not in copies and entry.failed(unit.task)]
         starts += _starts(entry, worker, copies, wanted.keys())
-        if entry.tasks_due and entry.healthy and mine(UnitId(name, None, entry.generation)):
+        due = entry.tasks_due or entry.tasks_wanted >= 0
+        if due and entry.healthy and mine(UnitId(name, None, entry.generation)):
             asks.append(name)
     return Plan(stops=tuple(stops), starts=tuple(starts), asks=tuple(asks), failed=tuple(failed))
 

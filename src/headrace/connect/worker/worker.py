@@ -26,6 +26,7 @@ from headrace.connect.worker.catalog import Catalog
 from headrace.connect.worker.copies import Copy, Remark
 from headrace.connect.worker.following import Follower
 from headrace.connect.worker.launching import (
+    Host,
     HostSpec,
     Launcher,
     OutsideChanged,
@@ -106,7 +107,7 @@ class Worker:
         self._passes = Periodic(self._pass, interval, name="connect-passes", on_failure=self.end_by)
         self.restarts = AutoRestarts(self._restart_by_itself)
         self._roster = Roster()
-        self._questions = TaskQuestions(self, self.catalog)
+        self._questions = TaskQuestions(self, self.settings.call_timeout.total_seconds())
         self._tidying = Tidying(log, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = "starting"
@@ -257,6 +258,11 @@ class Worker:
         self.failure = self.failure or error
         self.on_failure(error)
 
+    def host_of(self, unit: UnitId) -> Host | None:
+        """Give the process of a copy that is here and not proven gone."""
+        copy = self._roster.get(unit)
+        return None if copy is None or copy.unit.gone else copy.host
+
     def fail(self, unit: UnitId, cause: Cause) -> None:
         """Have a copy end in Error, if it is here."""
         copy = self._roster.get(unit)
@@ -294,7 +300,6 @@ class Worker:
         name = copy.id.connector
         if isinstance(event, ReconfigureAsked):
             self._questions.want(name)
-            self._passes.wakeup()
         elif isinstance(event, OutsideChanged):
             logger.info("%s is started again: a value from outside has changed", name)
             again = RestartAsked(request=new_request(), name=name, tasks="all")
