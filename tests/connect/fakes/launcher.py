@@ -220,6 +220,11 @@ class FakeLauncher:
         self.tasks_of: dict[str, int] = {}
         #: Makes a launch fail, when it returns a text.
         self.refuse: Callable[[HostSpec], str | None] = lambda spec: None
+        #: Names under which positions were to be forgotten, and what hinders that.
+        self.forgotten: list[str] = []
+        self.refuse_to_forget: Callable[[str], HeadraceError | None] = lambda kept_as: None
+        #: Connectors of which the logs were dropped.
+        self.logs_dropped: list[str] = []
         self.closed = False
         #: Levels of loggers for the processes of plugins.
         self.levels: list[tuple[str, int]] = []
@@ -242,6 +247,15 @@ class FakeLauncher:
         except TimeoutError:
             cause = Cause(f"{call.what} took longer than {self.call_timeout} s")
             return PluginAnswer(failure=cause, timed_out=True)
+
+    async def forget(self, kept_as: str, config: Mapping[str, str]) -> None:
+        self.forgotten.append(kept_as)
+        if failure := self.refuse_to_forget(kept_as):
+            raise failure
+        self.positions.by_connector.pop(kept_as, None)
+
+    def drop_logs(self, connector: str) -> None:
+        self.logs_dropped.append(connector)
 
     def set_level(self, logger: str, level: int) -> None:
         self.levels.append((logger, level))

@@ -10,6 +10,7 @@ from headrace.connect.log import (
     ClusterView,
     ConnectorDeleted,
     ConnectorPut,
+    LeftoversGone,
     LevelSet,
     Outcome,
     Purged,
@@ -46,7 +47,8 @@ def records() -> st.SearchStrategy[Record]:
             expected_version=st.sampled_from([None, 0, 1, 2]),
             target=st.sampled_from([None, *Target]),
         ),
-        st.builds(ConnectorDeleted, request=_requests, name=_names),
+        st.builds(ConnectorDeleted, request=_requests, name=_names, forget=st.booleans()),
+        st.builds(LeftoversGone, name=_names, kept_as=st.lists(_names, max_size=2)),
         st.builds(TargetSet, request=_requests, name=_names, target=st.sampled_from(Target)),
         st.builds(
             TasksPut,

@@ -14,6 +14,7 @@ from headrace.connect.log import (
     ClusterView,
     ConnectorDeleted,
     ConnectorEntry,
+    LeftoversGone,
     Purged,
     Record,
     Rejected,
@@ -142,6 +143,27 @@ def test_a_delete_leaves_a_mark_on_connector_and_tasks() -> None:
     raw = view.entries["a"]
     assert raw.deleted
     assert [task.deleted for task in raw.tasks] == [True, True]
+
+
+def test_what_a_deleted_connector_had_committed_is_known_until_it_is_removed() -> None:
+    delete = ConnectorDeleted(request="", name="a", forget=True)
+    view, _ = folded(put("a", x="1"), delete, put("a", x="2"), delete, put("a", x="3"))
+    assert entry(view).kept_as == "a/4"
+    left = [(one.kept_as, one.config["x"]) for one in entry(view).leftovers]
+    assert left == [("a", "1"), ("a/2", "2")]
+    view, _ = folded(LeftoversGone(name="a", kept_as=["a"]), delete, Purged(names=["a"]), view=view)
+    assert [one.kept_as for one in view.entries["a"].leftovers] == ["a/2", "a/4"]
+    gone = LeftoversGone(name="a", kept_as=["a/2", "a/4"])
+    view, _ = folded(gone, Purged(names=["a"]), view=view)
+    assert view.entries == {}
+
+
+def test_what_is_kept_is_found_again_under_its_name_and_not_purged() -> None:
+    forget = ConnectorDeleted(request="", name="a", forget=True)
+    view, _ = folded(put("a"), deletion(), put("a"))
+    assert (entry(view).kept_as, entry(view).leftovers) == ("a", ())
+    view, _ = folded(forget, put("a"), deletion(), Purged(names=["a"]), put("a"), view=view)
+    assert entry(view).kept_as == "a/4"
 
 
 @pytest.mark.requirement(12)

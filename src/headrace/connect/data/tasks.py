@@ -81,7 +81,7 @@ class QueryTask:
                 self._plane.spawn(self._begin(event))
                 return
             case Exited():
-                self._plane.forget(self)
+                self._plane.let_go(self)
                 self._plane.spawn(self._end(event))
                 return
             case Failed():
@@ -143,6 +143,7 @@ class QueryTask:
             terms=msgspec.convert(self._said.terms, Terms),
             tasks=self.spec.tasks,
             paused=self._paused,
+            kept_as=self.spec.kept_as,
         )
 
     def waits(self, what: str) -> None:

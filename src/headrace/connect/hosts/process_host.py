@@ -72,7 +72,7 @@ class ProcessHost(asyncio.Protocol):
 
     def __init__(self, who: str, log: Path, listener: Callable[[HostEvent], None]) -> None:
         self._who = who
-        self._log = log
+        self.log = log
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._rest = bytearray()
@@ -179,7 +179,7 @@ class ProcessHost(asyncio.Protocol):
 
     def last_words(self) -> str:
         """Give the end of what it wrote; one that was killed wrote where its threads were."""
-        return end_of_log(self._log)
+        return end_of_log(self.log)
 
     def alive(self) -> bool:
         """Whether anything is left of it: false only when it is proven gone."""
@@ -322,7 +322,7 @@ class ProcessHost(asyncio.Protocol):
             self._emit(Exited(signal=signal.SIGKILL))
 
     def _unasked_end(self, status: int | None) -> Cause:
-        return Cause(f"{self._who} {self._how(status)}", end_of_log(self._log))
+        return Cause(f"{self._who} {self._how(status)}", end_of_log(self.log))
 
     def _how(self, status: int | None) -> str:
         if self._last.get("why") == "memory":

@@ -17,6 +17,7 @@ __all__ = [
     "AssignmentMade",
     "ConnectorDeleted",
     "ConnectorPut",
+    "LeftoversGone",
     "LevelSet",
     "Purged",
     "Record",
@@ -65,6 +66,23 @@ class ConnectorDeleted(
     name: str
     #: Its processes are killed without being asked.
     force: bool = False
+    #: Its positions go, too: a connector that gets its name later does not find them.
+    forget: bool = False
+
+
+class LeftoversGone(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="leftovers-gone",
+):
+    """What earlier connectors of a name had committed is removed."""
+
+    name: str
+    #: Names under which that was kept.
+    kept_as: list[str]
 
 
 class TargetSet(
@@ -269,6 +287,7 @@ class Purged(
 Record = (
     ConnectorPut
     | ConnectorDeleted
+    | LeftoversGone
     | TargetSet
     | TasksPut
     | TasksWanted

@@ -209,10 +209,16 @@ class Connect:
         await self._append(record)
         return self.info(name)
 
-    async def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a connector; its tasks stop."""
+    async def delete(self, name: str, *, force: bool = False, keep_offsets: bool = False) -> None:
+        """Delete a connector; its tasks stop, and where it was is forgotten unless it is kept.
+
+        A connector that gets its name later goes on from what is kept.
+        """
         self._entry(name)
-        await self._append(ConnectorDeleted(request=new_request(), name=name, force=force))
+        record = ConnectorDeleted(
+            request=new_request(), name=name, force=force, forget=not keep_offsets
+        )
+        await self._append(record)
 
     async def set_target(self, name: str, target: Target, *, force: bool = False) -> None:
         """Let a connector run, rest or stop."""

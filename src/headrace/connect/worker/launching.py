@@ -58,6 +58,8 @@ class HostSpec:
 
     kind: HostKind
     connector: str
+    #: The name under which its positions are kept; empty: its own.
+    kept_as: str = ""
     #: Number of the task; None of a connector.
     task: int | None = None
     #: How many tasks the connector has.
@@ -297,6 +299,25 @@ class Launcher(Protocol):
         That must not depend on this process: it may hang, or be stopped.  The clock is that of
         :func:`~headrace.connect.lifecycle.boot_time`.
         """
+
+    async def forget(self, kept_as: str, config: Mapping[str, str]) -> None:
+        """Remove the positions that are kept under a name, and never will be asked for again.
+
+        Parameters
+        ----------
+        kept_as
+            That name.
+        config
+            The last config of the connector, of which nothing lives any more.
+
+        Raises
+        ------
+        HeadraceError
+            That cannot be done; where it is retriable, not now.
+        """
+
+    def drop_logs(self, connector: str) -> None:
+        """Remove what the hosts of a connector have written."""
 
     async def close(self) -> None:
         """Kill what still runs, and end."""

@@ -52,7 +52,8 @@ class Offsets:
 
     async def read(self, name: str) -> Sequence[OffsetEntry]:
         """Say where a connector is in what it reads."""
-        return await self._positions.read(name, self._entry(name).config)
+        entry = self._entry(name)
+        return await self._positions.read(entry.kept_as, entry.config)
 
     async def alter(self, name: str, entries: Sequence[OffsetEntry]) -> None:
         """Set where a stopped connector goes on; its own code may say no."""
@@ -62,17 +63,17 @@ class Offsets:
             for one in entries:
                 check_queue_offset(one)
         entry = await self._allowed(name, plugin, entries)
-        await self._positions.alter(name, entry.config, entries)
+        await self._positions.alter(entry.kept_as, entry.config, entries)
 
     async def reset(self, name: str) -> None:
         """Have a stopped connector begin anew; its own code may say no."""
         entry = await self._stopped(name)
         plugin = await self._worker.catalog.of(entry.config)
-        known = await self._positions.read(name, entry.config)
+        known = await self._positions.read(entry.kept_as, entry.config)
         entry = await self._allowed(
             name, plugin, [OffsetEntry(one.partition, None) for one in known]
         )
-        await self._positions.reset(name, entry.config)
+        await self._positions.reset(entry.kept_as, entry.config)
 
     @property
     def _positions(self) -> PositionStore:

@@ -12,6 +12,7 @@ from headrace.connect.lifecycle import Cause, Phase, Target
 from headrace.connect.lifecycle import Record as NewState
 from headrace.connect.log import (
     ClusterView,
+    ConnectorDeleted,
     ConnectorPut,
     Kept,
     LevelSet,
@@ -25,6 +26,7 @@ from headrace.connect.worker.asking import TaskQuestions
 from headrace.connect.worker.catalog import Catalog
 from headrace.connect.worker.copies import Copy, Remark
 from headrace.connect.worker.following import Follower
+from headrace.connect.worker.forgetting import Forgetting
 from headrace.connect.worker.launching import (
     Host,
     HostSpec,
@@ -109,6 +111,7 @@ class Worker:
         self._roster = Roster()
         self._questions = TaskQuestions(self, self.settings.call_timeout.total_seconds())
         self._tidying = Tidying(log, self)
+        self._forgetting = Forgetting(self, launcher)
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = "starting"
         #: The error that has ended a part of the worker, which has to end then.
@@ -205,6 +208,7 @@ class Worker:
             await self._passes.stop()
             await self._outbox.stop()
             await self._questions.stop()
+            await self._forgetting.stop()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -323,6 +327,8 @@ class Worker:
     def _heard(self, record: Record | Kept) -> None:
         # The listener of configs: what is put or deleted is acted upon at once.
         self._passes.wakeup()
+        if isinstance(record, ConnectorDeleted):
+            self.restarts.forget_all(record.name)
         if isinstance(record, LevelSet):
             try:
                 self.loggers.set(record.logger, record.level)
@@ -346,6 +352,7 @@ class Worker:
         found = plan(self.view, self.name, self._roster.units(), self._mine)
         self._apply(found)
         self._questions.ask(found.asks)
+        self._forgetting.consider(first=self._is_first())
         if self._tenure is None:  # else the coordinator does it
             await self._tidying.consider()
 
@@ -373,6 +380,11 @@ class Worker:
     def worker_of(self, connector: str, task: int | None) -> str:
         """Give the worker that is to run a unit; empty: nobody yet."""
         return self.name if self._tenure is None else self.view.worker_of(connector, task) or ""
+
+    def _is_first(self) -> bool:
+        """Whether it is this worker that does what is to be done once in its cluster."""
+        made = self.view.assignment
+        return self._tenure is None or (made is not None and made.maker == self.name)
 
     def _mine(self, unit: UnitId) -> bool:
         return self.worker_of(unit.connector, unit.task) == self.name
