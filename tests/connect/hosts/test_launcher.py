@@ -560,6 +560,24 @@ async def test_output_of_a_unit_and_of_its_last_generation_is_kept(tmp_path: Pat
 
 
 @on_loop
+async def test_logs_of_a_connector_are_dropped_but_for_those_of_hosts_that_live(
+    tmp_path: Path,
+) -> None:
+    logs = tmp_path / "run" / "logs"
+    async with launcher_in(tmp_path) as launcher:
+        for name, task, generation in (("a", 0, 1), ("a", 12, 1), ("a", None, 1), ("a-b", None, 1)):
+            host, heard = await launched(launcher, name=name, task=task, generation=generation)
+            host.kill()
+            await heard.end()
+        await launched(launcher, name="a", task=None, generation=2)
+        launcher.drop_logs("a")
+        assert sorted(path.name for path in logs.iterdir()) == [
+            "a-b.connector.1.log",
+            "a.connector.2.log",
+        ]
+
+
+@on_loop
 async def test_first_use_of_a_topic_is_told(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         _, heard = await launched(launcher, topic="lines", records="30")
