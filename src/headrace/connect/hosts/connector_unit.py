@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import traceback
 from collections.abc import Mapping
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config import Secret
@@ -37,7 +37,7 @@ class ConnectorUnit(Unit):
         self._life = life
         self._connector: Connector
         #: Questions that wait for the main thread; None: something has changed.
-        self._questions: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+        self._questions: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self.words = {"task_configs": lambda number, most: self._questions.put((number, most))}
 
     def make(self) -> None:
