@@ -31,6 +31,7 @@ def quick_settings(**given: Any) -> WorkerSettings:
         "cancel_timeout": "100 ms",
         "kill_timeout": "200 ms",
         "start_timeout": "500 ms",
+        "call_timeout": "300 ms",
     }
     return WorkerSettings(**(defaults | given))
 

@@ -120,7 +120,7 @@ async def storm(watcher: Watcher, processes: Processes, seed: int, seconds: floa
             assert isinstance(await watcher.append(put(name, f"p{seed}-{number}")), Applied)
             expected.add(name)
         elif name in expected:
-            gone = ConnectorDeleted(request=f"d{seed}-{number}", name=name)
+            gone = ConnectorDeleted(request=f"d{seed}-{number}", name=name, forget=True)
             assert isinstance(await watcher.append(gone), Applied)
             expected.discard(name)
         if chance.random() < 0.1:

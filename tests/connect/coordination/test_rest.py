@@ -55,14 +55,16 @@ def test_what_one_worker_is_told_holds_on_all(tmp_path: Path) -> None:
     async def body(address: str) -> None:
         async with contextlib.AsyncExitStack() as stack:
             workers: list[RunningWorker] = []
+            launchers: list[FakeLauncher] = []
             for name in ("w1", "w2"):
                 client = await stack.enter_async_context(AsyncClient(address))
                 cluster = await Cluster.join(client, "group", name, TIMES)
                 stack.push_async_callback(cluster.leave)
                 settings = quick_settings(
-                    worker_id=name, start_timeout="30 s", data=tmp_path / name
+                    worker_id=name, start_timeout="30 s", call_timeout="10 s", data=tmp_path / name
                 )
-                running = running_worker(settings, FakeLauncher(call_timeout=10), cluster=cluster)
+                launchers.append(FakeLauncher(call_timeout=10))
+                running = running_worker(settings, launchers[-1], cluster=cluster)
                 workers.append(await stack.enter_async_context(running))
             http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
             first, second = (worker.url for worker in workers)
@@ -78,6 +80,10 @@ def test_what_one_worker_is_told_holds_on_all(tmp_path: Path) -> None:
             gone = await http.delete(f"{second}/connectors/a")
             assert gone.status_code == 204, gone.text
             await answered(http, f"{first}/connectors", [])
+            # One of the two removes what it had committed.
+            views = [worker.connect.worker for worker in workers]
+            await eventually(lambda: not any(one.view.entries["a"].leftovers for one in views), 20)
+            assert [one for launcher in launchers for one in launcher.forgotten] == ["a"]
             # Both workers are in one process here, so the other one's levels are noted, not set.
             levels = workers[1].connect.worker.loggers = NotedLevels()
             path = f"{first}/admin/loggers/tests.of.clusters"

@@ -58,7 +58,11 @@ async def main(address: str, name: str, folder: Path) -> None:
     async with AsyncClient(address) as client:
         cluster = await joined(client, name)
         settings = quick_settings(
-            worker_id=name, fence_after="60 s", rebalance_delay="90 s", start_timeout="30 s"
+            worker_id=name,
+            fence_after="60 s",
+            rebalance_delay="90 s",
+            start_timeout="30 s",
+            call_timeout="10 s",
         )
         launcher = LockingLauncher(folder)
         worker = Worker(cluster.log, launcher, settings, join_again=cluster.join_again)

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.connect.data.orders import Command, Start, Stop
 from headrace.connect.data.tasks import QueryTask
-from headrace.connect.worker.launching import HostEvent, Listens
+from headrace.connect.worker.launching import HostEvent, HostSpec, Listens
 
 pytestmark = pytest.mark.anyio
 
@@ -42,10 +42,16 @@ class Plane:
 def made() -> tuple[QueryTask, Plane, list[HostEvent]]:
     told: list[HostEvent] = []
     plane = Plane()
-    spec = SimpleNamespace(
-        connector="orders", task=0, generation=7, role="source", tasks=1, paused=False
+    spec = HostSpec(
+        kind="task",
+        connector="orders",
+        kept_as="orders/5",
+        task=0,
+        generation=7,
+        config={},
+        role="source",
     )
-    task = QueryTask(cast("Any", plane), cast("Any", spec), told.append)
+    task = QueryTask(cast("Any", plane), spec, told.append)
     return task, plane, told
 
 
@@ -56,6 +62,7 @@ async def test_a_query_that_ends_while_it_begins_anew_begins_once() -> None:
     await asyncio.gather(*plane.work)
     await asyncio.gather(task.begin_again("the broker is away"), task.begin_again())
     assert [type(one) for one in plane.engine.asked] == [Start, Start]
+    assert {one.kept_as for one in plane.engine.asked if isinstance(one, Start)} == {"orders/5"}
 
 
 async def test_a_task_that_ends_while_its_engine_starts_does_not_begin() -> None:

@@ -68,14 +68,14 @@ class _FileSource(_Idle):
 
     def step(self, host: FakeHost, positions: FakePositions) -> None:
         partition = {"filename": str(self._file)}
-        committed = positions.get(host.spec.connector, partition)
+        committed = positions.get(host.spec.kept_as, partition)
         at = 0 if committed is None else int(committed["position"])
         data = self._file.read_bytes() if self._file.exists() else b""
         end = data.rfind(b"\n") + 1
         topic = self.config["topic"]
         positions.topics[topic] += data[at:end].decode().splitlines()
         if end > at or (committed is None and end):
-            positions.set(host.spec.connector, partition, {"position": end})
+            positions.set(host.spec.kept_as, partition, {"position": end})
             self._lines += data[at:end].count(b"\n")
             host.tell(Moved(Figures(records=self._lines, bytes=end - self._lines)))
         if end and not self._told:
@@ -98,14 +98,14 @@ class _FileSink(_Idle):
     def step(self, host: FakeHost, positions: FakePositions) -> None:
         for topic in self.config["topics"].split(","):
             queue = {"rocketmq_topic": topic, "rocketmq_broker": "fake", "rocketmq_queue_id": 0}
-            committed = positions.get(host.spec.connector, queue)
+            committed = positions.get(host.spec.kept_as, queue)
             at = 0 if committed is None else int(committed["rocketmq_queue_offset"])
             lines = positions.topics[topic][at:]
             if lines:
                 with self._file.open("a") as file:
                     file.write("".join(f"{line}\n" for line in lines))
                 offset = {"rocketmq_queue_offset": at + len(lines)}
-                positions.set(host.spec.connector, queue, offset)
+                positions.set(host.spec.kept_as, queue, offset)
                 host.tell(TopicUsed(topic))
 
 

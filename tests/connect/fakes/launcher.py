@@ -87,6 +87,7 @@ class FakeHost:
         self._launcher = launcher
         self._behaviour = behaviour_of(spec)
         self._over = False
+        self._ended = asyncio.Event()
         self._life = asyncio.create_task(self._live())
 
     def ask_stop(self) -> None:
@@ -96,6 +97,21 @@ class FakeHost:
     def pause(self, *, paused: bool) -> None:
         self.story.append("paused" if paused else "resumed")
         self.paused = paused
+
+    async def task_configs(self, most: int) -> PluginAnswer | None:
+        self.story.append("task_configs")
+        word = self.spec.config.get("chaos.task_configs", "")
+        if word == "hang":
+            await self._ended.wait()
+            return None
+        await asyncio.sleep(0)
+        if self._over:
+            return None
+        if word == "raise":
+            return PluginAnswer(failure=Cause("ChaosError: task_configs was told to raise"))
+        if word == "junk":
+            return PluginAnswer(value={"not": ["what", "was", "asked"]})
+        return PluginAnswer(value=self._launcher.tasks_told(self.spec, most))
 
     async def cancel(self) -> None:
         self.story.append("cancelled")
@@ -173,6 +189,7 @@ class FakeHost:
         if self._over:
             return
         self._over = True
+        self._ended.set()
         if self._life is not asyncio.current_task():
             self._life.cancel()
         self._launcher.gone(self)
@@ -203,6 +220,11 @@ class FakeLauncher:
         self.tasks_of: dict[str, int] = {}
         #: Makes a launch fail, when it returns a text.
         self.refuse: Callable[[HostSpec], str | None] = lambda spec: None
+        #: Names under which positions were to be forgotten, and what hinders that.
+        self.forgotten: list[str] = []
+        self.refuse_to_forget: Callable[[str], HeadraceError | None] = lambda kept_as: None
+        #: Connectors of which the logs were dropped.
+        self.logs_dropped: list[str] = []
         self.closed = False
         #: Levels of loggers for the processes of plugins.
         self.levels: list[tuple[str, int]] = []
@@ -225,6 +247,15 @@ class FakeLauncher:
         except TimeoutError:
             cause = Cause(f"{call.what} took longer than {self.call_timeout} s")
             return PluginAnswer(failure=cause, timed_out=True)
+
+    async def forget(self, kept_as: str, config: Mapping[str, str]) -> None:
+        self.forgotten.append(kept_as)
+        if failure := self.refuse_to_forget(kept_as):
+            raise failure
+        self.positions.by_connector.pop(kept_as, None)
+
+    def drop_logs(self, connector: str) -> None:
+        self.logs_dropped.append(connector)
 
     def set_level(self, logger: str, level: int) -> None:
         self.levels.append((logger, level))
@@ -255,6 +286,9 @@ class FakeLauncher:
 
     def asked(self, what: str, name: str | None = None) -> int:
         """How often something was asked of plugins, about one connector or all."""
+        if what == "task_configs":
+            mine = [host for host in self.hosts if name in {None, host.spec.connector}]
+            return sum(host.story.count(what) for host in mine)
         return sum(
             call.what == what and name in {None, call.config.get("name")} for call in self.calls
         )
@@ -278,11 +312,15 @@ class FakeLauncher:
             return PluginAnswer(value=plugin.described())
         if call.what == "validate":
             return PluginAnswer(value=plugin.validated(call.config))
-        if call.what == "alter_offsets":
-            return PluginAnswer(value=True)
-        most = call.arguments["max_tasks"]
-        count = self.tasks_of.get(call.config["name"], 1 if plugin.single else most)
-        return PluginAnswer(value=[{"task.share": f"{n}/{count}"} for n in range(count)])
+        assert call.what == "alter_offsets"
+        return PluginAnswer(value=True)
+
+    def tasks_told(self, spec: HostSpec, most: int) -> list[dict[str, str]]:
+        """What a connector says that its tasks are to do."""
+        name = spec.config["connector.class"]
+        plugin = next(one for one in self.fakes if name in {one.class_name, *one.aliases})
+        count = self.tasks_of.get(spec.connector, 1 if plugin.single else most)
+        return [{"task.share": f"{n}/{count}"} for n in range(count)]
 
 
 def positions_of_fakes(launcher: Any) -> Any:

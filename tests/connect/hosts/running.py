@@ -124,9 +124,12 @@ async def launched(
     positions: Places = (),
     **config: str,
 ) -> tuple[ProcessHost, Heard]:
-    """Launch a chaos connector (task=None) or a task of it; ``_`` in keys stands for a dot."""
+    """Launch a chaos connector (task=None) or a task of it; ``_`` in keys stands for a dot.
+
+    A key that has a dot stands for itself.
+    """
     heard = Heard()
-    texts = {key.replace("_", "."): value for key, value in config.items()}
+    texts = {key if "." in key else key.replace("_", "."): value for key, value in config.items()}
     texts = {"connector.class": SOURCE if role == "source" else SINK, **texts}
     spec = HostSpec(
         kind="connector" if task is None else "task",

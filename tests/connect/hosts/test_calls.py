@@ -59,8 +59,8 @@ async def test_config_is_validated(tmp_path: Path) -> None:
 async def test_values_from_outside_are_read_in_the_host_alone(tmp_path: Path) -> None:
     (tmp_path / "number").write_text("2\n")
     async with launcher_in(tmp_path) as launcher:
-        config = {"chaos.connector.task_configs": f"raise: ${{file:{tmp_path / 'number'}}}"}
-        answer = await launcher.call(asked("task_configs", config, max_tasks=1))
+        config = {"chaos.connector.alter_offsets": f"raise: ${{file:{tmp_path / 'number'}}}"}
+        answer = await launcher.call(asked("alter_offsets", config, offsets=[]))
         assert answer.failure is not None
         assert "ChaosError: 2" in answer.failure.summary
 

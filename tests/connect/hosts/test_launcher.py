@@ -443,22 +443,76 @@ async def test_paused_task_is_not_polled_until_it_goes_on(tmp_path: Path) -> Non
 async def test_call_answers_and_its_process_goes(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with launcher_in(tmp_path) as launcher:
-        answer = await launcher.call(asking({"trace": str(trace)}, max_tasks=3))
-        assert [one["chaos.task"] for one in answer.value] == ["0", "1", "2"]
+        answer = await launcher.call(asking({"trace": str(trace)}))
+        assert answer.value is True
         await await_that(lambda: launcher.statistics().hosts == 0)
-    # The instance that was made for the question is stopped.
-    assert [line.split()[0] for line in trace.read_text().splitlines()] == [
-        "start",
-        "task_configs",
-        "stop",
-    ]
+    # The instance that was made for the question has never been started.
+    assert calls_in(trace) == ["alter_offsets"]
+
+
+def calls_in(trace: Path) -> list[str]:
+    return [line.split()[0] for line in trace.read_text().splitlines()]
+
+
+@on_loop
+async def test_a_connector_that_runs_is_asked_for_its_tasks_and_started_once(
+    tmp_path: Path,
+) -> None:
+    trace = tmp_path / "trace"
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, task=None, trace=str(trace))
+        await heard.first(Started)
+        for most in (3, 1):
+            answer = await host.task_configs(most)
+            assert answer is not None
+            assert [one["chaos.task"] for one in answer.value] == [str(n) for n in range(most)]
+        assert launcher.statistics().hosts == 1
+        host.ask_stop()
+        await heard.first(Stopped)
+        await heard.end()
+        assert await host.task_configs(1) is None
+    assert calls_in(trace) == ["start", "task_configs", "task_configs", "stop"]
+
+
+@pytest.mark.requirement(46)
+@on_loop
+async def test_a_connector_that_cannot_say_its_tasks_gives_the_cause_and_lives_on(
+    tmp_path: Path,
+) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        wrong: Any = {"chaos.connector.task_configs": "raise: no"}
+        host, heard = await launched(launcher, task=None, **wrong)
+        await heard.first(Started)
+        answer = await host.task_configs(1)
+        assert answer is not None
+        assert answer.failure is not None
+        assert "failed in task_configs(): ChaosError: no" in answer.failure.summary
+        assert host.alive()
+
+
+@pytest.mark.parametrize("how", ["exit: 3", "hang-hard"])
+@on_loop
+async def test_a_question_for_tasks_is_over_when_the_connector_is_gone(
+    tmp_path: Path, how: str
+) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        wrong: Any = {"chaos.connector.task_configs": how}
+        host, heard = await launched(launcher, task=None, **wrong)
+        await heard.first(Started)
+        asked = asyncio.create_task(host.task_configs(1))
+        if how == "hang-hard":
+            await asyncio.wait([asked], timeout=0.2)
+            assert not asked.done()
+            host.kill()
+        assert await asked is None
+        await heard.end()
 
 
 @pytest.mark.requirement(46)
 @on_loop
 async def test_call_that_raises_gives_its_cause(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        answer = await launcher.call(asking({"chaos.connector.task_configs": "raise: no"}))
+        answer = await launcher.call(asking({"chaos.connector.alter_offsets": "raise: no"}))
         assert answer.failure is not None
         assert "ChaosError: no" in answer.failure.summary
 
@@ -467,7 +521,7 @@ async def test_call_that_raises_gives_its_cause(tmp_path: Path) -> None:
 @on_loop
 async def test_call_whose_process_dies_gives_a_cause(tmp_path: Path, how: str) -> None:
     async with launcher_in(tmp_path) as launcher:
-        answer = await launcher.call(asking({"chaos.connector.task_configs": how}))
+        answer = await launcher.call(asking({"chaos.connector.alter_offsets": how}))
         assert answer.failure is not None
         assert not answer.timed_out
 
@@ -476,18 +530,18 @@ async def test_call_whose_process_dies_gives_a_cause(tmp_path: Path, how: str) -
 async def test_call_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     async with launcher_in(tmp_path, call_timeout=0.5) as launcher:
         before = time.monotonic()
-        answer = await launcher.call(asking({"chaos.connector.task_configs": "hang-hard"}))
+        answer = await launcher.call(asking({"chaos.connector.alter_offsets": "hang-hard"}))
         assert answer.timed_out
         assert time.monotonic() - before < 3
         await await_that(lambda: launcher.statistics().hosts == 0)
 
 
-def asking(config: dict[str, str], max_tasks: int = 1, connector: str = SOURCE) -> PluginCall:
+def asking(config: dict[str, str], connector: str = SOURCE) -> PluginCall:
     return PluginCall(
-        what="task_configs",
+        what="alter_offsets",
         connector_class=connector,
         config={"name": "chaos", **config},
-        arguments={"max_tasks": max_tasks},
+        arguments={"offsets": []},
     )
 
 
@@ -518,6 +572,24 @@ async def test_a_log_that_has_grown_long_is_cut_while_its_host_runs_on(tmp_path:
         await await_that(lambda: log.stat().st_size > size)
         assert host.alive()
         assert set(heard.kinds()) <= {"Started", "Healthy"}
+
+
+@on_loop
+async def test_logs_of_a_connector_are_dropped_but_for_those_of_hosts_that_live(
+    tmp_path: Path,
+) -> None:
+    logs = tmp_path / "run" / "logs"
+    async with launcher_in(tmp_path) as launcher:
+        for name, task, generation in (("a", 0, 1), ("a", 12, 1), ("a", None, 1), ("a-b", None, 1)):
+            host, heard = await launched(launcher, name=name, task=task, generation=generation)
+            host.kill()
+            await heard.end()
+        await launched(launcher, name="a", task=None, generation=2)
+        launcher.drop_logs("a")
+        assert sorted(path.name for path in logs.iterdir()) == [
+            "a-b.connector.1.log",
+            "a.connector.2.log",
+        ]
 
 
 @on_loop

@@ -13,7 +13,6 @@ from headrace.connect.worker import (
     Failed,
     PluginAnswer,
     PluginCall,
-    Question,
     Started,
     StopFailed,
     Unhealthy,
@@ -48,12 +47,14 @@ def everything_written(folder: Path) -> str:
     return "".join(log.read_text() for log in (folder / "run").rglob("*.log"))
 
 
-async def asked(launcher: ProcessLauncher, what: Question, config: dict[str, str]) -> PluginAnswer:
-    arguments = {"max_tasks": 1} if what == "task_configs" else {}
-    call = PluginCall(
-        what=what, connector_class=LEAKY, config={"name": "s", **config}, arguments=arguments
-    )
-    return await launcher.call(call)
+async def tasks_of(launcher: ProcessLauncher, config: dict[str, str]) -> PluginAnswer:
+    """What a connector that runs says of its tasks."""
+    texts: Any = {name.replace(".", "_"): text for name, text in config.items()}
+    host, heard = await launched(launcher, role="sink", task=None, **texts)
+    await heard.first(Started)
+    answer = await host.task_configs(1)
+    assert answer is not None
+    return answer
 
 
 async def leak(launcher: ProcessLauncher, config: dict[str, str], where: str) -> Heard:
@@ -98,10 +99,13 @@ async def test_questions_are_answered_without_secrets(
     tmp_path: Path, config: dict[str, str]
 ) -> None:
     async with launcher_in(tmp_path) as launcher:
-        checked = await asked(launcher, "validate", config | {"where": "validate"})
+        leaking = {"name": "s", **config, "where": "validate"}
+        checked = await launcher.call(
+            PluginCall(what="validate", connector_class=LEAKY, config=leaking)
+        )
         assert checked.value["error_count"] == 1
         assert_hidden(repr(checked))
-        handed_on = await asked(launcher, "task_configs", config | {"where": "tasks"})
+        handed_on = await tasks_of(launcher, config | {"where": "tasks"})
         assert handed_on.failure is not None
         assert "gave a secret of the config under 'word'" in handed_on.failure.summary
         assert_hidden(repr(handed_on), quoted=False)
@@ -112,6 +116,6 @@ async def test_task_configs_keep_references_to_what_is_outside(
     tmp_path: Path, config: dict[str, str]
 ) -> None:
     async with launcher_in(tmp_path) as launcher:
-        answer = await asked(launcher, "task_configs", config)
+        answer = await tasks_of(launcher, config)
     reference = config["token"]
     assert answer.value == [{"token": reference, "path": f"/srv/{reference}/a"}]

@@ -14,6 +14,7 @@ from headrace.connect.log import (
     ClusterView,
     ConnectorDeleted,
     ConnectorEntry,
+    LeftoversGone,
     Purged,
     Record,
     Rejected,
@@ -21,6 +22,7 @@ from headrace.connect.log import (
     StatusSet,
     TargetSet,
     TasksPut,
+    TasksWanted,
     TopicsReset,
     TopicUsed,
     fold,
@@ -96,6 +98,21 @@ def test_a_put_makes_the_tasks_of_that_connector_due_and_of_no_other() -> None:
     assert not entry(view).tasks_due
 
 
+def test_a_wish_for_other_tasks_is_fulfilled_by_an_answer_that_was_asked_for_after_it() -> None:
+    view, _ = folded(put("a"), TasksPut(name="a", config_version=1, configs=[{}], asked=0))
+    assert view.entries["a"].tasks_wanted == -1
+    view, _ = folded(TasksWanted(name="a"), TasksWanted(name="a"), view=view)
+    early, late = (
+        TasksPut(name="a", config_version=1, configs=[{}], asked=asked) for asked in (2, 3)
+    )
+    view, _ = folded(early, view=view)
+    assert view.entries["a"].tasks_wanted == 3
+    view, _ = folded(late, view=view)
+    assert view.entries["a"].tasks_wanted == -1
+    # The tasks are the same, so they run on.
+    assert [task.generation for task in view.entries["a"].tasks] == [1]
+
+
 @pytest.mark.requirement(3)
 def test_task_configs_are_stored_with_numbers_from_0() -> None:
     view, _ = folded(put("a"), tasks(1, {"n": "0"}, {"n": "1"}, {"n": "2"}))
@@ -126,6 +143,27 @@ def test_a_delete_leaves_a_mark_on_connector_and_tasks() -> None:
     raw = view.entries["a"]
     assert raw.deleted
     assert [task.deleted for task in raw.tasks] == [True, True]
+
+
+def test_what_a_deleted_connector_had_committed_is_known_until_it_is_removed() -> None:
+    delete = ConnectorDeleted(request="", name="a", forget=True)
+    view, _ = folded(put("a", x="1"), delete, put("a", x="2"), delete, put("a", x="3"))
+    assert entry(view).kept_as == "a/4"
+    left = [(one.kept_as, one.config["x"]) for one in entry(view).leftovers]
+    assert left == [("a", "1"), ("a/2", "2")]
+    view, _ = folded(LeftoversGone(name="a", kept_as=["a"]), delete, Purged(names=["a"]), view=view)
+    assert [one.kept_as for one in view.entries["a"].leftovers] == ["a/2", "a/4"]
+    gone = LeftoversGone(name="a", kept_as=["a/2", "a/4"])
+    view, _ = folded(gone, Purged(names=["a"]), view=view)
+    assert view.entries == {}
+
+
+def test_what_is_kept_is_found_again_under_its_name_and_not_purged() -> None:
+    forget = ConnectorDeleted(request="", name="a", forget=True)
+    view, _ = folded(put("a"), deletion(), put("a"))
+    assert (entry(view).kept_as, entry(view).leftovers) == ("a", ())
+    view, _ = folded(forget, put("a"), deletion(), Purged(names=["a"]), put("a"), view=view)
+    assert entry(view).kept_as == "a/4"
 
 
 @pytest.mark.requirement(12)

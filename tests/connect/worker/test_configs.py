@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from headrace.connect.lifecycle import Target
-from headrace.connect.log import ClusterView, FileLog, MemoryLog
+from headrace.connect.log import (
+    ClusterView,
+    ConnectorDeleted,
+    ConnectorPut,
+    FileLog,
+    Kept,
+    MemoryLog,
+    Record,
+    TasksWanted,
+)
 from headrace.connect.naming import UnitId
 from headrace.connect.worker import Connect, ReconfigureAsked, Stop, Worker, plan
 from headrace.errors import ConnectConflictError, ConnectorNotFoundError, ConnectRequestError
@@ -222,6 +231,59 @@ def test_a_patch_on_a_config_that_has_changed_meanwhile_is_a_conflict() -> None:
     asyncio.run(scenario())
 
 
+def test_a_config_that_is_there_already_changes_nothing_and_restarts_nothing() -> None:
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        async with started(launcher) as connect:
+            await connect.create("a", config_of(CHAOS, tasks_max="2"))
+            await until_running(connect, "a", tasks=2)
+            before = connect.worker.view.entries
+            made = connect.info("a")
+            assert await connect.put_config("a", config_of(CHAOS, tasks_max="2")) == (made, False)
+            assert await connect.patch_config("a", {"tasks.max": "2", "gone": None}) == made
+            assert connect.worker.view.entries == before
+            assert (len(launcher.hosts), launcher.asked("task_configs")) == (3, 1)
+            await connect.patch_config("a", {"tasks.max": "1"})
+            await until_running(connect, "a", tasks=1)
+
+    asyncio.run(scenario())
+
+
+class LateLog(MemoryLog):
+    """A log of which a worker reads what others write only when it writes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unread: list[Record] = []
+
+    def write_unread(self, record: Record) -> None:
+        self._unread.append(record)
+
+    async def append(self, record: Record | Kept) -> int:
+        while self._unread:
+            await super().append(self._unread.pop(0))
+        return await super().append(record)
+
+
+@pytest.mark.parametrize("meanwhile", ["changed", "deleted"])
+def test_a_config_counts_as_the_same_by_all_that_other_workers_were_told(meanwhile: str) -> None:
+    async def scenario() -> None:
+        log = LateLog()
+        config = config_of(CHAOS)
+        async with started(FakeLauncher(), log) as connect:
+            await connect.create("a", config)
+            await until_running(connect, "a")
+            other: Record = ConnectorPut(request="o", name="a", config={**config, "x": "1"})
+            if meanwhile == "deleted":
+                other = ConnectorDeleted(request="o", name="a")
+            log.write_unread(other)
+            info, created = await connect.put_config("a", config)
+            assert (info.config, created) == ({**config, "name": "a"}, meanwhile == "deleted")
+            await until_running(connect, "a")
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.requirement(31)
 def test_tasks_are_made_anew_when_one_asks_and_the_old_ones_stop_first() -> None:
     async def scenario() -> None:
@@ -238,6 +300,27 @@ def test_tasks_are_made_anew_when_one_asks_and_the_old_ones_stop_first() -> None
             await until_running(connect, "a", tasks=3)
             assert len(launcher.of("a", None)) == 1
             assert launcher.most_alive == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_wish_for_other_tasks_that_comes_from_another_worker_is_heard_and_is_asked_for_once() -> (
+    None
+):
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        async with started(launcher) as connect:
+            await connect.create("a", config_of(CHAOS, tasks_max="2"))
+            await until_running(connect, "a", tasks=2)
+            await connect.worker.append(TasksWanted(name="a"))
+            await eventually(lambda: launcher.asked("task_configs") == 2)
+            await eventually(lambda: connect.worker.view.entries["a"].tasks_wanted < 0)
+            # It has said the same, so nothing is restarted; and it has been started once.
+            assert len(launcher.hosts) == 3
+            launcher.tasks_of["a"] = 1
+            await connect.worker.append(TasksWanted(name="a"))
+            await until_running(connect, "a", tasks=1)
+            assert launcher.of("a", None)[0].story == ["start", *["task_configs"] * 3]
 
     asyncio.run(scenario())
 

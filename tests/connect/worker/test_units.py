@@ -527,14 +527,33 @@ def test_offsets_change_only_while_nothing_of_the_connector_lives() -> None:
             with pytest.raises(ConnectRequestError, match="STOPPED"):
                 await connect.alter_offsets("a", [entry])
             await connect.set_target("a", Target.STOPPED)
+            # The connector is gone before its task, and is not said to be stopped for that.
+            await eventually(lambda: not launcher.alive("a", None))
             assert launcher.alive("a", 0)
+            assert states(connect, "a") == ["RUNNING", "RUNNING"]
             with pytest.raises(ConnectRequestError, match="STOPPED"):
                 await connect.alter_offsets("a", [entry])
-            await eventually(lambda: states(connect, "a") == ["STOPPED"])
+            await eventually(lambda: state_of(connect, "a") == "STOPPED")
             await connect.alter_offsets("a", [entry])
             assert list(await connect.offsets("a")) == [entry]
             await connect.reset_offsets("a")
             assert list(await connect.offsets("a")) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_connector_whose_start_hangs_is_stopped_when_its_process_is_gone() -> None:
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        async with started(launcher) as connect:
+            config = config_of(CHAOS, chaos_connector_start="hang", chaos_dying="0.2")
+            await connect.create("a", config)
+            await eventually(lambda: launcher.alive("a", None))
+            await connect.set_target("a", Target.STOPPED)
+            while launcher.alive("a", None):
+                assert state_of(connect, "a") in {"UNASSIGNED", "FAILED"}
+                await asyncio.sleep(0.01)
+            await eventually(lambda: state_of(connect, "a") == "STOPPED")
 
     asyncio.run(scenario())
 

@@ -14,6 +14,12 @@ from headrace.errors import ConfigurationError, ConnectConflictError, ConnectReq
 __all__ = ["ConnectorName", "create", "delete", "pause", "restart", "resume", "stop"]
 
 ConnectorName = Annotated[str, typer.Argument(help="The connector's name.")]
+KeepOffsets = Annotated[
+    bool,
+    typer.Option(
+        "--keep-offsets", help="Let a connector that gets its name later go on where it was."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Kill its processes, without asking first.")]
 
 
@@ -118,7 +124,9 @@ def stop(worker: WorkerApi, name: ConnectorName, force: Force = False) -> None:
 
 
 @asking
-def delete(worker: WorkerApi, name: ConnectorName, force: Force = False) -> None:
-    """Delete a connector; its tasks stop."""
-    worker.ask("DELETE", "connectors", name, query={"force": force})
+def delete(
+    worker: WorkerApi, name: ConnectorName, force: Force = False, keep_offsets: KeepOffsets = False
+) -> None:
+    """Delete a connector; its tasks stop, and where it was is forgotten."""
+    worker.ask("DELETE", "connectors", name, query={"force": force, "keepOffsets": keep_offsets})
     say(f"Connector {name} is deleted.")

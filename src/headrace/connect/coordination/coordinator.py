@@ -222,7 +222,7 @@ class Coordinator:
         old = [
             name
             for name, since in self._marked.items()
-            if now - since >= self._purge_after and not any(self._view.entries[name].alive())
+            if now - since >= self._purge_after and self._view.entries[name].purgeable
         ]
         if old:
             await self._append(Purged(names=sorted(old)))

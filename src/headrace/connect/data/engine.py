@@ -31,6 +31,7 @@ from headrace.connect.data.orders import (
     Commit,
     Ended,
     EngineEvent,
+    Forget,
     Hold,
     Level,
     Ready,
@@ -40,7 +41,7 @@ from headrace.connect.data.orders import (
     Unit,
     Waits,
 )
-from headrace.connect.data.positions import PositionChanges, read_positions
+from headrace.connect.data.positions import PositionChanges, forget_positions, read_positions
 from headrace.connect.levels import set_level
 from headrace.errors import (
     BrokerError,
@@ -146,6 +147,8 @@ class Engine:
                 return read_positions(self._client, connector)
             case Commit():
                 self._change(command)
+            case Forget(connector=connector):
+                forget_positions(self._client, connector)
         return None
 
     def _running(self) -> dict[Unit, TaskJob]:

@@ -84,7 +84,8 @@ class TaskJob:
         self._elsewhere: set[str] = set()
         if order.paused:
             self._hold.set()
-        self.name = task_job(order.unit.connector, order.unit.task)
+        self._kept_as = order.kept_as or order.unit.connector
+        self.name = task_job(self._kept_as, order.unit.task)
         with TaskChannel(order.address, self._patience) as channel:
             told = channel.in_engine()
         if order.role == "source":
@@ -177,7 +178,7 @@ class TaskJob:
         generation, until this task has moved them.
         """
         own, unit = record.positions, self._order.unit
-        others = positions_elsewhere(self._client, unit.connector, unit.task)
+        others = positions_elsewhere(self._client, self._kept_as, unit.task)
         self._elsewhere = set(others)
         newer = [
             (json.loads(name), one.offset)

@@ -15,6 +15,7 @@ __all__ = [
     "Commit",
     "Ended",
     "EngineEvent",
+    "Forget",
     "Hold",
     "Level",
     "Measured",
@@ -48,6 +49,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     #: How many tasks the connector has.
     tasks: int = 1
     paused: bool = False
+    #: The name under which its connector's positions are kept; empty: the connector's.
+    kept_as: str = ""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -91,7 +94,14 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     reset: bool = False
 
 
-Command = Start | Stop | Hold | Ask | Commit | Level
+class Forget(msgspec.Struct, frozen=True, tag="forget"):
+    """Remove all that tasks of a connector have committed; none of them lives."""
+
+    request: int
+    connector: str
+
+
+Command = Start | Stop | Hold | Ask | Commit | Forget | Level
 """What a worker asks."""
 
 

@@ -6,14 +6,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import orjson
 
-from headrace.connect.data.orders import Ask, Commit, Ended, Measured, Unit, Waits
+from headrace.connect.data.orders import Ask, Commit, Ended, Forget, Measured, Unit, Waits
 from headrace.connect.data.process import EngineProcess
 from headrace.connect.data.settings import EngineSettings
 from headrace.connect.data.tasks import QueryTask, pauses
 from headrace.connect.worker.answers import OffsetEntry
-from headrace.connect.worker.launching import Moved
+from headrace.connect.worker.launching import Moved, PluginCall
 from headrace.errors import EngineAwayError
 from headrace.settings import JobSettings
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.connect.hosts.launcher import ProcessLauncher
     from headrace.connect.hosts.process_host import ProcessHost
-    from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer, PluginCall
+    from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer
 
 __all__ = ["DataPlane"]
 
@@ -100,7 +101,7 @@ class DataPlane:
         try:
             task.host = await self._launcher.launch(spec, task.hear)
         except BaseException:
-            self.forget(task)
+            self.let_go(task)
             raise
         return task
 
@@ -131,7 +132,7 @@ class DataPlane:
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
 
-    def forget(self, task: QueryTask) -> None:
+    def let_go(self, task: QueryTask) -> None:
         """A task's host is gone."""
         self._running.pop(task.unit, None)
 
@@ -157,14 +158,14 @@ class DataPlane:
     # The store of positions.
 
     async def _source_positions(
-        self, connector: str
+        self, kept_as: str
     ) -> Sequence[tuple[dict[str, Any], dict[str, Any]]]:
         """Give where a source connector is; a start may wait some time for its brokers."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _START_PATIENCE
         for pause in pauses():
             try:
-                found = await self.engine.ask(lambda number: Ask(number, connector))
+                found = await self.engine.ask(lambda number: Ask(number, kept_as))
             except EngineAwayError:
                 if loop.time() + pause > deadline:
                     raise
@@ -173,32 +174,55 @@ class DataPlane:
                 return [(orjson.loads(name), offset) for name, offset in found.items()]
         raise AssertionError("pauses have no end")
 
-    async def read(self, connector: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
+    async def read(self, kept_as: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
         """Give what is committed."""
-        del config
         await self.engine.open()
         try:
             async with asyncio.timeout(_PATIENCE):
-                found = await self.engine.ask(lambda number: Ask(number, connector))
+                found = await self.engine.ask(lambda number: Ask(number, kept_as))
         except TimeoutError:
+            name = config.get("name", kept_as)
             raise EngineAwayError(
-                f"where connector '{connector}' is could not be read within {_PATIENCE:g} s",
+                f"where connector '{name}' is could not be read within {_PATIENCE:g} s",
                 hint="are the brokers away? Try again later",
             ) from None
         return [_entry(name, offset) for name, offset in sorted(found.items())]
 
     async def alter(
-        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
+        self, kept_as: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
     ) -> None:
         """Commit other positions; the connector does not run."""
         del config
         changed = dict(map(_committed, entries))
-        await self.engine.ask(lambda number: Commit(number, connector, changed))
+        await self.engine.ask(lambda number: Commit(number, kept_as, changed))
 
-    async def reset(self, connector: str, config: Mapping[str, str]) -> None:
+    async def reset(self, kept_as: str, config: Mapping[str, str]) -> None:
         """Forget all positions; the connector does not run."""
         del config
-        await self.engine.ask(lambda number: Commit(number, connector, reset=True))
+        await self.engine.ask(lambda number: Commit(number, kept_as, reset=True))
+
+    async def forget(self, kept_as: str, config: Mapping[str, str]) -> None:
+        """Remove the positions that are kept under a name, also those that are kept outside.
+
+        A connector whose own code does not take back what it keeps outside is not asked twice.
+        """
+        known = await self.read(kept_as, config)
+        if known and config:
+            forgotten = [OffsetEntry(one.partition, None) for one in known]
+            call = PluginCall(
+                what="alter_offsets",
+                connector_class=config["connector.class"],
+                config=config,
+                arguments={"offsets": [msgspec.to_builtins(one) for one in forgotten]},
+            )
+            answer = await self._launcher.call(call)
+            if answer.failure is not None:
+                logger.warning("what is kept outside may stay: %s", answer.failure.summary)
+        await self.engine.ask(lambda number: Forget(number, kept_as))
+
+    def drop_logs(self, connector: str) -> None:
+        """Remove what the hosts of a connector have written."""
+        self._launcher.drop_logs(connector)
 
 
 _TOPIC, _BROKER, _QUEUE = "rocketmq_topic", "rocketmq_broker", "rocketmq_queue_id"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.client import Admin
-from headrace.errors import TopicNotFoundError
+from headrace.errors import NoPermissionError, TopicNotFoundError
 from headrace.protocol.transactions import (
     CommitRecord,
     Position,
@@ -22,7 +23,7 @@ from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.state.home import StateHome
 from headrace.spark.launch import make_connection, prepare_topics
 from headrace.topology import Topology
-from headrace.topology.names import commit_topic
+from headrace.topology.names import commit_topic, journal_topic
 from headrace.topology.operators.outside import Feed, FeedSink
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PositionChanges",
+    "forget_positions",
     "joined",
     "positions_elsewhere",
     "read_positions",
@@ -100,6 +102,19 @@ def positions_elsewhere(client: Client, connector: str, task: int) -> dict[str, 
     """Give what the records of other tasks than this one have."""
     own = task_job(connector, task)
     return joined(record for home, record in _records(client, connector) if home.job != own)
+
+
+def forget_positions(client: Client, connector: str) -> None:
+    """Remove the topics and groups of all tasks that a connector has ever had."""
+    admin = Admin(client)
+    topics = set(admin.topics())
+    for job in _jobs(connector, topics):
+        with suppress(NoPermissionError):
+            admin.delete_group(job)
+        # By its commit topic a job is found again, where this comes to its end half way.
+        for topic in (journal_topic(job), commit_topic(job)):
+            if topic in topics:
+                admin.delete_topic(topic)
 
 
 def _records(client: Client, connector: str) -> Iterator[tuple[StateHome, CommitRecord]]:

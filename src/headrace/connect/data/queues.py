@@ -46,7 +46,8 @@ class SinkQueues:
     def __init__(
         self, order: Start, client: Client, patience: timedelta, waits: Callable[[str], None]
     ) -> None:
-        self._unit = order.unit
+        self._kept_as = order.kept_as or order.unit.connector
+        self._job = task_job(self._kept_as, order.unit.task)
         self._terms = order.terms
         self._address = order.address
         self._client = client
@@ -111,7 +112,7 @@ class SinkQueues:
     def _open(self, names: Collection[str], offsets: Mapping[str, int]) -> dict[str, int]:
         """Open queues in the task; give where it goes on."""
         places = {name: _place(name) for name in names}
-        known = {**read_positions(self._client, self._unit.connector), **offsets}
+        known = {**read_positions(self._client, self._kept_as), **offsets}
         committed = {places[name]: known[name] for name in places if name in known}
         with TaskChannel(self._address, self._patience) as channel:
             kept = channel.open(places.values(), committed)
@@ -125,7 +126,7 @@ class SinkQueues:
         if begin == "first" or not names:
             return {}
         queues = [MessageQueue.parse(name) for name in names]
-        consumer = PullConsumer(self._client, task_job(self._unit.connector, self._unit.task))
+        consumer = PullConsumer(self._client, self._job)
         if begin == "latest":
             found = consumer.end_offsets(queues)
         else:

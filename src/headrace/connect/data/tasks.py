@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.connect.data.plane import DataPlane
     from headrace.connect.hosts.process_host import ProcessHost
-    from headrace.connect.worker.launching import HostSpec, Listener
+    from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer
 
 __all__ = ["QueryTask", "pauses"]
 
@@ -83,7 +83,7 @@ class QueryTask:
                 self._plane.spawn(self._begin(event))
                 return
             case Exited():
-                self._plane.forget(self)
+                self._plane.let_go(self)
                 self._plane.spawn(self._end(event))
                 return
             case Waits():
@@ -149,6 +149,7 @@ class QueryTask:
             terms=msgspec.convert(self._said.terms, Terms),
             tasks=self.spec.tasks,
             paused=self._paused,
+            kept_as=self.spec.kept_as,
         )
 
     def waits(self, what: str) -> None:
@@ -209,6 +210,11 @@ class QueryTask:
         if self._said is not None:
             with suppress(JobFailedError, TimeoutError):
                 await self._plane.engine.ask(lambda number: Hold(number, self.unit, held))
+
+    async def task_configs(self, most: int) -> PluginAnswer | None:
+        """Give nothing: a task has no tasks."""
+        del most
+        return None
 
     async def cancel(self) -> None:
         """End the query."""

@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.connect.config import Secret
 from headrace.connect.config.providers import references
 from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.contexts import Committed, HostedConnector
@@ -15,7 +14,6 @@ from headrace.connect.hosts.life import Life
 from headrace.connect.hosts.loading import catalog, config_of, connector_class
 from headrace.connect.plugins.catalog import GROUPS, Catalog
 from headrace.connect.plugins.validation import describe, validate
-from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config, Masking
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
     from headrace.connect.hosts.spec import Told
 
 __all__ = ["answer_call"]
-
-#: A shorter value says nothing, and would be found in many texts by chance.
-_WORTH_HIDING = 4
 
 
 def answer_call(told: Told, control: Control, masking: Masking) -> None:
@@ -96,50 +91,6 @@ def _validate(told: Told, life: Life) -> dict[str, Any]:
     return answer
 
 
-def _task_configs(told: Told, life: Life) -> list[dict[str, str]]:
-    connector, config = _made(told, life)
-    connector.start(config)
-    try:
-        configs = connector.task_configs(told.arguments["max_tasks"])
-        outside = references(told.config)
-        return [_texts(one, config, outside) for one in configs]
-    finally:
-        life.stopping.set()
-        connector.stop()
-
-
-def _texts(texts: Any, config: Config, outside: Mapping[str, str]) -> dict[str, str]:
-    """Check a task's config, which is kept and shown: what came from outside stays there."""
-    wrong = [name for name, value in texts.items() if not isinstance(value, str)]
-    if wrong:
-        raise ConfigurationError(
-            f"task_configs() gave values that are no texts, for {', '.join(map(repr, wrong))}",
-            hint="write each value as the text that a person would write into the config",
-        )
-    given = {name: _unresolved(text, outside) for name, text in texts.items()}
-    secrets = {one.reveal() for one in config.values() if isinstance(one, Secret)}
-    shown = [name for name, text in given.items() if text in secrets]
-    if shown:
-        raise ConfigurationError(
-            f"task_configs() gave a secret of the config under {', '.join(map(repr, shown))}, and"
-            " task configs are kept and shown",
-            hint="leave it out: every task gets the whole config of its connector",
-        )
-    return given
-
-
-def _unresolved(text: str, outside: Mapping[str, str]) -> str:
-    """Put references back in the places of their values.
-
-    >>> _unresolved("/srv/lines/a.txt", {"${env:FOLDER}": "/srv/lines"})
-    '${env:FOLDER}/a.txt'
-    """
-    for reference, value in sorted(outside.items(), key=lambda one: -len(one[1])):
-        if len(value) >= _WORTH_HIDING:
-            text = text.replace(value, reference)
-    return text
-
-
 def _alter_offsets(told: Told, life: Life) -> bool:
     connector, config = _made(told, life)
     offsets = [(one["partition"], one.get("offset")) for one in told.arguments["offsets"]]
@@ -166,6 +117,5 @@ _QUESTIONS: Mapping[str, Callable[[Told, Life], Any]] = {
     "plugin_names": _plugin_names,
     "describe": _describe,
     "validate": _validate,
-    "task_configs": _task_configs,
     "alter_offsets": _alter_offsets,
 }

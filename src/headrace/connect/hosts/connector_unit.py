@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import queue
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from headrace.connect.config import Secret
+from headrace.connect.config.providers import references
 from headrace.connect.handling.counters import Counters
 from headrace.connect.handling.policy import ErrorPolicy
 from headrace.connect.handling.retrying import Retrying
+from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.contexts import Committed, HostedConnector
 from headrace.connect.hosts.life import Life, Unit
 from headrace.connect.hosts.loading import connector_of
 from headrace.connect.hosts.outside import OutsideValues
+from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from headrace.connect.config import Config
     from headrace.connect.hosts.control import Control
     from headrace.connect.hosts.spec import Told
     from headrace.connect.plugins import Connector
 
 __all__ = ["ConnectorUnit"]
 
+#: A shorter value says nothing, and would be found in many texts by chance.
+_WORTH_HIDING = 4
+
 
 class ConnectorUnit(Unit):
-    """Starts a connector, lets it watch what it watches, and stops it."""
+    """Starts a connector, lets it watch what it watches, asks it for its tasks, and stops it."""
 
     def __init__(self, told: Told, control: Control, life: Life) -> None:
         self._told = told
         self._control = control
         self._life = life
         self._connector: Connector
+        #: Questions that wait for the main thread; None: something has changed.
+        self._questions: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self.words = {"task_configs": lambda number, most: self._questions.put((number, most))}
 
     def make(self) -> None:
         """Import the plugin and make the instance with its context."""
@@ -43,6 +57,7 @@ class ConnectorUnit(Unit):
                 told.outside,
                 self._life.break_off,
             )
+        self._outside = references(told.config)
         self._kind, self._config = kind, config
         policy = ErrorPolicy.of(config.texts, "source" if told.role == "source" else "sink")
         self._retrying = Retrying(policy.task_patience, Counters(), wait=self._life.stopping.wait)
@@ -75,16 +90,65 @@ class ConnectorUnit(Unit):
         self._connector.start(self._config)
 
     def work(self) -> None:
-        """Wait for the end: a connector has its own threads, if it watches something."""
-        self._life.stopping.wait()
+        """Answer questions until the end: a connector has its own threads, if it watches something."""
+        while not self._life.stopping.is_set():
+            question = self._questions.get()
+            if question is not None and not self._life.stopping.is_set():
+                self._tell_tasks(*question)
 
     def stop(self) -> None:
         """Call ``stop``."""
         self._connector.stop()
 
     def wake(self) -> None:
-        """Nothing waits but for the end."""
+        """Let :meth:`work` look up."""
+        self._questions.put(None)
 
     def healthy(self) -> bool:
         """Ask the connector's probe."""
         return self._connector.healthy()
+
+    def _tell_tasks(self, number: int, most: int) -> None:
+        try:
+            with self.in_call("task_configs()"):
+                found = self._connector.task_configs(most)
+                config = self._connector.context.config
+                value = [_texts(one, config, self._outside) for one in found]
+        except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+            traceback.print_exc()
+            cause = cause_of(error, self._told.who, "task_configs()", self._life.masking)
+            self._control.tell("task_configs", number=number, failure=cause)
+        else:
+            self._control.tell("task_configs", number=number, value=value)
+
+
+def _texts(texts: Any, config: Config, outside: Mapping[str, str]) -> dict[str, str]:
+    """Check a task's config, which is kept and shown: what came from outside stays there."""
+    wrong = [name for name, value in texts.items() if not isinstance(value, str)]
+    if wrong:
+        raise ConfigurationError(
+            f"task_configs() gave values that are no texts, for {', '.join(map(repr, wrong))}",
+            hint="write each value as the text that a person would write into the config",
+        )
+    given = {name: _unresolved(text, outside) for name, text in texts.items()}
+    secrets = {one.reveal() for one in config.values() if isinstance(one, Secret)}
+    shown = [name for name, text in given.items() if text in secrets]
+    if shown:
+        raise ConfigurationError(
+            f"task_configs() gave a secret of the config under {', '.join(map(repr, shown))}, and"
+            " task configs are kept and shown",
+            hint="leave it out: every task gets the whole config of its connector",
+        )
+    return given
+
+
+def _unresolved(text: str, outside: Mapping[str, str]) -> str:
+    """Put references back in the places of their values.
+
+    >>> _unresolved("/srv/lines/a.txt", {"${env:FOLDER}": "/srv/lines"})
+    '${env:FOLDER}/a.txt'
+    """
+    for reference, value in sorted(outside.items(), key=lambda one: -len(one[1])):
+        if len(value) >= _WORTH_HIDING:
+            text = text.replace(value, reference)
+    return text

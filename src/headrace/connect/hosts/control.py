@@ -1,11 +1,11 @@
 """A host's end of the channel to its worker: one message of JSON per line, both ways.
 
 ======================  ==========================================================
-the worker says         ``stop``, ``pause``, ``resume``, ``where``, ``level``; first of all what is
-                        to run
+the worker says         ``stop``, ``pause``, ``resume``, ``where``, ``level``, ``task_configs``; first
+                        of all what is to run
 the host says           ``born``, ``started``, ``failed``, ``stopped``, ``stop_failed``,
                         ``reconfigure``, ``outside``, ``unhealthy``, ``healthy``, ``waits``,
-                        ``topic``, ``answer``
+                        ``topic``, ``answer``, ``task_configs``
 ======================  ==========================================================
 """
 

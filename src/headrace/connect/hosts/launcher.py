@@ -10,7 +10,7 @@ import shutil
 import socket
 import uuid
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
@@ -21,7 +21,7 @@ from headrace.connect.hosts.keeper import HOST_MARK
 from headrace.connect.hosts.listing import list_one_by_one
 from headrace.connect.hosts.nursing import Nursing
 from headrace.connect.hosts.output import open_log
-from headrace.connect.hosts.process_host import ProcessHost
+from headrace.connect.hosts.process_host import ProcessHost, answer_of
 from headrace.connect.hosts.processes import require_linux
 from headrace.connect.hosts.spec import Told
 from headrace.connect.levels import LevelsToCome
@@ -173,7 +173,7 @@ class ProcessLauncher:
 
     def _log_of(self, told: Told) -> Path:
         """Name the file of a host's output; those of its older generations go, but the last."""
-        folder, name = self._folder / "logs", _file_name(told)
+        folder, name = self._folder / "logs", _file_name(told.connector, told.kind, told.task)
         older = [one for one in folder.glob(f"{name}.*.log") if _generation(one) < told.generation]
         for log in sorted(older, key=_generation)[:-1]:
             log.unlink(missing_ok=True)
@@ -182,7 +182,7 @@ class ProcessLauncher:
     async def _committed(self, spec: HostSpec) -> Positions:
         if self._positions is None or spec.role != "source" or spec.kind == "task":
             return ()
-        return await self._positions(spec.connector)
+        return await self._positions(spec.kept_as or spec.connector)
 
     def _told(self, spec: HostSpec, positions: Positions) -> Told:
         name = f"{uuid.uuid4().hex[:16]}.sock"
@@ -247,6 +247,17 @@ class ProcessLauncher:
         for host in self._hosts:
             host.set_level(logger, level)
 
+    async def forget(self, kept_as: str, config: Mapping[str, str]) -> None:
+        """Do nothing: positions are the data plane's."""
+
+    def drop_logs(self, connector: str) -> None:
+        """Remove what the hosts of a connector have written, but for those that live."""
+        living = {host.log for host in self._hosts}
+        for kind, task in (("connector", 0), ("task", "*")):
+            for log in (self._folder / "logs").glob(f"{_file_name(connector, kind, task)}.*.log"):
+                if log not in living:
+                    log.unlink(missing_ok=True)
+
     def live_until(self, time: float) -> None:
         """End all hosts at that time, unless a later one is told before."""
         self._nursing.live_until(time)
@@ -299,9 +310,7 @@ class ProcessLauncher:
             message = host.answer.result()
         finally:
             host.kill()
-        if failure := message.get("failure"):
-            return PluginAnswer(failure=Cause(failure["summary"], failure["trace"]))
-        return PluginAnswer(value=message.get("value"))
+        return answer_of(message)
 
     def statistics(self) -> LauncherStatistics:
         """Tell what is going on."""
@@ -334,12 +343,12 @@ def _gathering(causes: list[Cause]) -> Listener:
     return hear
 
 
-def _file_name(told: Told) -> str:
-    safe = re.sub(r"[^A-Za-z0-9_-]", "_", told.connector)[:80]
-    if safe != told.connector:
+def _file_name(connector: str, kind: str, task: int | str) -> str:
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", connector)[:80]
+    if safe != connector:
         # Two names may look the same now.
-        safe += f"-{zlib.crc32(told.connector.encode()):08x}"
-    return f"{safe}.task-{told.task}" if told.kind == "task" else f"{safe}.connector"
+        safe += f"-{zlib.crc32(connector.encode()):08x}"
+    return f"{safe}.task-{task}" if kind == "task" else f"{safe}.connector"
 
 
 def _generation(log: Path) -> int:

@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,8 @@ class Unit(ABC):
     doing = "__init__()"
     #: What a task's config asks of the data plane; known once it is made.
     terms: Terms | None = None
+    #: What the worker may ask of it besides, each with its answer, which must not wait.
+    words: Mapping[str, Callable[..., object]] = {}
 
     @abstractmethod
     def make(self) -> None:
@@ -119,6 +121,7 @@ class Life:
             "resume": self._resume,
             "where": self._where,
             "level": set_level,
+            **unit.words,
         }
         self.control.follow(words)
         if self._make(unit):

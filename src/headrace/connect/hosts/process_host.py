@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from headrace.connect.worker.launching import (
     HostEvent,
     Listens,
     OutsideChanged,
+    PluginAnswer,
     ReconfigureAsked,
     Started,
     StopFailed,
@@ -37,7 +39,7 @@ from headrace.watched import watched_task
 if TYPE_CHECKING:
     from headrace.connect.hosts.nursing import Keeper
 
-__all__ = ["ProcessHost"]
+__all__ = ["ProcessHost", "answer_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class ProcessHost(asyncio.Protocol):
 
     def __init__(self, who: str, log: Path, listener: Callable[[HostEvent], None]) -> None:
         self._who = who
-        self._log = log
+        self.log = log
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._rest = bytearray()
@@ -85,6 +87,9 @@ class ProcessHost(asyncio.Protocol):
         self.born: asyncio.Future[int] = self._loop.create_future()
         #: What a call came to.
         self.answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._numbers = itertools.count(1)
+        #: Questions for the tasks of a connector that runs, by their numbers.
+        self._asked: dict[int, asyncio.Future[PluginAnswer]] = {}
         #: Done when nothing is left of the host.
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self._deaf: asyncio.Future[None] = self._loop.create_future()
@@ -137,6 +142,18 @@ class ProcessHost(asyncio.Protocol):
         if self._begun:
             self.tell(do="level", logger=logger, level=level)
 
+    async def task_configs(self, most: int) -> PluginAnswer | None:
+        """Ask a connector that runs for its tasks; None: it ended before it answered."""
+        number = next(self._numbers)
+        answer = self._asked[number] = self._loop.create_future()
+        try:
+            self.tell(do="task_configs", number=number, most=most)
+            waited: list[asyncio.Future[Any]] = [answer, self.gone]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else None
+        finally:
+            del self._asked[number]
+
     async def cancel(self) -> None:
         """End the task's query in the data plane; a host without one returns at once."""
         if self.canceller is not None:
@@ -163,7 +180,7 @@ class ProcessHost(asyncio.Protocol):
 
     def last_words(self) -> str:
         """Give the end of what it wrote; one that was killed wrote where its threads were."""
-        return end_of_log(self._log)
+        return end_of_log(self.log)
 
     def alive(self) -> bool:
         """Whether anything is left of it: false only when it is proven gone."""
@@ -209,14 +226,21 @@ class ProcessHost(asyncio.Protocol):
                 self._emit(Unhealthy(message["reason"]))
             case "topic":
                 self._emit(TopicUsed(message["topic"]))
-            case "answer":
-                self._told_end = True
-                if not self.answer.done():
-                    self.answer.set_result(message)
+            case "answer" | "task_configs":
+                self._hear_answer(message)
             case word if word in _PLAIN:
                 self._emit(_PLAIN[word]())
             case other:
                 logger.error("%s said %r, which means nothing here", self._who, other)
+
+    def _hear_answer(self, message: dict[str, Any]) -> None:
+        if message["say"] == "answer":
+            self._told_end = True
+            if not self.answer.done():
+                self.answer.set_result(message)
+        # Nobody may wait for it any more.
+        elif (asked := self._asked.get(message["number"])) and not asked.done():
+            asked.set_result(answer_of(message))
 
     def _emit(self, event: HostEvent) -> None:
         self._listener(event)
@@ -301,7 +325,7 @@ class ProcessHost(asyncio.Protocol):
             self._emit(Exited(signal=signal.SIGKILL))
 
     def _unasked_end(self, status: int | None) -> Cause:
-        return Cause(f"{self._who} {self._how(status)}", end_of_log(self._log))
+        return Cause(f"{self._who} {self._how(status)}", end_of_log(self.log))
 
     def _how(self, status: int | None) -> str:
         if self._last.get("why") == "memory":
@@ -326,6 +350,13 @@ class ProcessHost(asyncio.Protocol):
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def answer_of(message: dict[str, Any]) -> PluginAnswer:
+    """Read what came of a question."""
+    if failure := message.get("failure"):
+        return PluginAnswer(failure=_cause(failure))
+    return PluginAnswer(value=message.get("value"))
 
 
 def _cause(message: dict[str, Any]) -> Cause:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connect.log.entries import ConnectorEntry, Kept, TaskEntry, UnitStory
+from headrace.connect.log.entries import ConnectorEntry, Kept, Leftover, TaskEntry, UnitStory
 from headrace.connect.log.file import FileLog
 from headrace.connect.log.folding import Applied, Outcome, Rejected, RejectedFor, fold
 from headrace.connect.log.memory import MemoryLog
@@ -11,6 +11,7 @@ from headrace.connect.log.records import (
     AssignmentMade,
     ConnectorDeleted,
     ConnectorPut,
+    LeftoversGone,
     LevelSet,
     Purged,
     Record,
@@ -19,6 +20,7 @@ from headrace.connect.log.records import (
     StatusSet,
     TargetSet,
     TasksPut,
+    TasksWanted,
     TopicsReset,
     TopicUsed,
 )
@@ -35,6 +37,8 @@ __all__ = [
     "ConnectorPut",
     "FileLog",
     "Kept",
+    "Leftover",
+    "LeftoversGone",
     "LevelSet",
     "Log",
     "LogStatistics",
@@ -50,6 +54,7 @@ __all__ = [
     "TargetSet",
     "TaskEntry",
     "TasksPut",
+    "TasksWanted",
     "TopicUsed",
     "TopicsReset",
     "UnitStory",

@@ -11,7 +11,7 @@ from headrace.connect.lifecycle import Phase, Target
 from headrace.connect.log.records import AssignmentMade, StatusSet
 from headrace.connect.naming import UnitId
 
-__all__ = ["ConnectorEntry", "Kept", "TaskEntry", "UnitStory"]
+__all__ = ["ConnectorEntry", "Kept", "Leftover", "TaskEntry", "UnitStory"]
 
 #: So many states of a unit are kept; the log itself keeps all of them until it is compacted.
 _HISTORY = 20
@@ -68,6 +68,15 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deleted: bool = False
 
 
+class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+    """What a connector that was deleted has committed, and is to be removed."""
+
+    #: The name under which it is kept.
+    kept_as: str
+    #: The connector's last config: what it keeps outside has to go by its own code.
+    config: dict[str, str]
+
+
 class ConnectorEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One name, and all that has been decided about it."""
 
@@ -85,14 +94,40 @@ class ConnectorEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     tasks: tuple[TaskEntry, ...] = ()
     #: Version of the config that the tasks were made from; 0: they are yet to be asked for.
     tasks_version: int = 0
+    #: Position of the last wish to have them made anew that is not fulfilled; -1: there is none.
+    tasks_wanted: int = -1
     #: A mark: the name is not in use.
     deleted: bool = False
+    #: The name under which its positions are kept, where that is another one: what an earlier
+    #: connector of its name had committed is none of its business.
+    renamed: str = ""
+    #: Whether its positions were to go when it was deleted.
+    forgotten: bool = False
+    #: What earlier connectors of this name had committed, until it is removed.
+    leftovers: tuple[Leftover, ...] = ()
     #: The last stop or delete was to be done without asking.
     force: bool = False
     topics: tuple[str, ...] = ()
     story: UnitStory = UnitStory()
     #: By number, also of tasks that are no longer wanted.
     task_stories: dict[int, UnitStory] = msgspec.field(default_factory=dict)
+
+    @property
+    def kept_as(self) -> str:
+        """The name under which its positions are kept."""
+        return self.renamed or self.name
+
+    @property
+    def unused(self) -> tuple[Leftover, ...]:
+        """What earlier connectors of this name had committed, once none of their copies lives."""
+        old = (self.deleted or status.generation < self.created for status in self.alive())
+        return () if any(old) else self.leftovers
+
+    @property
+    def purgeable(self) -> bool:
+        """Whether it is a mark that says nothing which must be known."""
+        kept = self.renamed and not self.forgotten
+        return self.deleted and not (kept or self.leftovers or any(self.alive()))
 
     @property
     def active(self) -> bool:

@@ -14,11 +14,12 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.connect.lifecycle import Target
-from headrace.connect.log.entries import ConnectorEntry, Kept, TaskEntry, UnitStory
+from headrace.connect.log.entries import ConnectorEntry, Kept, Leftover, TaskEntry, UnitStory
 from headrace.connect.log.records import (
     AssignmentMade,
     ConnectorDeleted,
     ConnectorPut,
+    LeftoversGone,
     LevelSet,
     Purged,
     Record,
@@ -26,6 +27,7 @@ from headrace.connect.log.records import (
     StatusSet,
     TargetSet,
     TasksPut,
+    TasksWanted,
     TopicsReset,
     TopicUsed,
 )
@@ -118,6 +120,10 @@ def _put(view: ClusterView, record: ConnectorPut, position: int) -> _Step:
 def _named_anew(record: ConnectorPut, old: ConnectorEntry | None, position: int) -> ConnectorEntry:
     """Begin a new life of a name: of an older one only what may still be alive is known."""
     stories = {} if old is None else old.task_stories
+    renamed = "" if old is None else old.renamed
+    if old is not None and old.forgotten:
+        # No connector has a name with a slash.
+        renamed = f"{record.name}/{position}"
     return ConnectorEntry(
         name=record.name,
         config=record.config,
@@ -126,6 +132,8 @@ def _named_anew(record: ConnectorPut, old: ConnectorEntry | None, position: int)
         created=position,
         changed=position,
         generation=position,
+        renamed=renamed,
+        leftovers=() if old is None else old.leftovers,
         story=UnitStory() if old is None else old.story.forgotten(),
         task_stories={task: one.forgotten() for task, one in stories.items() if one.alive},
     )
@@ -136,10 +144,30 @@ def _delete(view: ClusterView, record: ConnectorDeleted, position: int) -> _Step
     if entry is None:
         return view, _missing(record.name)
     marks = tuple(msgspec.structs.replace(one, config={}, deleted=True) for one in entry.tasks)
+    leftovers = entry.leftovers
+    if record.forget:
+        leftovers += (Leftover(kept_as=entry.kept_as, config=entry.config),)
     entry = msgspec.structs.replace(
-        entry, config={}, tasks=marks, topics=(), deleted=True, force=record.force
+        entry,
+        config={},
+        tasks=marks,
+        topics=(),
+        deleted=True,
+        force=record.force,
+        forgotten=record.forget,
+        leftovers=leftovers,
     )
     return _with(view, entry, position)
+
+
+def _remove_leftovers(view: ClusterView, record: LeftoversGone, position: int) -> _Step:
+    entry = view.entries.get(record.name)
+    if entry is None:
+        return view, _missing(record.name)
+    left = tuple(one for one in entry.leftovers if one.kept_as not in record.kept_as)
+    if left == entry.leftovers:
+        return view, Applied(position)
+    return _with(view, msgspec.structs.replace(entry, leftovers=left), position)
 
 
 def _set_target(view: ClusterView, record: TargetSet, position: int) -> _Step:
@@ -165,12 +193,22 @@ def _put_tasks(view: ClusterView, record: TasksPut, position: int) -> _Step:
     if not entry.active or record.config_version != entry.version:
         text = f"the tasks of '{record.name}' were made from config {record.config_version}"
         return view, Rejected("stale", f"{text}, and it is {entry.version} now, or stopped")
+    fulfilled = 0 <= entry.tasks_wanted <= record.asked
+    if fulfilled:
+        entry = msgspec.structs.replace(entry, tasks_wanted=-1)
     same = [one.config for one in entry.tasks] == record.configs
     if same and entry.tasks_version == entry.version:
-        return view, Applied(position)
+        return _with(view, entry, position) if fulfilled else (view, Applied(position))
     tasks = tuple(TaskEntry(config=config, generation=position) for config in record.configs)
     entry = msgspec.structs.replace(entry, tasks=tasks, tasks_version=entry.version, force=False)
     return _with(view, entry, position)
+
+
+def _want_tasks(view: ClusterView, record: TasksWanted, position: int) -> _Step:
+    entry = view.connector(record.name)
+    if entry is None:
+        return view, _missing(record.name)
+    return _with(view, msgspec.structs.replace(entry, tasks_wanted=position), position)
 
 
 def _restart(view: ClusterView, record: RestartAsked, position: int) -> _Step:
@@ -280,15 +318,9 @@ def _moved(
 
 
 def _purge(view: ClusterView, record: Purged, position: int) -> _Step:
-    marks = {
-        name
-        for name in record.names
-        if name in view.entries
-        and view.entries[name].deleted
-        and not any(view.entries[name].alive())
-    }
+    marks = {name for name in record.names if name in view.entries and view.entries[name].purgeable}
     if not marks:
-        return view, Rejected("in-use", "none of the names is a mark that nothing lives behind")
+        return view, Rejected("in-use", "none of the names is a mark that nothing is left behind")
     entries = {name: entry for name, entry in view.entries.items() if name not in marks}
     return replace(view, entries=entries), Applied(position)
 
@@ -336,8 +368,10 @@ def _missing(name: str) -> Rejected:
 _RULES: dict[type[Any], Callable[[ClusterView, Any, int], _Step]] = {
     ConnectorPut: _put,
     ConnectorDeleted: _delete,
+    LeftoversGone: _remove_leftovers,
     TargetSet: _set_target,
     TasksPut: _put_tasks,
+    TasksWanted: _want_tasks,
     RestartAsked: _restart,
     StatusSet: _set_status,
     TopicUsed: _use_topic,

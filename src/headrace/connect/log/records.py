@@ -17,6 +17,7 @@ __all__ = [
     "AssignmentMade",
     "ConnectorDeleted",
     "ConnectorPut",
+    "LeftoversGone",
     "LevelSet",
     "Purged",
     "Record",
@@ -25,6 +26,7 @@ __all__ = [
     "StatusSet",
     "TargetSet",
     "TasksPut",
+    "TasksWanted",
     "TopicUsed",
     "TopicsReset",
 ]
@@ -64,6 +66,23 @@ class ConnectorDeleted(
     name: str
     #: Its processes are killed without being asked.
     force: bool = False
+    #: Its positions go, too: a connector that gets its name later does not find them.
+    forget: bool = False
+
+
+class LeftoversGone(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="leftovers-gone",
+):
+    """What earlier connectors of a name had committed is removed."""
+
+    name: str
+    #: Names under which that was kept.
+    kept_as: list[str]
 
 
 class TargetSet(
@@ -92,6 +111,21 @@ class TasksPut(
     config_version: int
     configs: list[dict[str, str]]
     request: str = ""
+    #: What its worker had read when it asked: wishes up to there are fulfilled.
+    asked: int = -1
+
+
+class TasksWanted(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="tasks-wanted",
+):
+    """A connector, or one of its tasks, wants to be asked for its tasks again."""
+
+    name: str
 
 
 class RestartAsked(
@@ -253,8 +287,10 @@ class Purged(
 Record = (
     ConnectorPut
     | ConnectorDeleted
+    | LeftoversGone
     | TargetSet
     | TasksPut
+    | TasksWanted
     | RestartAsked
     | StatusSet
     | TopicUsed

@@ -34,7 +34,7 @@ class Connector(Unit, ABC):
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the work out: what each task gets on top of the connector's config.
 
-        At most ``max_tasks``; called after ``start``.
+        At most ``max_tasks``; called after ``start``, again whenever tasks are wanted anew.
         """
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:

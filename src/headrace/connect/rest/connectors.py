@@ -64,8 +64,10 @@ async def get(call: Call) -> Answer:
 
 
 async def delete(call: Call) -> Answer:
-    """Delete a connector and stop its tasks."""
-    await call.connect.delete(call.connector, force=call.flag("force"))
+    """Delete a connector and stop its tasks; where it was is forgotten, unless it is to be kept."""
+    await call.connect.delete(
+        call.connector, force=call.flag("force"), keep_offsets=call.flag("keepOffsets")
+    )
     return Answer(status=204)
 
 

@@ -63,6 +63,7 @@ class Operation:
 
 
 _FORCE = Parameter("force", "Kill the processes without asking them first.")
+_KEEP = Parameter("keepOffsets", "Let a connector that gets its name later go on where it was.")
 _EXPAND = Parameter("expand", "What to tell of each connector.", ("info", "status"))
 _TASKS = Parameter("includeTasks", "Restart the tasks too.")
 _FAILED = Parameter("onlyFailed", "Restart only what has failed.")
@@ -161,7 +162,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path=_ONE,
         handle=connectors.delete,
         status=204,
-        query=(_FORCE,),
+        query=(_FORCE, _KEEP),
         errors=(400, 404, 503),
     ),
     Operation(

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from headrace.connect.lifecycle import Cause
-from headrace.connect.log import ClusterView, Outcome, Record, TasksPut
+from headrace.connect.log import ClusterView, Outcome, Record, TasksPut, TasksWanted
 from headrace.connect.naming import UnitId
 from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.settings import most_tasks
-from headrace.errors import HeadraceError, WorkerStoppingError
+from headrace.errors import HeadraceError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from headrace.connect.log import ConnectorEntry
-    from headrace.connect.worker.catalog import Catalog
+    from headrace.connect.worker.launching import Host
 
 __all__ = ["Asker", "TaskQuestions"]
+
+logger = logging.getLogger(__name__)
 
 
 class Asker(Protocol):
@@ -31,6 +35,9 @@ class Asker(Protocol):
     async def append(self, record: Record) -> Outcome:
         """Put an answer into the log."""
 
+    def host_of(self, unit: UnitId) -> Host | None:
+        """Give the process of a connector that runs here."""
+
     def fail(self, unit: UnitId, cause: Cause) -> None:
         """Note that a connector could not say what its tasks are."""
 
@@ -39,35 +46,34 @@ class Asker(Protocol):
 
 
 class TaskQuestions:
-    """Asks connectors for their tasks, each in a process of its own, never twice at a time.
+    """Asks connectors that run here for their tasks, none of them twice at a time.
 
     Parameters
     ----------
     asker
         Who needs the answers.
-    catalog
-        Asks.
+    patience
+        Seconds that a connector may take to answer: one that takes longer has failed.
     """
 
-    def __init__(self, asker: Asker, catalog: Catalog) -> None:
+    def __init__(self, asker: Asker, patience: float) -> None:
         self._asker = asker
-        self._catalog = catalog
-        self._anew: set[str] = set()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._patience = patience
+        #: Connectors that want their tasks made anew, which the log does not say yet.
+        self._wanted: set[str] = set()
+        self._tasks: dict[tuple[str, str], asyncio.Task[bool]] = {}
 
     def want(self, connector: str) -> None:
-        """Note that a connector wants its tasks made anew."""
-        self._anew.add(connector)
+        """Note for all workers that a connector or task wants the tasks made anew."""
+        self._wanted.add(connector)
+        self._start("want", connector)
 
     def ask(self, due: Collection[str]) -> None:
-        """Ask the connectors that are due, and those that want to be asked and run."""
-        connectors = self._asker.view.connectors()
-        self._anew &= connectors.keys()
-        for name in {*due, *(name for name in self._anew if connectors[name].healthy)}:
-            if name not in self._tasks:
-                self._anew.discard(name)
-                work = self._ask(connectors[name])
-                self._tasks[name] = asyncio.get_running_loop().create_task(work)
+        """Ask the connectors that are due, and note what could not be noted before."""
+        for name in list(self._wanted):
+            self._start("want", name)
+        for name in due:
+            self._start("ask", name)
 
     async def stop(self) -> None:
         """Wait for no answer any more."""
@@ -76,23 +82,76 @@ class TaskQuestions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask(self, entry: ConnectorEntry) -> None:
-        try:
-            configs = await self._answer(entry)
-            record = TasksPut(
-                request=new_request(),
-                name=entry.name,
-                config_version=entry.version,
-                configs=configs,
-            )
-            with contextlib.suppress(WorkerStoppingError):
-                await self._asker.append(record)
-        except HeadraceError as error:
-            self._asker.fail(UnitId(entry.name, None, entry.generation), Cause(error.message))
-        finally:
-            del self._tasks[entry.name]
+    def _start(self, what: str, name: str) -> None:
+        key = what, name
+        if key not in self._tasks:
+            work = self._ask(name) if what == "ask" else self._want(name)
+            self._tasks[key] = asyncio.get_running_loop().create_task(work)
+            self._tasks[key].add_done_callback(lambda task: self._done(key, task))
+
+    def _done(self, key: tuple[str, str], task: asyncio.Task[bool]) -> None:
+        del self._tasks[key]
+        if not task.cancelled() and task.result():
             self._asker.wakeup()
 
-    async def _answer(self, entry: ConnectorEntry) -> list[dict[str, str]]:
-        plugin = await self._catalog.of(entry.config)
-        return await self._catalog.task_configs(plugin, entry.config, most_tasks(entry.config))
+    async def _want(self, name: str) -> bool:
+        while name in self._wanted:
+            self._wanted.discard(name)
+            if not await self._appended(TasksWanted(name=name)):
+                self._wanted.add(name)
+                break
+        return False  # who reads it in the log looks again
+
+    async def _ask(self, name: str) -> bool:
+        """Ask a connector; tell whether there is more to do now."""
+        view = self._asker.view
+        entry = view.connector(name)
+        unit = UnitId(name, None, 0 if entry is None else entry.generation)
+        host = self._asker.host_of(unit)
+        if entry is None or host is None:
+            return False
+        found = await self._answer(host, entry)
+        if found is None:
+            return False  # what ends is told of by its own states
+        if isinstance(found, Cause):
+            self._asker.fail(unit, found)
+            return True
+        record = TasksPut(
+            request=new_request(),
+            name=name,
+            config_version=entry.version,
+            configs=found,
+            asked=view.position,
+        )
+        try:
+            return await self._appended(record)
+        except MessageTooLargeError as error:
+            self._asker.fail(unit, Cause(error.message))
+            return True
+
+    async def _answer(
+        self, host: Host, entry: ConnectorEntry
+    ) -> list[dict[str, str]] | Cause | None:
+        about = f"task_configs() of connector '{entry.name}'"
+        try:
+            async with asyncio.timeout(self._patience):
+                answer = await host.task_configs(most_tasks(entry.config))
+        except TimeoutError:
+            return Cause(f"{about} did not return in time: it may take {self._patience:g} s")
+        if answer is None or answer.failure is not None:
+            return None if answer is None else answer.failure
+        try:
+            return msgspec.convert(answer.value, list[dict[str, str]])
+        except msgspec.ValidationError as error:
+            return Cause(f"{about} gave something else: {error}")
+
+    async def _appended(self, record: Record) -> bool:
+        """Put something into the log; where it cannot be written now, a later pass tries again."""
+        try:
+            await self._asker.append(record)
+        except MessageTooLargeError:
+            raise
+        except HeadraceError as error:
+            logger.warning("%s is not written: %s", type(record).__name__, error)
+            return False
+        return True

@@ -124,19 +124,11 @@ class Catalog:
 
     async def describe(self, plugin: Plugin) -> list[dict[str, Any]]:
         """Give the config keys of a plugin."""
-        return await self._ask("describe", plugin.class_name, {}, {}, list[dict[str, Any]])
+        return await self._ask("describe", plugin.class_name, {}, list[dict[str, Any]])
 
     async def validate(self, plugin: Plugin, config: Mapping[str, str]) -> dict[str, Any]:
         """Check a config; give each key with its value and what is wrong with it."""
-        return await self._ask("validate", plugin.class_name, config, {}, dict[str, Any])
-
-    async def task_configs(
-        self, plugin: Plugin, config: Mapping[str, str], most: int
-    ) -> list[dict[str, str]]:
-        """Ask a connector what its tasks are to do."""
-        arguments = {"max_tasks": most}
-        name = plugin.class_name
-        return await self._ask("task_configs", name, config, arguments, list[dict[str, str]])
+        return await self._ask("validate", plugin.class_name, config, dict[str, Any])
 
     async def may_alter(
         self, plugin: Plugin, config: Mapping[str, str], offsets: list[dict[str, Any]]
@@ -169,7 +161,7 @@ class Catalog:
         return self._connectors.get(name) or self._others.get(name)
 
     async def _load(self) -> None:
-        self._plugins = await self._ask("plugins", "", {}, {}, tuple[Plugin, ...])
+        self._plugins = await self._ask("plugins", "", {}, tuple[Plugin, ...])
         self._connectors = _by_name(one for one in self._plugins if one.type in _CONNECTORS)
         self._others = _by_name(one for one in self._plugins if one.type not in _CONNECTORS)
 
@@ -178,10 +170,9 @@ class Catalog:
         what: Question,
         name: str,
         config: Mapping[str, str],
-        arguments: Mapping[str, Any],
         kind: type[T],
     ) -> T:
-        call = PluginCall(what=what, connector_class=name, config=config, arguments=arguments)
+        call = PluginCall(what=what, connector_class=name, config=config)
         answer = await self._launcher.call(call)
         about = f"{what} of {name}" if name else what
         if answer.timed_out:

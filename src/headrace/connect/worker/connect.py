@@ -177,9 +177,14 @@ class Connect:
         return self.info(name)
 
     async def put_config(self, name: str, config: Mapping[str, str]) -> tuple[ConnectorInfo, bool]:
-        """Replace a connector's config, or make one; say whether it is new."""
+        """Replace a connector's config, or make one; say whether it is new.
+
+        One that it has already changes nothing, and restarts nothing.
+        """
         config = named(check_name(name), config)
         await self._check(config)
+        if await self._has(name, config):
+            return self.info(name), False
         created = name not in self._worker.view.connectors()
         await self._append(ConnectorPut(request=new_request(), name=name, config=config))
         return self.info(name), created
@@ -196,16 +201,24 @@ class Connect:
         merged = {**entry.config, **patch}
         config = named(name, {key: one for key, one in merged.items() if one is not None})
         await self._check(config)
+        if await self._has(name, config):
+            return self.info(name)
         record = ConnectorPut(
             request=new_request(), name=name, config=config, expected_version=entry.version
         )
         await self._append(record)
         return self.info(name)
 
-    async def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a connector; its tasks stop."""
+    async def delete(self, name: str, *, force: bool = False, keep_offsets: bool = False) -> None:
+        """Delete a connector; its tasks stop, and where it was is forgotten unless it is kept.
+
+        A connector that gets its name later goes on from what is kept.
+        """
         self._entry(name)
-        await self._append(ConnectorDeleted(request=new_request(), name=name, force=force))
+        record = ConnectorDeleted(
+            request=new_request(), name=name, force=force, forget=not keep_offsets
+        )
+        await self._append(record)
 
     async def set_target(self, name: str, target: Target, *, force: bool = False) -> None:
         """Let a connector run, rest or stop."""
@@ -330,6 +343,18 @@ class Connect:
         if entry is None:
             raise ConnectorNotFoundError(f"there is no connector '{name}'")
         return entry
+
+    async def _has(self, name: str, config: Mapping[str, str]) -> bool:
+        """Tell whether a connector has this config, by all that workers have been told."""
+
+        def has() -> bool:
+            entry = self._worker.view.connector(name)
+            return entry is not None and entry.config == config
+
+        if not has():
+            return False
+        await self._worker.catch_up()
+        return has()
 
     def _require_active(self, entry: ConnectorEntry) -> None:
         if entry.target is Target.STOPPED:

@@ -48,7 +48,7 @@ HostKind = Literal["connector", "task"]
 Role = Literal["source", "sink"]
 """Which way a connector moves data."""
 
-Question = Literal["plugins", "describe", "validate", "task_configs", "alter_offsets"]
+Question = Literal["plugins", "describe", "validate", "alter_offsets"]
 """What a process that lives for one question can be asked."""
 
 
@@ -58,6 +58,8 @@ class HostSpec:
 
     kind: HostKind
     connector: str
+    #: The name under which its positions are kept; empty: its own.
+    kept_as: str = ""
     #: Number of the task; None of a connector.
     task: int | None = None
     #: How many tasks the connector has.
@@ -223,6 +225,12 @@ class Host(Protocol):
     def pause(self, *, paused: bool) -> None:
         """Stop polling and delivering, or go on; all resources stay."""
 
+    async def task_configs(self, most: int) -> PluginAnswer | None:
+        """Ask a connector that runs what its tasks are to do; None: it ended before it answered.
+
+        The value is a list of ``{key: text}``.
+        """
+
     async def cancel(self) -> None:
         """End the task's query in the data plane; a host without one returns at once."""
 
@@ -246,7 +254,6 @@ class PluginCall:
                                              ``predicate``
     `describe`       none                    list of config keys, as Kafka Connect writes them
     `validate`       none                    ``{name, error_count, groups, configs}``, the same
-    `task_configs`   ``{max_tasks: int}``    list of ``{key: text}``
     `alter_offsets`  ``{offsets: [...]}``    ``True`` where the connector has looked at them;
                                              it says no by raising
     ===============  ======================  ===================================================
@@ -292,6 +299,25 @@ class Launcher(Protocol):
         That must not depend on this process: it may hang, or be stopped.  The clock is that of
         :func:`~headrace.connect.lifecycle.boot_time`.
         """
+
+    async def forget(self, kept_as: str, config: Mapping[str, str]) -> None:
+        """Remove the positions that are kept under a name, and never will be asked for again.
+
+        Parameters
+        ----------
+        kept_as
+            That name.
+        config
+            The last config of the connector, of which nothing lives any more.
+
+        Raises
+        ------
+        HeadraceError
+            That cannot be done; where it is retriable, not now.
+        """
+
+    def drop_logs(self, connector: str) -> None:
+        """Remove what the hosts of a connector have written."""
 
     async def close(self) -> None:
         """Kill what still runs, and end."""

@@ -52,27 +52,28 @@ class Offsets:
 
     async def read(self, name: str) -> Sequence[OffsetEntry]:
         """Say where a connector is in what it reads."""
-        return await self._positions.read(name, self._entry(name).config)
+        entry = self._entry(name)
+        return await self._positions.read(entry.kept_as, entry.config)
 
     async def alter(self, name: str, entries: Sequence[OffsetEntry]) -> None:
         """Set where a stopped connector goes on; its own code may say no."""
-        entry = self._stopped(name)
+        entry = await self._stopped(name)
         plugin = await self._worker.catalog.of(entry.config)
         if plugin.role == "sink":
             for one in entries:
                 check_queue_offset(one)
         entry = await self._allowed(name, plugin, entries)
-        await self._positions.alter(name, entry.config, entries)
+        await self._positions.alter(entry.kept_as, entry.config, entries)
 
     async def reset(self, name: str) -> None:
         """Have a stopped connector begin anew; its own code may say no."""
-        entry = self._stopped(name)
+        entry = await self._stopped(name)
         plugin = await self._worker.catalog.of(entry.config)
-        known = await self._positions.read(name, entry.config)
+        known = await self._positions.read(entry.kept_as, entry.config)
         entry = await self._allowed(
             name, plugin, [OffsetEntry(one.partition, None) for one in known]
         )
-        await self._positions.reset(name, entry.config)
+        await self._positions.reset(entry.kept_as, entry.config)
 
     @property
     def _positions(self) -> PositionStore:
@@ -80,11 +81,13 @@ class Offsets:
             raise WorkerStoppingError("this worker has no data plane, and so no offsets")
         return self._given_positions
 
-    def _stopped(self, name: str) -> ConnectorEntry:
+    async def _stopped(self, name: str) -> ConnectorEntry:
+        self._entry(name)
+        # Another worker may have said more by now than was read here.
+        await self._worker.catch_up()
         entry = self._entry(name)
         if entry.target is not Target.STOPPED or any(entry.alive()):
             raise ConnectRequestError(_NOT_STOPPED, hint=f"PUT /connectors/{name}/stop, then wait")
-        self._worker.require_running()
         return entry
 
     async def _allowed(
@@ -97,7 +100,7 @@ class Offsets:
                 f"connector '{name}' does not take these offsets: {answer.failure.summary}"
             )
         # It may have been resumed while its code was asked.
-        return self._stopped(name)
+        return await self._stopped(name)
 
 
 def check_queue_offset(entry: OffsetEntry) -> None:

@@ -42,7 +42,7 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
 
     A copy starts only where no other copy of the same unit may be alive, here or on another
     worker.  Tasks start only while their connector runs, and only when all tasks that are no
-    longer wanted are gone.  They stop when it has failed.
+    longer wanted are gone, with all that earlier connectors of the name had committed.  They stop when it has failed.
 
     Parameters
     ----------
@@ -79,7 +79,8 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
             continue
         failed += [unit for unit in wanted if unit not in copies and entry.failed(unit.task)]
         starts += _starts(entry, worker, copies, wanted.keys())
-        if entry.tasks_due and entry.healthy and mine(UnitId(name, None, entry.generation)):
+        due = entry.tasks_due or entry.tasks_wanted >= 0
+        if due and entry.healthy and mine(UnitId(name, None, entry.generation)):
             asks.append(name)
     return Plan(stops=tuple(stops), starts=tuple(starts), asks=tuple(asks), failed=tuple(failed))
 
@@ -128,7 +129,7 @@ def _starts(
 
 
 def _tasks_may_start(entry: ConnectorEntry, alive: set[UnitId]) -> bool:
-    if entry.tasks_due or not entry.healthy:
+    if entry.tasks_due or entry.leftovers or not entry.healthy:
         return False
     wanted = set(entry.units())
     return all(unit.task is None or unit in wanted for unit in alive)

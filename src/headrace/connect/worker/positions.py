@@ -12,19 +12,19 @@ __all__ = ["PositionStore"]
 
 
 class PositionStore(Protocol):
-    """The positions that the data plane has committed.
+    """The positions that the data plane has committed, under a name that is mostly the connector's.
 
     Those of a source are its own; those of a sink have the partition ``rocketmq_topic``,
     ``rocketmq_broker``, ``rocketmq_queue_id`` and the offset ``rocketmq_queue_offset``.
     """
 
-    async def read(self, connector: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
+    async def read(self, kept_as: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
         """Give what is committed."""
 
     async def alter(
-        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
+        self, kept_as: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
     ) -> None:
         """Commit other positions; the connector does not run."""
 
-    async def reset(self, connector: str, config: Mapping[str, str]) -> None:
+    async def reset(self, kept_as: str, config: Mapping[str, str]) -> None:
         """Forget all positions; the connector does not run."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.connect.lifecycle import Phase, Target, Unit, kafka_state
+from headrace.connect.lifecycle import KafkaState, Phase, Target, Unit, kafka_state
 from headrace.connect.worker.answers import (
     ConnectorStatus,
     LogEntry,
@@ -102,13 +102,33 @@ class Reporter:
     def _told(
         self, entry: ConnectorEntry, task: int | None, status: StatusSet | None
     ) -> tuple[str, str, str]:
+        state = self._state(entry, status)
         if status is None:
-            state = kafka_state(Phase.NEW, entry.target)
             return state, self._worker.worker_of(entry.name, task), ""
-        state = kafka_state(status.phase, entry.target)
         cause = status.cause
         trace = "" if cause is None else f"{cause.summary}\n{cause.trace}".strip()
         return state, status.worker, trace if status.phase is Phase.ERROR else ""
+
+    def _state(self, entry: ConnectorEntry, status: StatusSet | None) -> KafkaState:
+        """Say the last word on a copy in Kafka Connect's words.
+
+        A connector is stopped when nothing of it lives any more, of whichever copy.
+        """
+        phase = Phase.NEW if status is None else status.phase
+        if status is not None and phase is not Phase.ERROR and self._is_lost(status):
+            return "UNASSIGNED"
+        state, alive = kafka_state(phase, entry.target), list(entry.alive())
+        if state != "STOPPED" or not alive:
+            return state
+        if all(map(self._is_lost, alive)):
+            return "UNASSIGNED"
+        ends = phase if phase in {Phase.PENDING, Phase.ERROR} else Phase.STOPPING
+        return kafka_state(ends, Target.RUNNING)
+
+    def _is_lost(self, status: StatusSet) -> bool:
+        """Tell whether a copy was left by a worker that is gone, and may live on there."""
+        made = self._worker.view.assignment
+        return not status.gone and made is not None and status.worker in made.lost
 
     def _version(self, entry: ConnectorEntry) -> str:
         plugin = self._worker.catalog.known(entry.config.get("connector.class", ""))

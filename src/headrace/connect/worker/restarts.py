@@ -125,6 +125,13 @@ class AutoRestarts:
         if waiting is not None:
             waiting[1].cancel()
 
+    def forget_all(self, connector: str) -> None:
+        """Take back all restarts of a connector and its tasks, and begin to count anew."""
+        for unit, _ in list(self._timers.values()):
+            if unit.connector == connector:
+                self.forget(unit)
+        self._attempts = {key: n for key, n in self._attempts.items() if key[0] != connector}
+
     def keep_only(self, failed: set[UnitId]) -> None:
         """Take back the restarts of all units but these."""
         for unit, _ in list(self._timers.values()):

@@ -39,6 +39,7 @@ def host_spec(
     return HostSpec(
         kind="connector" if unit.task is None else "task",
         connector=unit.connector,
+        kept_as=entry.kept_as,
         task=unit.task,
         tasks=max(1, len(entry.tasks)),
         generation=unit.generation,

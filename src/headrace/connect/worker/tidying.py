@@ -74,5 +74,5 @@ class Tidying:
         return sorted(
             name
             for name, since in self._marked.items()
-            if now - since >= age and not any(view.entries[name].alive())
+            if now - since >= age and view.entries[name].purgeable
         )

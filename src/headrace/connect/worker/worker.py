@@ -12,6 +12,8 @@ from headrace.connect.lifecycle import Cause, Phase, Target
 from headrace.connect.lifecycle import Record as NewState
 from headrace.connect.log import (
     ClusterView,
+    ConnectorDeleted,
+    ConnectorPut,
     Kept,
     LevelSet,
     Log,
@@ -24,7 +26,9 @@ from headrace.connect.worker.asking import TaskQuestions
 from headrace.connect.worker.catalog import Catalog
 from headrace.connect.worker.copies import Copy, Remark
 from headrace.connect.worker.following import Follower
+from headrace.connect.worker.forgetting import Forgetting
 from headrace.connect.worker.launching import (
+    Host,
     HostSpec,
     Launcher,
     OutsideChanged,
@@ -105,8 +109,9 @@ class Worker:
         self._passes = Periodic(self._pass, interval, name="connect-passes", on_failure=self.end_by)
         self.restarts = AutoRestarts(self._restart_by_itself)
         self._roster = Roster()
-        self._questions = TaskQuestions(self, self.catalog)
+        self._questions = TaskQuestions(self, self.settings.call_timeout.total_seconds())
         self._tidying = Tidying(log, self)
+        self._forgetting = Forgetting(self, launcher)
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = "starting"
         #: The error that has ended a part of the worker, which has to end then.
@@ -203,6 +208,7 @@ class Worker:
             await self._passes.stop()
             await self._outbox.stop()
             await self._questions.stop()
+            await self._forgetting.stop()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -218,6 +224,19 @@ class Worker:
         """
         self.require_running()
         return await self._follower.append(record)
+
+    async def catch_up(self) -> None:
+        """Read the log as far as it goes by now, whoever writes it.
+
+        Raises
+        ------
+        WorkerStoppingError
+            The worker does not take requests now.
+        """
+        # Void, as nothing has this version; once it is read back, so is all before it.
+        await self.append(
+            ConnectorPut(request=new_request(), name="", config={}, expected_version=-1)
+        )
 
     def require_read(self) -> None:
         """Refuse to tell anything before the log was read to its end."""
@@ -242,6 +261,11 @@ class Worker:
         """End, as a part of the worker has ended by an error."""
         self.failure = self.failure or error
         self.on_failure(error)
+
+    def host_of(self, unit: UnitId) -> Host | None:
+        """Give the process of a copy that is here and not proven gone."""
+        copy = self._roster.get(unit)
+        return None if copy is None or copy.unit.gone else copy.host
 
     def fail(self, unit: UnitId, cause: Cause) -> None:
         """Have a copy end in Error, if it is here."""
@@ -280,7 +304,6 @@ class Worker:
         name = copy.id.connector
         if isinstance(event, ReconfigureAsked):
             self._questions.want(name)
-            self._passes.wakeup()
         elif isinstance(event, OutsideChanged):
             logger.info("%s is started again: a value from outside has changed", name)
             again = RestartAsked(request=new_request(), name=name, tasks="all")
@@ -304,6 +327,8 @@ class Worker:
     def _heard(self, record: Record | Kept) -> None:
         # The listener of configs: what is put or deleted is acted upon at once.
         self._passes.wakeup()
+        if isinstance(record, ConnectorDeleted):
+            self.restarts.forget_all(record.name)
         if isinstance(record, LevelSet):
             try:
                 self.loggers.set(record.logger, record.level)
@@ -327,6 +352,7 @@ class Worker:
         found = plan(self.view, self.name, self._roster.units(), self._mine)
         self._apply(found)
         self._questions.ask(found.asks)
+        self._forgetting.consider(first=self._is_first())
         if self._tenure is None:  # else the coordinator does it
             await self._tidying.consider()
 
@@ -354,6 +380,11 @@ class Worker:
     def worker_of(self, connector: str, task: int | None) -> str:
         """Give the worker that is to run a unit; empty: nobody yet."""
         return self.name if self._tenure is None else self.view.worker_of(connector, task) or ""
+
+    def _is_first(self) -> bool:
+        """Whether it is this worker that does what is to be done once in its cluster."""
+        made = self.view.assignment
+        return self._tenure is None or (made is not None and made.maker == self.name)
 
     def _mine(self, unit: UnitId) -> bool:
         return self.worker_of(unit.connector, unit.task) == self.name

@@ -39,16 +39,16 @@ def test_rows_of_a_killed_source_come_once(tmp_path: Path, dsn: str, db: Connect
 
     async def lives() -> None:
         async with ProcessLauncher(tmp_path / "run") as launcher:
-            call = PluginCall(
-                what="task_configs",
-                connector_class=SOURCE,
-                config={"name": "shop", **config},
-                arguments={"max_tasks": 4},
+            texts: Any = config
+            connector, heard = await launched(
+                launcher, name="shop", task=None, connector_class=SOURCE, **texts
             )
-            answer = await launcher.call(call)
+            await heard.first(Started)
+            answer = await connector.task_configs(4)
+            assert answer is not None
             assert answer.failure is None
             (share,) = answer.value
-            texts = {name.replace(".", "_"): text for name, text in {**config, **share}.items()}
+            texts = {**config, **share}
             for life in range(3):
                 host, heard = await launched(
                     launcher, connector_class=SOURCE, positions=committed[:], **texts
