@@ -81,6 +81,7 @@ class FakeHost:
         self.stopping = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.kills = 0
+        self.waits_for = ""
         #: What its user code was asked to do, in order.
         self.story: list[str] = []
         self._listener = listener

@@ -64,7 +64,13 @@ class FickleSink(SinkConnector):
 
     def start(self, config: Config) -> None:
         """Connect."""
-        _Peer(config).call("connector")
+        self._peer = _Peer(config)
+        self._peer.call("connector")
+
+    def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
+        """Look there what is to be done."""
+        self._peer.call("tasks", max_tasks)
+        return [{}]
 
 
 class FickleSourceTask(SourceTask):

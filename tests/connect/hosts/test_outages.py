@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,7 +29,7 @@ class Peer:
     def __init__(self, folder: Path) -> None:
         self.away, self._journal = folder / "away", folder / "journal"
 
-    def texts(self, kind: str) -> dict[str, str]:
+    def texts(self, kind: str) -> dict[str, Any]:
         """Give the config of a connector that reaches it."""
         return {
             "connector_class": f"tests.connect.hosts.fickle:{kind}",
@@ -114,6 +115,22 @@ async def test_a_connector_that_cannot_start_is_started_when_it_can(tmp_path: Pa
         await comes_back(peer, heard, "connector")
         await heard.first(Started)
     assert peer.done() == ["connector"]
+
+
+@on_loop
+async def test_a_connector_says_what_its_tasks_are_when_it_can(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
+    peer.away.write_text("tasks")
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher, role="sink", task=None, **peer.texts("FickleSink"))
+        await heard.first(Started)
+        asking = asyncio.create_task(host.task_configs(3))
+        await await_that(lambda: "nobody answers tasks" in host.waits_for)
+        await comes_back(peer, heard, "tasks")
+        answer = await asking
+        assert answer is not None
+        assert answer.value == [{}]
+        assert host.waits_for == ""
 
 
 @on_loop

@@ -211,6 +211,11 @@ class QueryTask:
             with suppress(JobFailedError, TimeoutError):
                 await self._plane.engine.ask(lambda number: Hold(number, self.unit, held))
 
+    @property
+    def waits_for(self) -> str:
+        """What it waits for outside, as it said last; empty: nothing."""
+        return self._host_waits
+
     async def task_configs(self, most: int) -> PluginAnswer | None:
         """Give nothing: a task has no tasks."""
         del most

@@ -111,11 +111,13 @@ class ConnectorUnit(Unit):
     def _tell_tasks(self, number: int, most: int) -> None:
         try:
             with self.in_call("task_configs()"):
-                found = self._connector.task_configs(most)
+                found = self._retrying.call(lambda: self._connector.task_configs(most))
                 config = self._connector.context.config
                 value = [_texts(one, config, self._outside) for one in found]
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             traceback.print_exc()
+            if self._life.stopping.is_set():
+                return
             cause = cause_of(error, self._told.who, "task_configs()", self._life.masking)
             self._control.tell("task_configs", number=number, failure=cause)
         else:

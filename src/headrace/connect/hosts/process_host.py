@@ -83,6 +83,8 @@ class ProcessHost(asyncio.Protocol):
         self._last: dict[str, Any] = {}
         self._begun = self._kill_asked = False
         self._told_end = False
+        #: What it waits for outside, as it said last; empty: nothing.
+        self.waits_for = ""
         #: The process's number, once it is born.
         self.born: asyncio.Future[int] = self._loop.create_future()
         #: What a call came to.
@@ -221,7 +223,8 @@ class ProcessHost(asyncio.Protocol):
             case "stop_failed":
                 self._emit(StopFailed(_cause(message)))
             case "waits":
-                self._emit(Waits(message["what"]))
+                self.waits_for = message["what"]
+                self._emit(Waits(self.waits_for))
             case "unhealthy":
                 self._emit(Unhealthy(message["reason"]))
             case "topic":

@@ -133,11 +133,16 @@ class TaskQuestions:
         self, host: Host, entry: ConnectorEntry
     ) -> list[dict[str, str]] | Cause | None:
         about = f"task_configs() of connector '{entry.name}'"
+        asking = asyncio.ensure_future(host.task_configs(most_tasks(entry.config)))
         try:
-            async with asyncio.timeout(self._patience):
-                answer = await host.task_configs(most_tasks(entry.config))
-        except TimeoutError:
-            return Cause(f"{about} did not return in time: it may take {self._patience:g} s")
+            while not (await asyncio.wait([asking], timeout=self._patience))[0]:
+                # What waits for something outside says so, and has its own patience.
+                if not host.waits_for:
+                    late = f"{about} did not return in time: it may take {self._patience:g} s"
+                    return Cause(late)
+            answer = asking.result()
+        finally:
+            asking.cancel()
         if answer is None or answer.failure is not None:
             return None if answer is None else answer.failure
         try:

@@ -225,6 +225,10 @@ class Host(Protocol):
     def pause(self, *, paused: bool) -> None:
         """Stop polling and delivering, or go on; all resources stay."""
 
+    @property
+    def waits_for(self) -> str:
+        """What it waits for outside, as it said last; empty: nothing."""
+
     async def task_configs(self, most: int) -> PluginAnswer | None:
         """Ask a connector that runs what its tasks are to do; None: it ended before it answered.
 
