@@ -15,12 +15,22 @@ import pytest
 
 from headrace.broker.network.certificates import make_certificate
 from headrace.connect.rest import OPERATIONS
-from headrace.connect.worker import Figures, Moved
+from headrace.connect.worker import Cause, Counted, Failed, Figures, Moved
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
 from tests.connect.running import Running, quick_settings, running
 from tests.connect.waiting import eventually, until_running
 
+ERRORS = {
+    "total-record-failures": 9,
+    "total-record-errors": 6,
+    "total-records-skipped": 5,
+    "total-retries": 3,
+    "total-errors-logged": 2,
+    "deadletterqueue-produce-requests": 4,
+    "deadletterqueue-produce-failures": 0,
+    "last-error-timestamp": 1_700_000_000_500,
+}
 _QUEUE = {"rocketmq_topic": "t", "rocketmq_broker": "b", "rocketmq_queue_id": 0}
 
 
@@ -178,6 +188,7 @@ def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
 
     async def tell() -> None:
         host.tell(Moved(Figures(records=70, bytes=900, written=3, commits=7, rollbacks=1, lag=5)))
+        host.tell(Counted(ERRORS))
 
     worker.do(tell())
     text = worker.ask("GET", "/metrics").text
@@ -191,10 +202,41 @@ def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
         "lag": 5,
     }.items():
         assert f"headrace_connect_task_{name}{labels} {figure}.0" in text
+    for name, figure in {
+        "record_failures_total": 9,
+        "record_errors_total": 6,
+        "records_skipped_total": 5,
+        "retries_total": 3,
+        "errors_logged_total": 2,
+        "deadletterqueue_produce_requests_total": 4,
+        "deadletterqueue_produce_failures_total": 0,
+    }.items():
+        assert f"headrace_connect_task_{name}{labels} {figure}.0" in text
+    assert f"headrace_connect_task_last_error_timestamp_seconds{labels} 1.7000000005e+09" in text
     units = worker.ask("GET", "/admin/tasks").json()
     (task,) = [one for one in units if (one["connector"], one["task"]) == ("moved", 0)]
     assert task["figures"]["records"] == 70
+    assert task["errors"] == ERRORS
     worker.ask("DELETE", "/connectors/moved")
+
+
+def test_metrics_tell_what_failed_in_a_task_that_has_ended_by_it(worker: Running) -> None:
+    worker.ask("PUT", "/connectors/bad/config", json=config_of(CHAOS))
+    worker.do(until_running(worker.connect, "bad"))
+    launcher: Any = worker.launcher
+    (host,) = launcher.alive("bad", 0)
+
+    async def fail() -> None:
+        host.tell(Counted(ERRORS))
+        host.tell(Failed(Cause("a record is bad")))
+        host.die(1)
+        await eventually(lambda: worker.connect.status("bad").tasks[0].state == "FAILED")
+
+    worker.do(fail())
+    told = 'headrace_connect_task_record_errors_total{connector="bad",task="0"} 6.0'
+    assert told in worker.ask("GET", "/metrics").text
+    worker.ask("DELETE", "/connectors/bad")
+    assert told not in worker.ask("GET", "/metrics").text
 
 
 def test_the_description_names_every_operation(worker: Running) -> None:

@@ -5,7 +5,7 @@ the worker says         ``stop``, ``pause``, ``resume``, ``where``, ``level``; f
                         to run
 the host says           ``born``, ``started``, ``failed``, ``stopped``, ``stop_failed``,
                         ``reconfigure``, ``outside``, ``unhealthy``, ``healthy``, ``topic``,
-                        ``answer``
+                        ``counted``, ``answer``
 ======================  ==========================================================
 """
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ __all__ = ["Life", "Unit"]
 
 #: Seconds that a unit has for ``stop()`` when it has failed; nobody asks it to stop then.
 _GRACE_OF_FAILED = 5.0
+#: Seconds between two looks at what a task has counted.
+_COUNTING = 1.0
 
 
 class Unit(ABC):
@@ -67,6 +69,10 @@ class Unit(ABC):
         """Ask the plugin's probe."""
         return True
 
+    def counted(self) -> Mapping[str, int]:
+        """Count what failed, by Kafka Connect's names; nothing where no records pass."""
+        return {}
+
     @contextlib.contextmanager
     def in_call(self, name: str) -> Iterator[None]:
         """Say what is called while it is."""
@@ -99,6 +105,9 @@ class Life:
         self._failing = threading.Lock()
         self._main = threading.get_ident()
         self._unit: Unit | None = None
+        self._counting = threading.Lock()
+        #: What was told of the unit's counts, once it is made.
+        self._counts: Mapping[str, int] | None = None
         #: Set when the unit is to stop.
         self.stopping = threading.Event()
         #: Set while the unit is paused.
@@ -130,6 +139,9 @@ class Life:
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             self._fail(error, unit.doing)
             return False
+        self._counts = {}
+        if unit.counted():
+            watched_thread(self._count, name="headrace-counts", on_failure=self.break_off).start()
         return True
 
     def _run(self, unit: Unit) -> None:
@@ -163,6 +175,7 @@ class Life:
                 self.failed = True
             return
         if not self.failed:
+            self._tell_counts()
             self.control.tell("stopped")
 
     def fail(self, reason: str) -> None:
@@ -183,6 +196,7 @@ class Life:
             if self.failed:
                 return
             self.failed = True
+        self._tell_counts()
         self.control.tell("failed", **cause)
         # The rest must not take for ever, whatever thread hangs in it.
         timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
@@ -211,6 +225,21 @@ class Life:
         frame = sys._current_frames().get(self._main)  # noqa: SLF001 - there is no other way
         doing = self._unit.doing if self._unit is not None else ""
         self.control.tell("where", doing=doing, line=line_of_stack(frame) or "")
+
+    def _count(self) -> None:
+        self._tell_counts()
+        while not self.stopping.wait(_COUNTING):
+            self._tell_counts()
+
+    def _tell_counts(self) -> None:
+        """Tell what has failed, where that has changed."""
+        with self._counting:
+            if self._unit is None or self._counts is None:
+                return
+            counts = self._unit.counted()
+            if counts != self._counts:
+                self._counts = counts
+                self.control.tell("counted", counts=counts)
 
     def _watch_health(self, unit: Unit) -> None:
         if self._probe:

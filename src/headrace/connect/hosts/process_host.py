@@ -18,6 +18,7 @@ import orjson
 from headrace.connect.hosts.causes import end_of_log
 from headrace.connect.worker.launching import (
     Cause,
+    Counted,
     Exited,
     Failed,
     Healthy,
@@ -206,6 +207,8 @@ class ProcessHost(asyncio.Protocol):
                 self._emit(Unhealthy(message["reason"]))
             case "topic":
                 self._emit(TopicUsed(message["topic"]))
+            case "counted":
+                self._emit(Counted(message["counts"]))
             case "answer":
                 self._told_end = True
                 if not self.answer.done():

@@ -13,6 +13,7 @@ from headrace.connect.worker.connect import (
     Connect,
 )
 from headrace.connect.worker.launching import (
+    Counted,
     Exited,
     Failed,
     Figures,
@@ -63,6 +64,7 @@ __all__ = [
     "Connect",
     "ConnectorInfo",
     "ConnectorStatus",
+    "Counted",
     "Exited",
     "Failed",
     "Figures",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -141,6 +142,8 @@ class UnitReport(msgspec.Struct, frozen=True, kw_only=True):
     restarts_in: float | None
     #: What the task has moved; None until the data plane tells.
     figures: Figures | None = None
+    #: What has failed in the task since it started, by Kafka Connect's names.
+    errors: Mapping[str, int] | None = None
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from headrace.connect.lifecycle import Cause
 
 __all__ = [
     "Cause",
+    "Counted",
     "Exited",
     "Failed",
     "Figures",
@@ -179,6 +180,14 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """What has failed in a task since it started, and what became of it."""
+
+    #: By the names that Kafka Connect has for it, such as ``total-record-errors``.
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """A task runs as far as it can, and waits for something outside."""
 
@@ -199,6 +208,7 @@ HostEvent = (
     | Healthy
     | TopicUsed
     | Moved
+    | Counted
     | Waits
 )
 """What happens to a host."""
