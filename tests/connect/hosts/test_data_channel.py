@@ -433,7 +433,7 @@ async def test_put_that_hangs_ends_with_the_host(tmp_path: Path) -> None:
 
 BOOM: dict[str, Any] = {
     "transforms": "boom",
-    "transforms_boom_type": "chaos",
+    "transforms_boom_type": "headrace.connect.testing.chaos.ChaosTransform",
     "transforms_boom_raise_on": "2",
 }
 

@@ -8,6 +8,7 @@ import logging
 import re
 import shutil
 import socket
+import sys
 import uuid
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,6 +25,7 @@ from headrace.connect.hosts.process_host import ProcessHost
 from headrace.connect.hosts.processes import require_linux
 from headrace.connect.hosts.spec import Told
 from headrace.connect.levels import LevelsToCome
+from headrace.connect.plugins.catalog import packages_in
 from headrace.connect.worker.launching import (
     Cause,
     HostEvent,
@@ -245,6 +247,10 @@ class ProcessLauncher:
         self._levels.set(logger, level)
         for host in self._hosts:
             host.set_level(logger, level)
+
+    def installed(self) -> object:
+        """Tell which packages there are on the path, and in the folders of plugins."""
+        return tuple(map(packages_in, (*sys.path, *self._settings.folders)))
 
     def live_until(self, time: float) -> None:
         """End all hosts at that time, unless a later one is told before."""

@@ -250,7 +250,8 @@ class PluginCall:
     ===============  ======================  ===================================================
     ``what``         ``arguments``           value of the answer
     ===============  ======================  ===================================================
-    `plugins`        none                    list of ``{class, type, version, aliases, error?}``;
+    `plugins`        none, or                list of ``{class, type, version, aliases, error?}``,
+                     ``{only: name}``        of a class that nothing lists too, by its full name;
                                              type is ``source``, ``sink``, ``converter``,
                                              ``header_converter``, ``transformation`` or
                                              ``predicate``
@@ -292,6 +293,9 @@ class Launcher(Protocol):
 
     async def call(self, call: PluginCall) -> PluginAnswer:
         """Answer a question in a process of its own, within a hard time limit; never raise."""
+
+    def installed(self) -> object:
+        """Tell what plugins may be in: another value when a package comes, goes or changes."""
 
     def set_level(self, logger: str, level: int) -> None:
         """Set the level of a logger, and of those below it, in what runs and in what will."""
