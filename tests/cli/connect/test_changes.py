@@ -60,7 +60,7 @@ def test_a_name_that_is_taken_is_told_how_to_replace_its_config(
 ) -> None:
     chaos(run, worker, "a")
     assert run.refused("create", "a", f"connector.class={CHAOS}") == (
-        "error: there is a connector 'a' already\n  → --update replaces its config"
+        "error: Connector a already exists\n  → --update replaces its config"
     )
     said = run.said("create", "a", "--update", f"connector.class={CHAOS}", "x=2")
     assert said == "Connector a (source) has a new config: its tasks start."
@@ -81,9 +81,8 @@ def test_a_wrong_config_names_each_problem_and_who_describes_the_keys(run: Comma
 
 def test_a_plugin_that_is_misspelt_is_guessed(run: Commands) -> None:
     told = run.refused("create", "a", "connector.class=file-sorce")
-    assert told == (
-        f"error: there is no connector plugin 'file-sorce'\n  → did you mean {FILE_SOURCE}?"
-    )
+    assert told.startswith("error: Failed to find any class that implements Connector and which")
+    assert told.endswith(f"\n  → did you mean {FILE_SOURCE}?")
 
 
 def test_a_config_without_a_class_is_told_the_command_that_lists_them(run: Commands) -> None:
@@ -155,7 +154,7 @@ def test_a_restart_that_cannot_be_says_why(run: Commands, worker: Running) -> No
     chaos(run, worker, "a")
     told = run.refused("restart", "a", "--task", "0", "--only-failed")
     assert told.endswith("→ leave out --include-tasks and --only-failed")
-    assert "has no task 7" in run.refused("restart", "a", "--task", "7")
+    assert "Unknown task: a-7" in run.refused("restart", "a", "--task", "7")
     run("stop", "a")
     told = run.refused("restart", "a")
     assert told.endswith("→ resume it instead, by `headrace connect resume`")
@@ -164,7 +163,7 @@ def test_a_restart_that_cannot_be_says_why(run: Commands, worker: Running) -> No
 def test_a_connector_that_is_misspelt_is_guessed(run: Commands, worker: Running) -> None:
     chaos(run, worker, "lines")
     assert run.refused("pause", "line") == (
-        "error: there is no connector 'line'\n  → did you mean lines?"
+        "error: Unknown connector line\n  → did you mean lines?"
     )
     told = run.refused("delete", "orders")
     assert told.endswith("→ `headrace connect list` names those that there are")

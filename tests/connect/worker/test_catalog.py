@@ -64,7 +64,10 @@ def test_full_name_of_a_class_works_though_nothing_lists_it() -> None:
     assert known.role == "sink"
     assert "shop.Till" not in listed(catalog)
     for name in ("shop.Tills", "Till"):
-        with pytest.raises(ConnectNotFoundError, match=f"'{name}'"):
+        with pytest.raises(
+            ConnectNotFoundError,
+            match=f"which name matches {name}, available connectors are: fakes.Broken",
+        ):
             connector(catalog, name)
 
 

@@ -54,7 +54,7 @@ def test_a_level_that_there_is_not_comes_into_no_log() -> None:
         log = MemoryLog()
         worker = Worker(log, FakeLauncher(), quick_settings())
         await worker.start()
-        with pytest.raises(ConnectNotFoundError, match="no level 'banana'"):
+        with pytest.raises(ConnectNotFoundError, match="invalid log level 'banana'"):
             await Connect(worker).set_level("some.logger", "banana")
         assert await log.end() == 0
         await worker.stop(force=True)

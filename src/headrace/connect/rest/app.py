@@ -137,10 +137,13 @@ class _Endpoint:
             return answer.response()
         if request.method == "OPTIONS":
             return Response(status_code=204, headers={"Allow": self._allowed})
-        message = f"{request.method} is not for {request.url.path}; use {self._allowed}"
+        message = f"HTTP 405 Method Not Allowed\n  → use {self._allowed}"
         raise HTTPException(405, message, headers={"Allow": self._allowed})
 
 
 async def _respond_to_unknown_path(request: Request, _: Exception) -> Response:
-    message = f"there is nothing at {request.url.path}\n  → GET /openapi.json tells what there is"
+    message = (
+        f"HTTP 404 Not Found: nothing is at {request.url.path}\n"
+        "  → GET /openapi.json tells what there is"
+    )
     return Answer(status=404, value={"error_code": 404, "message": message}).response()

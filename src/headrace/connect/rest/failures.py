@@ -47,8 +47,8 @@ def failure(error: Exception) -> Answer:
     Examples
     --------
     >>> from headrace.errors import ConnectNotFoundError
-    >>> failure(ConnectNotFoundError("there is no connector 'a'")).value
-    {'error_code': 404, 'message': "there is no connector 'a'"}
+    >>> failure(ConnectNotFoundError("Connector a not found")).value
+    {'error_code': 404, 'message': 'Connector a not found'}
     """
     if isinstance(error, HTTPException):
         headers = dict(error.headers or {})

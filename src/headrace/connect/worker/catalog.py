@@ -97,7 +97,9 @@ class Catalog:
             found = await self._find_unlisted(name)
         if found is None:
             raise ConnectNotFoundError(
-                f"there is no connector plugin '{name}'", hint=self._meant(name)
+                "Failed to find any class that implements Connector and which name matches"
+                f" {name}, available connectors are: {self._available()}",
+                hint=self._meant(name),
             )
         return found
 
@@ -115,7 +117,7 @@ class Catalog:
         if found is None:
             found = self._unlisted.get(name) or await self._find_unlisted(name)
         if found is None:
-            raise ConnectNotFoundError(f"there is no plugin '{name}'", hint=self._meant(name))
+            raise ConnectNotFoundError(f"Unknown plugin {name}.", hint=self._meant(name))
         return found
 
     async def of(self, config: Mapping[str, str]) -> Plugin:
@@ -128,8 +130,10 @@ class Catalog:
         """
         name = config.get(_CLASS_KEY, "")
         if not name.strip():
+            of = f"name={config['name']}" if "name" in config else ""
             raise ConnectRequestError(
-                f"the config has no {_CLASS_KEY}", hint="GET /connector-plugins lists the classes"
+                f"Connector config {{{of}}} contains no connector type, which is {_CLASS_KEY}",
+                hint="GET /connector-plugins lists the classes",
             )
         try:
             return await self.connector(name)
@@ -227,6 +231,10 @@ class Catalog:
             return msgspec.convert(answer.value, kind)
         except msgspec.ValidationError as error:
             raise PluginFailedError(f"{about} gave something else: {error}") from None
+
+    def _available(self) -> str:
+        connectors = (one for one in self._plugins or () if one.type in _CONNECTORS)
+        return ", ".join(sorted(one.class_name for one in connectors))
 
     def _meant(self, name: str) -> str:
         close = get_close_matches(name, self._connectors, n=1)

@@ -133,7 +133,7 @@ class Connect:
 
     def status(self, name: str) -> ConnectorStatus:
         """Say how a connector is doing."""
-        return self._reporter.status(self._entry(name))
+        return self._reporter.status(self._entry(name, "No status found for connector {name}"))
 
     def tasks(self, name: str) -> list[TaskInfo]:
         """Say what the tasks of a connector are to do."""
@@ -142,9 +142,9 @@ class Connect:
 
     def task_status(self, name: str, task: int) -> TaskStatus:
         """Say how a task is doing."""
-        entry = self._entry(name)
+        entry = self._entry(name, f"No status found for task {{name}}-{task}")
         if task >= len(entry.tasks):
-            raise ConnectorNotFoundError(f"connector '{name}' has no task {task}")
+            raise ConnectorNotFoundError(f"No status found for task {name}-{task}")
         return self._reporter.task_status(entry, task)
 
     def topics(self, name: str) -> list[str]:
@@ -168,7 +168,7 @@ class Connect:
         config = named(check_name(name), config)
         self._worker.require_running()
         if name in self._worker.view.connectors():
-            raise ConnectorExistsError(f"there is a connector '{name}' already")
+            raise ConnectorExistsError(f"Connector {name} already exists")
         await self._check(config)
         record = ConnectorPut(
             request=new_request(), name=name, config=config, expected_version=0, target=target
@@ -209,7 +209,7 @@ class Connect:
 
     async def set_target(self, name: str, target: Target, *, force: bool = False) -> None:
         """Let a connector run, rest or stop."""
-        self._entry(name)
+        self._entry(name, "Unknown connector {name}")
         await self._append(TargetSet(request=new_request(), name=name, target=target, force=force))
 
     async def restart(
@@ -221,7 +221,7 @@ class Connect:
         force: bool = False,
     ) -> ConnectorStatus:
         """Start new copies; give the status with those that are about to restart."""
-        entry = self._entry(name)
+        entry = self._entry(name, "Unknown connector: {name}")
         self._require_active(entry)
         found = RestartPlan.of(entry, include_tasks=include_tasks, only_failed=only_failed)
         status = self._reporter.restarting(entry, found)
@@ -238,8 +238,10 @@ class Connect:
 
     async def restart_task(self, name: str, task: int, *, force: bool = False) -> None:
         """Start a new copy of a task."""
-        self.task_status(name, task)
-        self._require_active(self._entry(name))
+        entry = self._entry(name, "Unknown connector: {name}")
+        if task >= len(entry.tasks):
+            raise ConnectorNotFoundError(f"Unknown task: {name}-{task}")
+        self._require_active(entry)
         record = RestartAsked(
             request=new_request(), name=name, connector=False, tasks=[task], force=force
         )
@@ -278,7 +280,7 @@ class Connect:
             It is not stopped, the entries are none of a sink's, or it says no.
         """
         await self._offsets.alter(name, entries)
-        return f"the offsets of connector '{name}' have been altered"
+        return "The offsets for this connector have been altered successfully"
 
     async def reset_offsets(self, name: str) -> str:
         """Have a stopped connector begin anew; its own code may say no.
@@ -289,7 +291,7 @@ class Connect:
             It is not stopped, or it says no.
         """
         await self._offsets.reset(name)
-        return f"the offsets of connector '{name}' have been reset"
+        return "The offsets for this connector have been reset successfully"
 
     # Plugins.
 
@@ -318,17 +320,19 @@ class Connect:
         named = await self._catalog.of({"connector.class": found.class_name} | dict(config))
         if named != found:
             raise ConnectRequestError(
-                f"the connector.class '{config['connector.class']}' does not match '{plugin}'"
+                f"Included connector type {config['connector.class']} does not match request type"
+                f" {plugin}"
             )
         return await self._catalog.validate(found, config)
 
     # Inside.
 
-    def _entry(self, name: str) -> ConnectorEntry:
+    def _entry(self, name: str, missing: str = "Connector {name} not found") -> ConnectorEntry:
         self._worker.require_read()
         entry = self._worker.view.connector(name)
         if entry is None:
-            raise ConnectorNotFoundError(f"there is no connector '{name}'")
+            # Kafka Connect has other words for it at each place, and tools know them.
+            raise ConnectorNotFoundError(missing.format(name=name))
         return entry
 
     def _require_active(self, entry: ConnectorEntry) -> None:

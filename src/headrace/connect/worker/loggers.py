@@ -73,7 +73,7 @@ class Loggers:
         """
         logger = logging.root if name == ROOT else known_loggers().get(name)
         if logger is None:
-            raise ConnectNotFoundError(f"there is no logger '{name}'")
+            raise ConnectNotFoundError(f"Logger {name} not found.")
         return self._one(name, logger)
 
     def set(self, name: str, level: str) -> list[str]:
@@ -111,5 +111,5 @@ def check_level(word: str) -> int:
     """
     number = _LEVELS.get(word.upper())
     if number is None:
-        raise ConnectNotFoundError(f"there is no level '{word}'", hint=f"use {', '.join(_LEVELS)}")
+        raise ConnectNotFoundError(f"invalid log level '{word}'.", hint=f"use {', '.join(_LEVELS)}")
     return number
