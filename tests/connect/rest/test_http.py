@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import ssl
@@ -14,13 +15,15 @@ import httpx
 import pytest
 
 from headrace.broker.network.certificates import make_certificate
-from headrace.connect.rest import OPERATIONS
-from headrace.connect.worker import Cause, Counted, Failed, Figures, Moved
+from headrace.connect.log import MemoryLog
+from headrace.connect.rest import OPERATIONS, RestServer
+from headrace.connect.worker import Cause, Connect, Counted, Failed, Figures, Moved, Worker
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
 from tests.connect.running import Running, quick_settings, running
 from tests.connect.waiting import eventually, until_running
 
+PROBES = ("/livez", "/readyz", "/health")
 ERRORS = {
     "total-record-failures": 9,
     "total-record-errors": 6,
@@ -339,7 +342,7 @@ def test_with_a_token_only_those_who_have_it_are_answered() -> None:
         refused = worker.ask("GET", "/connectors")
         assert refused.status_code == 401
         assert refused.json()["error_code"] == 401
-        assert worker.ask("GET", "/health").status_code == 200
+        assert [worker.ask("GET", path).status_code for path in PROBES] == [200, 200, 200]
         bearer = {"Authorization": "Bearer s3cret"}
         assert worker.ask("GET", "/connectors", headers=bearer).status_code == 200
         assert worker.ask("GET", "/connectors", auth=("me", "s3cret")).status_code == 200
@@ -358,6 +361,45 @@ def test_with_a_certificate_rest_speaks_tls(tmp_path: Path) -> None:
         assert httpx.get(f"{worker.url}/connectors", verify=trusted).json() == []
 
 
+def test_probes_are_answered_in_words_before_there_is_a_worker_and_after() -> None:
+    async def scenario() -> None:
+        settings = quick_settings(token="s3cret")
+        launcher = FakeLauncher()
+        async with RestServer(settings) as server, httpx.AsyncClient(base_url=server.url) as http:
+            server.startup.step("starts Spark")
+            assert (await http.get("/livez")).status_code == 200
+            for path in ("/readyz", "/health"):
+                answer = await http.get(path)
+                assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+                assert answer.json()["status"] == "starting"
+                assert "Worker w1 starts Spark, for 0 s" in answer.json()["message"]
+            assert (await http.get("/connectors")).status_code == 401
+            http.headers["Authorization"] = "Bearer s3cret"
+            for method in ("GET", "POST"):
+                answer = await http.request(method, "/connectors")
+                assert (answer.status_code, answer.json()["error_code"]) == (503, 503)
+                assert "starts Spark" in answer.json()["message"]
+            log = MemoryLog()
+            worker = Worker(log, launcher, settings, startup=server.startup)
+            server.serve(Connect(worker))
+            worker.startup.step("reads its log")
+            answer = await http.get("/readyz")
+            assert (answer.status_code, "reads its log" in answer.text) == (503, True)
+            await worker.start()
+            assert [(await http.get(path)).status_code for path in PROBES] == [200, 200, 200]
+            worker.end_by(OSError("no disk"))
+            found = [await http.get(path) for path in PROBES]
+            assert [answer.status_code for answer in found] == [500, 503, 500]
+            assert all("no disk" in answer.text for answer in found)
+            await worker.stop(force=True)
+            server.rest()
+            found = [await http.get(path) for path in PROBES]
+            assert [answer.status_code for answer in found] == [200, 503, 503]
+            assert found[1].json()["status"] == "stopping"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.requirement(50)
 def test_a_worker_that_ends_tells_its_state_and_takes_no_changes() -> None:
     settings = quick_settings(graceful_timeout="2 s")
@@ -366,8 +408,6 @@ def test_a_worker_that_ends_tells_its_state_and_takes_no_changes() -> None:
         worker.do(until_running(worker.connect, "a"))
 
         async def begin_to_stop() -> Any:
-            import asyncio
-
             stopping = asyncio.ensure_future(worker.connect.worker.stop())
             await asyncio.sleep(0.05)
             return stopping

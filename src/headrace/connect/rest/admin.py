@@ -9,7 +9,9 @@ __all__ = [
     "config_log",
     "get_logger",
     "health",
+    "life",
     "list_loggers",
+    "readiness",
     "root",
     "set_logger",
     "tasks",
@@ -27,6 +29,18 @@ async def health(call: Call) -> Answer:
     """Whether the worker can do its work."""
     found = call.connect.health()
     return Answer(status=_HEALTH.get(found.status, 500), value=found)
+
+
+async def life(call: Call) -> Answer:
+    """Whether the worker goes on: one that does not must be started again."""
+    found = call.connect.life()
+    return Answer(status=200 if found.status == "alive" else 500, value=found)
+
+
+async def readiness(call: Call) -> Answer:
+    """Whether the worker takes requests and runs what is its own; what is not there yet."""
+    found = call.connect.readiness()
+    return Answer(status=200 if found.status == "healthy" else 503, value=found)
 
 
 async def tasks(call: Call) -> Answer:

@@ -53,6 +53,7 @@ from headrace.connect.worker.positions import (
 from headrace.connect.worker.settings import (
     WorkerSettings,
 )
+from headrace.connect.worker.startup import Startup
 from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.connect.worker.worker import (
     Worker,
@@ -88,6 +89,7 @@ __all__ = [
     "ReconfigureAsked",
     "Role",
     "Started",
+    "Startup",
     "Stop",
     "StopFailed",
     "Stopped",

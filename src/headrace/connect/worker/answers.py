@@ -38,7 +38,7 @@ class ClusterInfo(msgspec.Struct, frozen=True):
 class Health(msgspec.Struct, frozen=True):
     """Whether the worker can do its work."""
 
-    #: ``healthy``, ``starting`` or ``unhealthy``.
+    #: ``healthy``, ``starting``, ``stopping`` or ``unhealthy``; ``alive`` of one that answers.
     status: str
     message: str
 

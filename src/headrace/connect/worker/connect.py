@@ -105,10 +105,24 @@ class Connect:
             return Health("unhealthy", trouble)
         state = self._worker.state
         if state == "running":
-            return Health("healthy", f"worker {self._worker.name} has read its log and works")
+            message = "Worker has completed startup and is ready to handle requests."
+            return Health("healthy", message)
         if state == "starting":
-            return Health("starting", f"worker {self._worker.name} reads its log")
+            return self._worker.startup.health()
         return Health("stopping", f"worker {self._worker.name} is about to end")
+
+    def life(self) -> Health:
+        """Say whether the worker goes on at all; who is not alive must be started again."""
+        if (failure := self._worker.failure) is not None:
+            return Health("unhealthy", f"a part of the worker has ended by {failure!r}")
+        return Health("alive", f"worker {self._worker.name} answers")
+
+    def readiness(self) -> Health:
+        """Say whether the worker takes requests and runs what is its own."""
+        found = self.health()
+        if found.status == "healthy" and (waits := self._worker.waits()) is not None:
+            return Health("starting", f"worker {self._worker.name} is not ready: {waits}")
+        return found
 
     def units(self) -> list[UnitReport]:
         """Tell of every copy on this worker."""
