@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,34 @@ def test_a_config_comes_from_standard_input(
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"connector.class": CHAOS})))
     run("create", "a", "--config", "-")
     assert config_of(worker, "a")["connector.class"] == CHAOS
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"name": "lines", "config": {"connector.class": CHAOS, "x": "1"}},
+        {"name": "lines", "connector.class": CHAOS, "x": "1"},
+    ],
+    ids=["beside the config", "in the config"],
+)
+def test_the_name_may_stand_in_the_file(
+    run: Commands, worker: Running, tmp_path: Path, held: dict[str, Any]
+) -> None:
+    file = tmp_path / "lines.json"
+    file.write_text(json.dumps(held))
+    said = run.said("create", "--config", str(file))
+    assert said == "Connector lines (source) is made: its tasks start."
+    run("create", "x=2", "--config", str(file), "--update")
+    assert config_of(worker, "lines")["x"] == "2"
+    told = run.refused("create", "others", "--config", str(file))
+    assert "lines" in told
+    assert "others" in told
+
+
+def test_a_connector_that_nobody_names_is_refused(run: Commands) -> None:
+    for given in (("connector.class=x",), ("--config", "connector.class=x")):
+        told = run.refused("create", *given)
+        assert told.startswith("error: the connector has no name\n  → give one before the keys")
 
 
 def test_a_name_that_is_taken_is_told_how_to_replace_its_config(
