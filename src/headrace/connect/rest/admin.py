@@ -54,7 +54,7 @@ async def config_log(call: Call) -> Answer:
 
 
 async def list_loggers(call: Call) -> Answer:
-    """Loggers whose level was set."""
+    """The loggers of the worker, and those of plugins whose level was set."""
     return Answer(value=call.connect.loggers.levels())
 
 

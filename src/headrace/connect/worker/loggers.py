@@ -57,11 +57,9 @@ class Loggers:
         self._changed_ms: dict[str, int] = {}
 
     def levels(self) -> dict[str, dict[str, Any]]:
-        """Give every logger that has a level of its own."""
+        """Give every logger of the worker's process with the level that holds for it."""
         named = {ROOT: logging.root, **known_loggers()}
-        return {
-            name: self._one(name, logger) for name, logger in sorted(named.items()) if logger.level
-        }
+        return {name: self._one(name, logger) for name, logger in sorted(named.items())}
 
     def level(self, name: str) -> dict[str, Any]:
         """Give the level that holds for a logger.
