@@ -132,7 +132,7 @@ class Catalog:
         if not name.strip():
             of = f"name={config['name']}" if "name" in config else ""
             raise ConnectRequestError(
-                f"Connector config {{{of}}} contains no connector type, which is {_CLASS_KEY}",
+                f"Connector config {{{of}}} contains no connector type: {_CLASS_KEY} is missing",
                 hint="GET /connector-plugins lists the classes",
             )
         try:
