@@ -69,8 +69,9 @@ def _told(text: str, folder: Path) -> Answer:
         return {}
     if isinstance(value, dict) and value.keys() == {"error_code", "message"}:
         message = str(value["message"]).replace(str(folder), "FOLDER")
-        # Each side has connectors of its own.
-        return {"message": re.sub(r"(?<=available connectors are: ).*", "...", message)}
+        # Each side has connectors of its own, and a column depends on the folder's name.
+        message = re.sub(r"(?<=available connectors are: ).*", "...", message)
+        return {"message": re.sub(r"(?<=column: )\d+", "...", message)}
     return {"body": _shape(value, folder)}
 
 
