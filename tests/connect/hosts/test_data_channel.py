@@ -445,7 +445,7 @@ async def test_bad_record_fails_a_source_that_does_not_tolerate_it(tmp_path: Pat
         cause = (await heard.first(Failed)).cause
         assert "failed in converters and transforms: ChaosError: record 2 is bad" in cause.summary
         assert "Tolerance exceeded" in cause.trace
-        assert [one["total-record-errors"] for one in counted(heard)] == [0, 1]
+        assert counted(heard)[-1]["total-record-errors"] == 1
 
 
 def counted(heard: Heard) -> list[Mapping[str, int]]:

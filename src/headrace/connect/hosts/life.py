@@ -140,8 +140,6 @@ class Life:
             self._fail(error, unit.doing)
             return False
         self._counts = {}
-        if unit.counted():
-            watched_thread(self._count, name="headrace-counts", on_failure=self.break_off).start()
         return True
 
     def _run(self, unit: Unit) -> None:
@@ -154,6 +152,9 @@ class Life:
                 terms = {} if unit.terms is None else msgspec.to_builtins(unit.terms)
                 self.control.tell("started", address=address, terms=terms)
                 self._watch_health(unit)
+                if unit.counted():
+                    name = "headrace-counts"
+                    watched_thread(self._count, name=name, on_failure=self.break_off).start()
                 unit.work()
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             if self.stopping.is_set() and getattr(error, "retriable", False):
