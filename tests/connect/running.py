@@ -96,7 +96,8 @@ def running(
         worker = Worker(make_log(), launcher, settings or quick_settings())
         connect = Connect(worker, positions_of(launcher))
         try:
-            async with RestServer(connect) as server:
+            async with RestServer(connect.settings) as server:
+                server.serve(connect)
                 await worker.start()
                 ready.set_result((server.url, connect, launcher))
                 await ended.wait()

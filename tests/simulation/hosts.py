@@ -34,6 +34,7 @@ import headrace.spark.ticks
 from headrace.connect.data.engine import serve
 from headrace.connect.hosts.nursing import Keeper
 from headrace.connect.plugins.catalog import Catalog, Plugin
+from headrace.connect.worker import Startup, WorkerSettings
 from headrace.errors import StoreLockedError
 from tests.simulation.outside import LINES_SOURCE, STORE_SINK
 from tests.simulation.pipes import Pipes, SimulatedSocket
@@ -421,8 +422,15 @@ class _NoServer:
 
     url = ""
 
-    def __init__(self, _connect: object) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.startup = Startup(settings.name)
         self.on_failure: Callable[[BaseException], None] = lambda _: None
+
+    def serve(self, _connect: object) -> None:
+        """Do nothing."""
+
+    def rest(self) -> None:
+        """Do nothing."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -142,10 +142,11 @@ async def running_worker(
     positions: PositionStore | None = None,
     log: Log | None = None,
     cluster: Cluster | None = None,
+    server: RestServer | None = None,
 ) -> AsyncIterator[RunningWorker]:
     """Run a worker until the block is left; then all that it runs is stopped.
 
-    REST answers from the start: ``/health`` says ``starting`` until the log is read.
+    REST answers from the start: ``/readyz`` says what is done until the log is read.
 
     Parameters
     ----------
@@ -160,6 +161,8 @@ async def running_worker(
     cluster
         The cluster that this worker has joined: its log counts, and it shares the work.  Whoever
         joined leaves it, when the block is left.
+    server
+        Answers already, while the worker's surroundings start; by default one is made.
 
     Raises
     ------
@@ -180,9 +183,14 @@ async def running_worker(
             stack.push_async_callback(log.close)
         join_again = None if cluster is None else cluster.join_again
         heir = cluster is None or _is_heir(settings)
-        worker = Worker(log, launcher, settings, join_again=join_again, heir=heir)
+        if server is None:
+            server = await stack.enter_async_context(RestServer(settings))
+        worker = Worker(
+            *(log, launcher, settings), join_again=join_again, heir=heir, startup=server.startup
+        )
         connect = Connect(worker, positions)
-        server = await stack.enter_async_context(RestServer(connect))
+        server.serve(connect)
+        stack.callback(server.rest)
         running = RunningWorker(connect, server.url)
         worker.on_failure = server.on_failure = running.fail
         if cluster is not None:
@@ -191,7 +199,7 @@ async def running_worker(
             await connect.worker.start()
             if cluster is not None:
                 _inherit(settings)
-            logger.info("worker %s runs; REST is at %s", connect.worker.name, server.url)
+            logger.info("worker %s runs", connect.worker.name)
             yield running
         finally:
             await running.end()
@@ -207,6 +215,7 @@ async def serve(
     positions: PositionStore | None = None,
     log: Log | None = None,
     cluster: Cluster | None = None,
+    server: RestServer | None = None,
     ready: Callable[[RunningWorker], None] | None = None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT; a second signal kills what does not stop.
@@ -215,13 +224,13 @@ async def serve(
 
     Parameters
     ----------
-    settings, launcher, positions, log, cluster
+    settings, launcher, positions, log, cluster, server
         As of `running_worker`.
     ready
         Called once the worker has read its log and takes requests.
     """
     async with running_worker(
-        settings, launcher, positions=positions, log=log, cluster=cluster
+        settings, launcher, positions=positions, log=log, cluster=cluster, server=server
     ) as running:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:

@@ -41,7 +41,7 @@ def test_offsets_are_shown_set_and_forgotten(
     changed = tmp_path / "offsets.json"
     changed.write_text(json.dumps({"offsets": [found[0] | {"offset": {"position": 4}}]}))
     said = run.said("offsets", "lines", "--set", str(changed))
-    assert said == "The offsets of connector 'lines' have been altered."
+    assert said == "The offsets for this connector have been altered successfully."
     assert run.data("offsets", "lines")["offsets"][0]["offset"] == {"position": 4}
 
     changed.write_text(json.dumps([found[0] | {"offset": {"position": 8}}]))
@@ -49,7 +49,7 @@ def test_offsets_are_shown_set_and_forgotten(
     assert run.data("offsets", "lines")["offsets"][0]["offset"] == {"position": 8}
 
     said = run.said("offsets", "lines", "--reset")
-    assert said == "The offsets of connector 'lines' have been reset."
+    assert said == "The offsets for this connector have been reset successfully."
     assert run.said("offsets", "lines") == "Connector lines has committed nothing yet."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -129,8 +131,19 @@ def test_a_worker_that_is_stopped_while_it_starts_leaves_nothing(worker: Worker)
         return False
 
     until(engine_is_there)
+    told = re.search(r"REST answers at (\S+)", worker.log.read_text())
+    assert told is not None
+    assert httpx.get(f"{told[1]}/livez").status_code == 200
+    waiting = httpx.get(f"{told[1]}/readyz")
+    assert (waiting.status_code, waiting.json()["status"]) == (503, "starting")
+    assert "starts Spark, for" in waiting.json()["message"]
     assert worker.end() == 0
-    assert worker.log.read_text() == "Stopped before the worker was ready.\n"
+    *steps, last = worker.log.read_text().splitlines()
+    assert last == "Stopped before the worker was ready."
+    assert [step.rpartition(" worker ")[2].partition(" ")[2] for step in steps[1:]] == [
+        "looks for Java and for its broker",
+        "starts Spark",
+    ]
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ from headrace.connect.data import DataPlane
 from headrace.connect.worker import Started
 from tests.clusters import Cluster
 from tests.connect.data.planes import lines_of, plane_at, task, until, waits_for
-from tests.connect.hosts.running import Heard, on_loop
+from tests.connect.hosts.running import SINK, Heard, on_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.slow]
 
@@ -29,7 +29,7 @@ class Sinks:
     async def start(self, name: str, **config: str) -> None:
         heard = self.heard[name] = Heard()
         seen, trace = self._folder / f"{name}.seen", self._folder / f"{name}.trace"
-        config |= {"connector_class": "chaos-sink", "seen": str(seen), "trace": str(trace)}
+        config |= {"connector_class": SINK, "seen": str(seen), "trace": str(trace)}
         await self._plane.launch(task(name, "sink", **config), heard)
         await until(lambda: any(isinstance(event, Started) for event in heard.events))
 

@@ -14,7 +14,7 @@ from headrace.errors import NoPermissionError
 from headrace.protocol.transactions import OpenRequest
 from headrace.settings import JobSettings
 from tests.connect.data.planes import plane_at, sink, source, task, until, written
-from tests.connect.hosts.running import Heard, on_loop
+from tests.connect.hosts.running import SINK, Heard, on_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -89,7 +89,7 @@ async def test_lines_move_over_tls_with_just_the_permissions_that_tasks_need(
                 ("out-secret", "secret", "secret"),
                 ("out-theirs", "lines", "belongs to the account 'rival', not to 'connect'"),
             ):
-                spec = task(connector, "sink", connector_class="chaos-sink", topics=topic)
+                spec = task(connector, "sink", connector_class=SINK, topics=topic)
                 said = await refused(plane, spec)
                 assert broker.address in said
                 assert f"task 0 of connector '{connector}'" in said

@@ -211,6 +211,10 @@ class FakeLauncher:
     ) -> None:
         self.positions = FakePositions()
         self.fakes = fakes
+        #: Plugins that no package announces.
+        self.unlisted: tuple[plugins.FakePlugin, ...] = ()
+        #: What is installed.
+        self.packages = 0
         self.call_timeout = call_timeout
         #: Every host that ever was.
         self.hosts: list[FakeHost] = []
@@ -261,6 +265,9 @@ class FakeLauncher:
     def set_level(self, logger: str, level: int) -> None:
         self.levels.append((logger, level))
 
+    def installed(self) -> object:
+        return self.packages
+
     def live_until(self, time: float) -> None:
         self.until = time
 
@@ -300,7 +307,11 @@ class FakeLauncher:
     async def _answer(self, call: PluginCall) -> PluginAnswer:
         await asyncio.sleep(0)
         if call.what == "plugins":
-            return PluginAnswer(value=[one.listed() for one in self.fakes])
+            only = call.arguments.get("only")
+            found = self.fakes if only is None else self.unlisted
+            return PluginAnswer(
+                value=[one.listed() for one in found if only in {None, one.class_name}]
+            )
         word = call.config.get(f"chaos.{call.what}", "")
         if word == "hang":
             await asyncio.Event().wait()
@@ -308,7 +319,7 @@ class FakeLauncher:
             return PluginAnswer(failure=Cause(f"ChaosError: {call.what} was told to raise"))
         if word == "junk":
             return PluginAnswer(value={"not": ["what", "was", "asked"]})
-        plugin = plugins.named(call.connector_class, self.fakes)
+        plugin = plugins.named(call.connector_class, (*self.fakes, *self.unlisted))
         if call.what == "describe":
             return PluginAnswer(value=plugin.described())
         if call.what == "validate":

@@ -14,6 +14,7 @@ from headrace.connect.config.permits import Permits
 from headrace.connect.hosts import HostSettings, ProcessLauncher, TaskChannel
 from headrace.connect.hosts.process_host import ProcessHost
 from headrace.connect.worker import (
+    Counted,
     Exited,
     HostEvent,
     HostSpec,
@@ -75,9 +76,8 @@ class Heard:
 
     def kinds(self) -> list[str]:
         """What happened to the host itself, in order."""
-        return [
-            type(one).__name__ for one in self.events if not isinstance(one, TopicUsed | Listens)
-        ]
+        beside = TopicUsed | Listens | Counted
+        return [type(one).__name__ for one in self.events if not isinstance(one, beside)]
 
 
 Places = Sequence[tuple[dict[str, Any], dict[str, Any]]]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.connect.hosts.loading import add_new_places
 from headrace.connect.worker import PluginCall, Question, Started
 from tests.connect.hosts.running import SOURCE, launched, launcher_in, on_loop
 
@@ -34,9 +37,9 @@ async def test_plugin_that_kills_who_imports_it_does_not_hide_the_others(
         answer = await launcher.call(PluginCall(what="plugins"))
         listed = {one["class"]: one for one in answer.value}
         assert "error" in listed["deadly_plugin.Deadly"]
-        chaos = listed["headrace.connect.testing.chaos.ChaosSource"]
-        assert (chaos["type"], chaos["version"], "error" in chaos) == ("source", "1.0", False)
-        assert "chaos-source" in chaos["aliases"]
+        file = listed["headrace.connect.connectors.file.FileSourceConnector"]
+        assert (file["type"], file["version"], "error" in file) == ("source", "1.0", False)
+        assert "file-source" in file["aliases"]
 
 
 @on_loop
@@ -79,11 +82,12 @@ async def test_offsets_are_looked_at_by_the_connector(tmp_path: Path) -> None:
 
 @pytest.mark.requirement(46)
 @on_loop
-async def test_connectors_of_modules_are_listed_and_run_by_their_names(tmp_path: Path) -> None:
+async def test_plugins_of_modules_are_listed_and_run_by_their_names(tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "mine.py").write_text(
-        "from headrace.connect.testing.chaos import ChaosSource\nclass Mine(ChaosSource): pass\n"
+        "from headrace.connect.testing.chaos import ChaosSource, ChaosTransform\n"
+        "class Mine(ChaosSource): pass\nclass MyTransform(ChaosTransform): pass\n"
     )
     (plugins / "broken.py").write_text("raise OSError('no driver')")
     settings = {"folders": (str(plugins),), "modules": ("mine", "broken")}
@@ -93,7 +97,32 @@ async def test_connectors_of_modules_are_listed_and_run_by_their_names(tmp_path:
             for one in (await launcher.call(PluginCall(what="plugins"))).value
             if not one["class"].startswith("headrace.")
         }
-        assert listed.keys() == {"mine.Mine", "broken.connectors"}
+        assert listed.keys() == {"mine.Mine", "mine.MyTransform", "broken.connectors"}
+        assert listed["mine.MyTransform"]["type"] == "transformation"
         assert "OSError: no driver" in listed["broken.connectors"]["error"]
-        _, heard = await launched(launcher, connector_class="Mine")
+        transform: dict[str, Any] = {"transforms": "my", "transforms_my_type": "MyTransform"}
+        _, heard = await launched(launcher, connector_class="Mine", **transform)
         await heard.first(Started)
+
+
+@on_loop
+async def test_class_that_nothing_lists_is_told_of_by_its_full_name(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        name = "headrace.connect.testing.chaos.ChaosSink"
+        answer = await launcher.call(PluginCall(what="plugins", arguments={"only": name}))
+        assert [(one["class"], one["type"]) for one in answer.value] == [(name, "sink")]
+        answer = await launcher.call(PluginCall(what="plugins", arguments={"only": "no.such"}))
+        assert answer.value == []
+
+
+def test_package_that_is_edited_in_place_is_on_the_path_of_hosts_once_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before, place = time.time(), tmp_path / "shop" / "src"
+    place.mkdir(parents=True)
+    (tmp_path / "shop.pth").write_text(f"{place}\n")
+    add_new_places([str(tmp_path)], since=before + 60)
+    assert str(place) not in sys.path
+    add_new_places([str(tmp_path)], since=before - 60)
+    assert sys.path[-1] == str(place)

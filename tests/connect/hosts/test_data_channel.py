@@ -7,6 +7,7 @@ import pickle
 import socket
 import struct
 import threading
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from headrace.connect.hosts.launcher import ProcessLauncher
 from headrace.connect.hosts.serving import Serving
 from headrace.connect.hosts.sockets import connect
 from headrace.connect.records import Queue
-from headrace.connect.worker import Failed, HostSpec, Listens, Started, Stopped
+from headrace.connect.worker import Counted, Failed, HostSpec, Listens, Started, Stopped
 from headrace.errors import HostGoneError, ProcessingError
 from headrace.watched import end_process
 from tests.connect.hosts.running import (
@@ -432,7 +433,7 @@ async def test_put_that_hangs_ends_with_the_host(tmp_path: Path) -> None:
 
 BOOM: dict[str, Any] = {
     "transforms": "boom",
-    "transforms_boom_type": "chaos",
+    "transforms_boom_type": "headrace.connect.testing.chaos.ChaosTransform",
     "transforms_boom_raise_on": "2",
 }
 
@@ -444,17 +445,25 @@ async def test_bad_record_fails_a_source_that_does_not_tolerate_it(tmp_path: Pat
         cause = (await heard.first(Failed)).cause
         assert "failed in converters and transforms: ChaosError: record 2 is bad" in cause.summary
         assert "Tolerance exceeded" in cause.trace
+        assert counted(heard)[-1]["total-record-errors"] == 1
+
+
+def counted(heard: Heard) -> list[Mapping[str, int]]:
+    return [one.counts for one in heard.events if isinstance(one, Counted)]
 
 
 @pytest.mark.defect(7)
 @on_loop
 async def test_bad_record_is_left_out_and_the_position_moves(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
-        _, _, channel = await source(launcher, **BOOM, errors_tolerance="all")
+        host, heard, channel = await source(launcher, **BOOM, errors_tolerance="all")
         with channel:
             assert await exactly(channel, 1, 3) == ["0-0", "0-2", "0-3"]
             assert (await polled(channel, 1)).positions == [({"task": 0}, {"count": 4})]
             assert (await asyncio.to_thread(channel.counters))["skipped"] == 1
+        host.ask_stop()
+        await heard.end()
+        assert counted(heard)[-1]["total-records-skipped"] == 1
 
 
 @pytest.mark.defect(6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.connect.plugins.builtin import BUILTIN, Builtin
-from headrace.connect.plugins.catalog import Catalog, Plugin
+from headrace.connect.plugins.catalog import Catalog, Plugin, packages_in
 from headrace.errors import PluginError
 from tests.connect.plugins.conftest import SAMPLES
 
@@ -115,6 +116,27 @@ def test_entry_points_of_installed_packages_are_found(
     assert catalog.find("shop-source", "connectors").origin == "shop"
     with pytest.raises(PluginError, match="of shop cannot be loaded: ModuleNotFoundError"):
         catalog.load("shop-broken", "transforms")
+
+
+def test_plugins_for_tests_are_not_offered() -> None:
+    found = [one.target for one in Catalog.installed().plugins]
+    assert [target for target in found if "testing" in target] == []
+
+
+def test_packages_of_a_folder_differ_when_one_comes_goes_or_is_installed_again(
+    tmp_path: Path,
+) -> None:
+    seen = [packages_in(str(tmp_path))]
+    folder = tmp_path / "shop-1.0.dist-info"
+    folder.mkdir()
+    seen.append(packages_in(str(tmp_path)))
+    os.utime(folder, (1, 1))
+    seen.append(packages_in(str(tmp_path)))
+    (tmp_path / "notes.txt").touch()
+    assert packages_in(str(tmp_path)) == seen[-1]
+    folder.rmdir()
+    assert packages_in(str(tmp_path)) == seen[0]
+    assert len(set(seen)) == 3
 
 
 def test_making_the_catalog_imports_no_plugin() -> None:

@@ -52,7 +52,7 @@ def played(folder: Path) -> Iterator[Stage]:
 @contextmanager
 def whole(folder: Path) -> Iterator[Stage]:
     """A worker with hosts, engine and broker; one engine for all cases."""
-    hosts = HostSettings(call_timeout=5.0, probe_interval=0)
+    hosts = HostSettings(call_timeout=5.0, probe_interval=0, modules=(_CHAOS,))
     times = quick_settings(start_timeout="60 s", graceful_timeout="5 s", kill_timeout="2 s")
 
     def make(address: str) -> DataPlane:
@@ -71,7 +71,7 @@ def whole(folder: Path) -> Iterator[Stage]:
         running(lambda: make(broker.address), positions, settings=times) as worker,
     ):
         worker.do(_until_open(positions(worker.launcher)), patience=450)
-        stage = Stage(worker, profile | {"chaos_transform": "chaos"})
+        stage = Stage(worker, profile | {"chaos_transform": "ChaosTransform"})
         _warm_up(stage)
         yield stage
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import ssl
@@ -14,13 +15,25 @@ import httpx
 import pytest
 
 from headrace.broker.network.certificates import make_certificate
-from headrace.connect.rest import OPERATIONS
-from headrace.connect.worker import Figures, Moved
+from headrace.connect.log import MemoryLog
+from headrace.connect.rest import OPERATIONS, RestServer
+from headrace.connect.worker import Cause, Connect, Counted, Failed, Figures, Moved, Worker
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
 from tests.connect.running import Running, quick_settings, running
 from tests.connect.waiting import eventually, until_running
 
+PROBES = ("/livez", "/readyz", "/health")
+ERRORS = {
+    "total-record-failures": 9,
+    "total-record-errors": 6,
+    "total-records-skipped": 5,
+    "total-retries": 3,
+    "total-errors-logged": 2,
+    "deadletterqueue-produce-requests": 4,
+    "deadletterqueue-produce-failures": 0,
+    "last-error-timestamp": 1_700_000_000_500,
+}
 _QUEUE = {"rocketmq_topic": "t", "rocketmq_broker": "b", "rocketmq_queue_id": 0}
 
 
@@ -178,6 +191,7 @@ def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
 
     async def tell() -> None:
         host.tell(Moved(Figures(records=70, bytes=900, written=3, commits=7, rollbacks=1, lag=5)))
+        host.tell(Counted(ERRORS))
 
     worker.do(tell())
     text = worker.ask("GET", "/metrics").text
@@ -191,10 +205,41 @@ def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
         "lag": 5,
     }.items():
         assert f"headrace_connect_task_{name}{labels} {figure}.0" in text
+    for name, figure in {
+        "record_failures_total": 9,
+        "record_errors_total": 6,
+        "records_skipped_total": 5,
+        "retries_total": 3,
+        "errors_logged_total": 2,
+        "deadletterqueue_produce_requests_total": 4,
+        "deadletterqueue_produce_failures_total": 0,
+    }.items():
+        assert f"headrace_connect_task_{name}{labels} {figure}.0" in text
+    assert f"headrace_connect_task_last_error_timestamp_seconds{labels} 1.7000000005e+09" in text
     units = worker.ask("GET", "/admin/tasks").json()
     (task,) = [one for one in units if (one["connector"], one["task"]) == ("moved", 0)]
     assert task["figures"]["records"] == 70
+    assert task["errors"] == ERRORS
     worker.ask("DELETE", "/connectors/moved")
+
+
+def test_metrics_tell_what_failed_in_a_task_that_has_ended_by_it(worker: Running) -> None:
+    worker.ask("PUT", "/connectors/bad/config", json=config_of(CHAOS))
+    worker.do(until_running(worker.connect, "bad"))
+    launcher: Any = worker.launcher
+    (host,) = launcher.alive("bad", 0)
+
+    async def fail() -> None:
+        host.tell(Counted(ERRORS))
+        host.tell(Failed(Cause("a record is bad")))
+        host.die(1)
+        await eventually(lambda: worker.connect.status("bad").tasks[0].state == "FAILED")
+
+    worker.do(fail())
+    told = 'headrace_connect_task_record_errors_total{connector="bad",task="0"} 6.0'
+    assert told in worker.ask("GET", "/metrics").text
+    worker.ask("DELETE", "/connectors/bad")
+    assert told not in worker.ask("GET", "/metrics").text
 
 
 def test_the_description_names_every_operation(worker: Running) -> None:
@@ -297,7 +342,7 @@ def test_with_a_token_only_those_who_have_it_are_answered() -> None:
         refused = worker.ask("GET", "/connectors")
         assert refused.status_code == 401
         assert refused.json()["error_code"] == 401
-        assert worker.ask("GET", "/health").status_code == 200
+        assert [worker.ask("GET", path).status_code for path in PROBES] == [200, 200, 200]
         bearer = {"Authorization": "Bearer s3cret"}
         assert worker.ask("GET", "/connectors", headers=bearer).status_code == 200
         assert worker.ask("GET", "/connectors", auth=("me", "s3cret")).status_code == 200
@@ -316,6 +361,45 @@ def test_with_a_certificate_rest_speaks_tls(tmp_path: Path) -> None:
         assert httpx.get(f"{worker.url}/connectors", verify=trusted).json() == []
 
 
+def test_probes_are_answered_in_words_before_there_is_a_worker_and_after() -> None:
+    async def scenario() -> None:
+        settings = quick_settings(token="s3cret")
+        launcher = FakeLauncher()
+        async with RestServer(settings) as server, httpx.AsyncClient(base_url=server.url) as http:
+            server.startup.step("starts Spark")
+            assert (await http.get("/livez")).status_code == 200
+            for path in ("/readyz", "/health"):
+                answer = await http.get(path)
+                assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+                assert answer.json()["status"] == "starting"
+                assert "Worker w1 starts Spark, for 0 s" in answer.json()["message"]
+            assert (await http.get("/connectors")).status_code == 401
+            http.headers["Authorization"] = "Bearer s3cret"
+            for method in ("GET", "POST"):
+                answer = await http.request(method, "/connectors")
+                assert (answer.status_code, answer.json()["error_code"]) == (503, 503)
+                assert "starts Spark" in answer.json()["message"]
+            log = MemoryLog()
+            worker = Worker(log, launcher, settings, startup=server.startup)
+            server.serve(Connect(worker))
+            worker.startup.step("reads its log")
+            answer = await http.get("/readyz")
+            assert (answer.status_code, "reads its log" in answer.text) == (503, True)
+            await worker.start()
+            assert [(await http.get(path)).status_code for path in PROBES] == [200, 200, 200]
+            worker.end_by(OSError("no disk"))
+            found = [await http.get(path) for path in PROBES]
+            assert [answer.status_code for answer in found] == [500, 503, 500]
+            assert all("no disk" in answer.text for answer in found)
+            await worker.stop(force=True)
+            server.rest()
+            found = [await http.get(path) for path in PROBES]
+            assert [answer.status_code for answer in found] == [200, 503, 503]
+            assert found[1].json()["status"] == "stopping"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.requirement(50)
 def test_a_worker_that_ends_tells_its_state_and_takes_no_changes() -> None:
     settings = quick_settings(graceful_timeout="2 s")
@@ -324,8 +408,6 @@ def test_a_worker_that_ends_tells_its_state_and_takes_no_changes() -> None:
         worker.do(until_running(worker.connect, "a"))
 
         async def begin_to_stop() -> Any:
-            import asyncio
-
             stopping = asyncio.ensure_future(worker.connect.worker.stop())
             await asyncio.sleep(0.05)
             return stopping

@@ -99,16 +99,16 @@ def test_a_name_that_is_taken_is_made_once(cli: Cli, guarded: Running) -> None:
     cli.do("connector", "delete", "--name", "d")
 
 
-def test_what_goes_wrong_is_told_with_our_words(cli: Cli) -> None:
+def test_what_goes_wrong_is_told_in_words(cli: Cli) -> None:
     status, text = cli.status("connector", "get", "--name", "nope")
     assert status == 1
     assert "response status: 404" in text
-    assert "there is no connector 'nope'" in text
+    assert "No status found for connector nope" in text
     wrong = json.dumps({"connector.class": "Nothing"})
     status, text = cli.status("connector", "create", "--name", "e", "--configuration", wrong)
     assert status == 1
     assert "response status: 400" in text
-    assert "there is no connector plugin 'Nothing'" in text
+    assert "which name matches Nothing" in text
 
 
 @pytest.mark.slow

@@ -185,12 +185,12 @@ def test_the_log_is_summed_up_and_a_restart_finds_all() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({}, "has no connector.class"),
+        ({}, "Connector config {name=a} contains no connector type"),
         ({"connector.class": "fakes.ChaosConector"}, "did you mean fakes.ChaosConnector?"),
         (config_of(CHAOS, tasks_max="0"), "tasks.max"),
-        (config_of(CHAOS, name="b"), "does not match 'a'"),
+        (config_of(CHAOS, name="b"), "(b) doesn't match connector name in the URL (a)"),
         (config_of("fakes.BrokenConnector"), "no module named 'gone'"),
-        (config_of("fakes.TextConverter"), "there is no connector plugin"),
+        (config_of("fakes.TextConverter"), "Failed to find any class that implements Connector"),
         (config_of(CHAOS, x="y" * (5 << 20)), "4,194,304"),
     ],
     ids=["no class", "typo", "value", "other name", "broken", "no connector", "too large"],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from headrace.connect.log import LevelSet, MemoryLog
 from headrace.connect.worker import Connect, Worker
+from headrace.connect.worker.loggers import Loggers
 from headrace.errors import ConnectNotFoundError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.loggers import NotedLevels
@@ -54,7 +56,7 @@ def test_a_level_that_there_is_not_comes_into_no_log() -> None:
         log = MemoryLog()
         worker = Worker(log, FakeLauncher(), quick_settings())
         await worker.start()
-        with pytest.raises(ConnectNotFoundError, match="no level 'banana'"):
+        with pytest.raises(ConnectNotFoundError, match="invalid log level 'banana'"):
             await Connect(worker).set_level("some.logger", "banana")
         assert await log.end() == 0
         await worker.stop(force=True)
@@ -70,3 +72,14 @@ def test_a_level_goes_to_the_processes_of_plugins_too() -> None:
         assert launcher.levels == [("tests.of.plugins", 10)]
 
     asyncio.run(scenario())
+
+
+def test_loggers_are_listed_with_the_levels_that_hold_for_them() -> None:
+    below = logging.getLogger("tests.of.listing.below")
+    logging.getLogger("tests.of.listing").setLevel(logging.ERROR)
+    loggers = Loggers()
+    listed = loggers.levels()
+    assert listed[below.name] == {"level": "ERROR", "last_modified": None}
+    assert "root" in listed
+    loggers.set("headrace.connect.plugin.tests-of-listing", "warn")
+    assert loggers.levels()["headrace.connect.plugin.tests-of-listing"]["level"] == "WARN"

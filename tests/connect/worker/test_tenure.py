@@ -85,6 +85,24 @@ class Scene:
         return sum(host.alive() for host in self.launcher.hosts)
 
 
+def test_a_worker_is_ready_when_the_work_is_shared_out_and_it_is_not_lost() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        async with scene.worker() as connect:
+            assert connect.readiness().status == "healthy"
+            await connect.create("a", config_of(CHAOS))
+            waiting = connect.readiness()
+            assert waiting.status == "starting"
+            assert "no worker of its cluster has shared the work out yet" in waiting.message
+            assert connect.health().status == "healthy"
+            await scene.assign()
+            await eventually(lambda: connect.readiness().status == "healthy")
+            await scene.assign(lost=True)
+            await eventually(lambda: connect.readiness().status != "healthy")
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.requirement(53)
 def test_a_worker_that_cannot_read_its_log_stops_all_and_goes_on_when_it_can() -> None:
     async def scenario() -> None:

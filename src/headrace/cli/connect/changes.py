@@ -26,7 +26,9 @@ Force = Annotated[bool, typer.Option("--force", help="Kill its processes, withou
 @asking
 def create(
     worker: WorkerApi,
-    name: ConnectorName,
+    name: Annotated[
+        str | None, typer.Argument(help="The connector's name; by default that in the config.")
+    ] = None,
     pairs: Pairs = None,
     config: ConfigOption = None,
     update: Annotated[
@@ -34,7 +36,7 @@ def create(
     ] = False,
 ) -> None:
     """Make a connector, or replace its config."""
-    wanted = read_config([*(config or ()), *(pairs or ())], name)
+    name, wanted = _wanted(name, config or [], pairs or [])
     there = update and name in worker.get("connectors")
     try:
         if update:
@@ -49,6 +51,22 @@ def create(
         raise
     done = "has a new config" if there else "is made"
     say(f"Connector {name} ({info['type']}) {done}: its tasks start.")
+
+
+def _wanted(name: str | None, config: list[str], pairs: list[str]) -> tuple[str, dict[str, Any]]:
+    """Tell the name of a connector and its config."""
+    if name is not None and "=" in name:
+        # Without a name, the first key comes in its place.
+        pairs = [name, *pairs]
+        name = None
+    wanted = read_config([*config, *pairs], name)
+    name = name or wanted.get("name")
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(
+            "the connector has no name",
+            hint='give one before the keys of its config, or "name" in its file',
+        )
+    return name, wanted
 
 
 def _describing(config: dict[str, Any]) -> str | None:

@@ -32,6 +32,8 @@ Pairs = Annotated[
 def read_config(given: Iterable[str], name: str | None = None) -> dict[str, Any]:
     """Put a config together; what comes later wins.
 
+    A file that has the connector's name beside the config gives it to the config.
+
     Parameters
     ----------
     given
@@ -83,7 +85,7 @@ def _unwrapped(value: Any, file: str, name: str | None) -> dict[str, Any]:
             hint=f"give the name {other}, or take the name out of the file",
         )
     config: dict[str, Any] = value["config"]
-    return config
+    return {"name": other, **config} if "name" in value else config
 
 
 def read_json(file: str) -> Any:

@@ -22,6 +22,8 @@ from headrace.errors import JobFailedError, SettingsError
 if TYPE_CHECKING:
     from headrace.connect.coordination import Cluster
     from headrace.connect.data import DataPlane
+    from headrace.connect.hosts import HostSettings, ProcessLauncher
+    from headrace.connect.rest import RestServer
     from headrace.connect.running import RunningWorker
     from headrace.connect.worker import WorkerSettings
     from headrace.settings import JobSettings
@@ -203,8 +205,6 @@ def worker(
     data_dir: DataDir = None,
 ) -> None:
     """Run a worker with its connectors, until Ctrl-C or SIGTERM; a second one hurries it."""
-    from headrace.java import find_java
-
     given = {
         "host": host,
         "port": port,
@@ -235,14 +235,12 @@ def worker(
     if group is not None:
         _require_name(settings)
     jobs = settings_from(namesrv, data_dir)
-    find_java()
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(format=form, level="WARNING")
     logging.getLogger("headrace.connect").setLevel(logging.INFO)
     folders = tuple(str(folder.absolute()) for folder in plugin_path or ())
-    with cluster_address(jobs) as address:
-        place = _Place(address, folders, replace(jobs, master=master), joins=group is not None)
-        asyncio.run(_work(settings, place))
+    place = _Place(folders, replace(jobs, master=master), joins=group is not None)
+    asyncio.run(_work(settings, place))
 
 
 def _settings(given: dict[str, Any]) -> WorkerSettings:
@@ -264,8 +262,6 @@ def _require_name(settings: WorkerSettings) -> None:
 class _Place:
     """Where a worker works."""
 
-    #: Of the name server.
-    address: str
     #: Plugins are imported from there first.
     folders: tuple[str, ...]
     #: How its jobs run, and how the brokers are reached.
@@ -275,7 +271,13 @@ class _Place:
 
 
 async def _work(settings: WorkerSettings, place: _Place) -> None:
-    """Run a worker on a cluster of brokers until it is asked to stop."""
+    """Run a worker on a cluster of brokers until it is asked to stop.
+
+    The folder is taken first, which another worker may hold; then REST answers, and tells what
+    the worker does until all is there that it needs.
+    """
+    from headrace.connect.hosts import ProcessLauncher
+    from headrace.connect.rest import RestServer
     from headrace.connect.running import serve
 
     def tell(running: RunningWorker) -> None:
@@ -284,13 +286,43 @@ async def _work(settings: WorkerSettings, place: _Place) -> None:
         )
         sys.stdout.flush()
 
+    hosts = _host_settings(settings, place)
     with _stoppable():
-        async with _plane_of(settings, place) as plane, _cluster_of(settings, place) as cluster:
-            await serve(settings, plane, positions=plane, cluster=cluster, ready=tell)
+        async with (
+            ProcessLauncher(settings.data / "hosts", hosts) as launcher,
+            RestServer(settings) as server,
+            _broker_of(place, server) as address,
+            _plane_of(settings, place, launcher, address, server) as plane,
+            _cluster_of(settings, place, address, server) as cluster,
+        ):
+            await serve(
+                settings, plane, positions=plane, cluster=cluster, server=server, ready=tell
+            )
 
 
 @contextlib.asynccontextmanager
-async def _cluster_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[Cluster | None]:
+async def _broker_of(place: _Place, server: RestServer) -> AsyncIterator[str]:
+    """Give the name server's address, once there is one; look for Java beside that."""
+    from headrace.java import find_java
+
+    server.startup.step("looks for Java and for its broker")
+    await asyncio.to_thread(find_java)
+    stack = contextlib.ExitStack()
+    entering = asyncio.ensure_future(
+        asyncio.to_thread(stack.enter_context, cluster_address(place.jobs))
+    )
+    try:
+        yield await asyncio.shield(entering)
+    finally:
+        # A broker that has begun to start is ended once it has.
+        await asyncio.wait([entering])
+        stack.close()
+
+
+@contextlib.asynccontextmanager
+async def _cluster_of(
+    settings: WorkerSettings, place: _Place, address: str, server: RestServer
+) -> AsyncIterator[Cluster | None]:
     """Join the cluster of workers, where there is one."""
     from headrace.client import AsyncClient, ClientSettings
     from headrace.connect.running import joined_cluster
@@ -298,7 +330,8 @@ async def _cluster_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[
     if not place.joins:
         yield None
         return
-    client = AsyncClient(place.address, ClientSettings(**place.jobs.connection))
+    server.startup.step(f"joins the cluster of workers '{settings.group}'")
+    client = AsyncClient(address, ClientSettings(**place.jobs.connection))
     async with client, joined_cluster(client, settings) as cluster:
         yield cluster
 
@@ -320,14 +353,11 @@ def _stoppable() -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-@contextlib.asynccontextmanager
-async def _plane_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[DataPlane]:
-    """Start the engine; take the folder first, which another worker may hold."""
+def _host_settings(settings: WorkerSettings, place: _Place) -> HostSettings:
     from headrace.connect.config.permits import Permits
-    from headrace.connect.data import DataPlane
-    from headrace.connect.hosts import HostSettings, ProcessLauncher
+    from headrace.connect.hosts import HostSettings
 
-    hosts = HostSettings(
+    return HostSettings(
         call_timeout=settings.call_timeout.total_seconds(),
         folders=place.folders,
         modules=settings.plugins,
@@ -338,12 +368,23 @@ async def _plane_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[Da
         ),
         warm=True,
     )
-    engine = settings.data / "engine"
-    async with contextlib.AsyncExitStack() as stack:
-        launcher = await stack.enter_async_context(ProcessLauncher(settings.data / "hosts", hosts))
-        jobs = place.jobs
-        plane = DataPlane(launcher, place.address, engine, master=jobs.master, jobs=jobs)
-        stack.push_async_callback(plane.close)
+
+
+@contextlib.asynccontextmanager
+async def _plane_of(
+    settings: WorkerSettings,
+    place: _Place,
+    launcher: ProcessLauncher,
+    address: str,
+    server: RestServer,
+) -> AsyncIterator[DataPlane]:
+    """Start the engine."""
+    from headrace.connect.data import DataPlane
+
+    server.startup.step("starts Spark")
+    engine, jobs = settings.data / "engine", place.jobs
+    plane = DataPlane(launcher, address, engine, master=jobs.master, jobs=jobs)
+    try:
         try:
             await plane.engine.open()
         except TimeoutError as error:
@@ -351,3 +392,5 @@ async def _plane_of(settings: WorkerSettings, place: _Place) -> AsyncIterator[Da
                 "Spark did not start in time", hint=f"{engine / 'engine.log'} tells why"
             ) from error
         yield plane
+    finally:
+        await plane.close()

@@ -114,6 +114,10 @@ class DataPlane:
         self._launcher.set_level(logger, level)
         self.engine.set_level(logger, level)
 
+    def installed(self) -> object:
+        """Tell what plugins may be in."""
+        return self._launcher.installed()
+
     def live_until(self, time: float) -> None:
         """End all hosts at that time, unless a later one is told before."""
         self._launcher.live_until(time)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from headrace.connect.hosts.life import Life
 from headrace.connect.hosts.loading import catalog, config_of, connector_class
 from headrace.connect.plugins.catalog import GROUPS, Catalog
 from headrace.connect.plugins.validation import describe, validate
+from headrace.errors import PluginError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config, Masking
@@ -65,6 +67,9 @@ def _asked_for(told: Told) -> Catalog:
         return catalog(told.modules)
     installed = Catalog.installed().plugins
     found = [one for one in installed if one.target == only]
+    if not found and only not in told.modules:
+        with contextlib.suppress(PluginError):
+            found = [catalog(told.modules).find(only, "connectors")]
     if only in told.modules:
         known = {one.target for one in installed}
         found += [one for one in catalog([only]).plugins if one.target not in known]

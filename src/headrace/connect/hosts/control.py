@@ -5,7 +5,7 @@ the worker says         ``stop``, ``pause``, ``resume``, ``where``, ``level``, `
                         of all what is to run
 the host says           ``born``, ``started``, ``failed``, ``stopped``, ``stop_failed``,
                         ``reconfigure``, ``outside``, ``unhealthy``, ``healthy``, ``waits``,
-                        ``topic``, ``answer``, ``task_configs``
+                        ``topic``, ``counted``, ``answer``, ``task_configs``
 ======================  ==========================================================
 """
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import site
 import socket
 import sys
+import time
 
 import msgspec
 
@@ -15,6 +17,7 @@ from headrace.connect.hosts.calls import answer_call
 from headrace.connect.hosts.connector_unit import ConnectorUnit
 from headrace.connect.hosts.control import Control
 from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.loading import add_new_places
 from headrace.connect.hosts.output import mask_output
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
@@ -22,6 +25,9 @@ from headrace.connect.hosts.spec import Told
 from headrace.connect.levels import set_level
 
 __all__ = ["run", "set_up_logging"]
+
+#: When the process began that imports this, and forks hosts.
+_BEGAN = time.time()
 
 
 def set_up_logging() -> None:
@@ -43,6 +49,7 @@ def run(connected: socket.socket) -> None:
     masking = Masking()
     mask_output(masking)
     sys.path[:0] = told.folders
+    add_new_places(site.getsitepackages(), _BEGAN)
     if told.kind == "call":
         answer_call(told, control, masking)
         return

@@ -8,6 +8,7 @@ import logging
 import re
 import shutil
 import socket
+import sys
 import uuid
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from headrace.connect.hosts.process_host import ProcessHost, answer_of
 from headrace.connect.hosts.processes import require_linux
 from headrace.connect.hosts.spec import Told
 from headrace.connect.levels import LevelsToCome
+from headrace.connect.plugins.catalog import packages_in
 from headrace.connect.worker.launching import (
     Cause,
     HostEvent,
@@ -257,6 +259,10 @@ class ProcessLauncher:
             for log in (self._folder / "logs").glob(f"{_file_name(connector, kind, task)}.*.log"):
                 if log not in living:
                     log.unlink(missing_ok=True)
+
+    def installed(self) -> object:
+        """Tell which packages there are on the path, and in the folders of plugins."""
+        return tuple(map(packages_in, (*sys.path, *self._settings.folders)))
 
     def live_until(self, time: float) -> None:
         """End all hosts at that time, unless a later one is told before."""

@@ -29,6 +29,8 @@ __all__ = ["Life", "Unit"]
 
 #: Seconds that a unit has for ``stop()`` when it has failed; nobody asks it to stop then.
 _GRACE_OF_FAILED = 5.0
+#: Seconds between two looks at what a task has counted.
+_COUNTING = 1.0
 
 
 class Unit(ABC):
@@ -69,6 +71,10 @@ class Unit(ABC):
         """Ask the plugin's probe."""
         return True
 
+    def counted(self) -> Mapping[str, int]:
+        """Count what failed, by Kafka Connect's names; nothing where no records pass."""
+        return {}
+
     @contextlib.contextmanager
     def in_call(self, name: str) -> Iterator[None]:
         """Say what is called while it is."""
@@ -101,6 +107,9 @@ class Life:
         self._failing = threading.Lock()
         self._main = threading.get_ident()
         self._unit: Unit | None = None
+        self._counting = threading.Lock()
+        #: What was told of the unit's counts, once it is made.
+        self._counts: Mapping[str, int] | None = None
         #: Set when the unit is to stop.
         self.stopping = threading.Event()
         #: Set while the unit is paused.
@@ -136,6 +145,7 @@ class Life:
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             self._fail(error, unit.doing)
             return False
+        self._counts = {}
         return True
 
     def _run(self, unit: Unit) -> None:
@@ -148,6 +158,9 @@ class Life:
                 terms = {} if unit.terms is None else msgspec.to_builtins(unit.terms)
                 self.control.tell("started", address=address, terms=terms)
                 self._watch_health(unit)
+                if unit.counted():
+                    name = "headrace-counts"
+                    watched_thread(self._count, name=name, on_failure=self.break_off).start()
                 unit.work()
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             if self.stopping.is_set() and getattr(error, "retriable", False):
@@ -169,6 +182,7 @@ class Life:
                 self.failed = True
             return
         if not self.failed:
+            self._tell_counts()
             self.control.tell("stopped")
 
     def waits(self, error: Exception | None) -> None:
@@ -202,6 +216,7 @@ class Life:
             if self.failed:
                 return
             self.failed = True
+        self._tell_counts()
         self.control.tell("failed", **cause)
         # The rest must not take for ever, whatever thread hangs in it.
         timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
@@ -230,6 +245,21 @@ class Life:
         frame = sys._current_frames().get(self._main)  # noqa: SLF001 - there is no other way
         doing = self._unit.doing if self._unit is not None else ""
         self.control.tell("where", doing=doing, line=line_of_stack(frame) or "")
+
+    def _count(self) -> None:
+        self._tell_counts()
+        while not self.stopping.wait(_COUNTING):
+            self._tell_counts()
+
+    def _tell_counts(self) -> None:
+        """Tell what has failed, where that has changed."""
+        with self._counting:
+            if self._unit is None or self._counts is None:
+                return
+            counts = self._unit.counted()
+            if counts != self._counts:
+                self._counts = counts
+                self.control.tell("counted", counts=counts)
 
     def _watch_health(self, unit: Unit) -> None:
         if self._probe:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import site
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config.providers import references
+from headrace.connect.converters.base import Converter, HeaderConverter
 from headrace.connect.plugins import Connector
-from headrace.connect.plugins.catalog import Catalog, Plugin
+from headrace.connect.plugins.catalog import Catalog, Family, Plugin
 from headrace.connect.plugins.validation import read_config
+from headrace.connect.predicates.base import Predicate
+from headrace.connect.transforms.base import Transform
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -19,7 +24,17 @@ if TYPE_CHECKING:
     from headrace.connect.hosts.life import Unit
     from headrace.connect.hosts.spec import Told
 
-__all__ = ["catalog", "config_of", "connector_class", "connector_of"]
+__all__ = ["add_new_places", "catalog", "config_of", "connector_class", "connector_of"]
+
+
+_FAMILIES: tuple[tuple[type[object], Family], ...] = (
+    (Connector, "connectors"),
+    # REST lists a class once, as what it was named last.
+    (HeaderConverter, "header_converters"),
+    (Converter, "converters"),
+    (Transform, "transforms"),
+    (Predicate, "predicates"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +49,34 @@ class _Broken(Plugin):
         raise PluginError(f"The module {self.origin} cannot be imported: {why}") from self.error
 
 
+def add_new_places(folders: Iterable[str], since: float) -> None:
+    """Put on the path what was installed there since a time: packages that are edited in place.
+
+    Examples
+    --------
+    >>> add_new_places(["/no/such/folder"], since=0.0)
+    """
+    for folder in folders:
+        try:
+            with os.scandir(folder) as found:
+                lists = [one for one in found if one.name.endswith(".pth")]
+                new = sorted(one.name for one in lists if one.stat().st_ctime > since)
+        except OSError:
+            continue
+        for name in new:
+            site.addpackage(folder, name, None)
+
+
 def catalog(modules: Sequence[str] = ()) -> Catalog:
-    """Give all plugins: those that are installed, and the connectors of some modules."""
+    """Give all plugins: those that are installed, and those of some modules."""
     installed = Catalog.installed()
     if not modules:
         return installed
-    found = (plugin for module in modules for plugin in _connectors_of(module))
+    found = (plugin for module in modules for plugin in _plugins_of(module))
     return Catalog([*installed.plugins, *found])
 
 
-def _connectors_of(module: str) -> Iterator[Plugin]:
+def _plugins_of(module: str) -> Iterator[Plugin]:
     try:
         found = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - plugins may raise anything
@@ -51,8 +84,9 @@ def _connectors_of(module: str) -> Iterator[Plugin]:
         return
     for name, thing in vars(found).items():
         own = inspect.isclass(thing) and thing.__module__ == found.__name__
-        if own and issubclass(thing, Connector) and not inspect.isabstract(thing):
-            yield Plugin(f"{module}:{name}", "connectors", origin=module)
+        if own and not inspect.isabstract(thing):
+            for family in (of for kind, of in _FAMILIES if issubclass(thing, kind)):
+                yield Plugin(f"{module}:{name}", family, origin=module)
 
 
 def connector_class(texts: Mapping[str, str], modules: Sequence[str] = ()) -> type[Connector]:

@@ -19,6 +19,7 @@ import orjson
 from headrace.connect.hosts.causes import end_of_log
 from headrace.connect.worker.launching import (
     Cause,
+    Counted,
     Exited,
     Failed,
     Healthy,
@@ -229,6 +230,8 @@ class ProcessHost(asyncio.Protocol):
                 self._emit(Unhealthy(message["reason"]))
             case "topic":
                 self._emit(TopicUsed(message["topic"]))
+            case "counted":
+                self._emit(Counted(message["counts"]))
             case "answer" | "task_configs":
                 self._hear_answer(message)
             case word if word in _PLAIN:

@@ -245,6 +245,10 @@ class SinkUnit(Unit):
         """Ask the task's probe."""
         return self._task.healthy()
 
+    def counted(self) -> Mapping[str, int]:
+        """Count what its converters, its transforms and its task have refused."""
+        return self._chain.handling.counters.statistics().metrics()
+
 
 def _offsets(listed: Iterable[tuple[str, str, int, int]]) -> dict[Queue, int]:
     return {Queue(topic, broker, number): offset for topic, broker, number, offset in listed}

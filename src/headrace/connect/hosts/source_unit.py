@@ -205,6 +205,10 @@ class SourceUnit(Unit):
         """Ask the task's probe."""
         return self._task.healthy()
 
+    def counted(self) -> Mapping[str, int]:
+        """Count what its converters, its transforms and its task have refused."""
+        return self._chain.handling.counters.statistics().metrics()
+
     def _answer(self, header: dict[str, Any], _records: pa.RecordBatch | None) -> Answer:
         """Answer a request of the engine; no plugin code runs here."""
         match header["op"]:

@@ -82,7 +82,7 @@ def fold(view: ClusterView, record: Record | Kept, position: int) -> tuple[Clust
     >>> again = ConnectorPut(request="b", name="orders", config={}, expected_version=0)
     >>> view, outcome = fold(view, again, 1)
     >>> outcome.reason, outcome.message
-    ('exists', "there is a connector 'orders' already")
+    ('exists', 'Connector orders already exists')
     """
     request: str = getattr(record, "request", "")
     if request and request in view.recent:
@@ -98,7 +98,7 @@ def _put(view: ClusterView, record: ConnectorPut, position: int) -> _Step:
     present = old if old is not None and not old.deleted else None
     expected = record.expected_version
     if expected == 0 and present is not None:
-        return view, Rejected("exists", f"there is a connector '{record.name}' already")
+        return view, Rejected("exists", f"Connector {record.name} already exists")
     if expected and present is None:
         return view, _missing(record.name)
     if expected and present is not None and present.version != expected:
@@ -217,7 +217,7 @@ def _restart(view: ClusterView, record: RestartAsked, position: int) -> _Step:
         return view, _missing(record.name)
     unknown = [one for one in _listed(record) if not 0 <= one < len(entry.tasks)]
     if unknown:
-        return view, Rejected("missing", f"connector '{record.name}' has no task {unknown[0]}")
+        return view, Rejected("missing", f"Unknown task: {record.name}-{unknown[0]}")
     chosen = _chosen(entry, record)
     tasks = tuple(
         msgspec.structs.replace(task, generation=position) if number in chosen else task
@@ -361,7 +361,7 @@ def _with(view: ClusterView, entry: ConnectorEntry, position: int) -> _Step:
 
 
 def _missing(name: str) -> Rejected:
-    return Rejected("missing", f"there is no connector '{name}'")
+    return Rejected("missing", f"Connector {name} not found")
 
 
 # Each takes its own kind of record.

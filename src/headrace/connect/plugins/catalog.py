@@ -22,7 +22,7 @@ from headrace.connect.plugins.builtin import BUILTIN, PluginType
 from headrace.connect.plugins.connectors import SinkConnector, SourceConnector
 from headrace.errors import PluginError
 
-__all__ = ["GROUPS", "Catalog", "Family", "Plugin", "type_of"]
+__all__ = ["GROUPS", "Catalog", "Family", "Plugin", "packages_in", "type_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Catalog:
     @classmethod
     def installed(cls) -> Catalog:
         """Give the catalog of what comes with Headrace and of all entry points; import none."""
-        return _installed(tuple(map(_packages, sys.path)))
+        return _installed(tuple(map(packages_in, sys.path)))
 
     def find(self, name: str, family: Family) -> Plugin:
         """Give the plugin of a name; names are compared whole, never by their beginning.
@@ -172,20 +172,27 @@ class Catalog:
 
 
 @lru_cache(maxsize=1)
-def _installed(packages: tuple[tuple[str, ...], ...]) -> Catalog:
+def _installed(packages: tuple[tuple[object, ...], ...]) -> Catalog:
     """Make the catalog; metadata are read again only when a package comes or goes."""
     del packages
     return Catalog([*_builtin(), *_entry_points()])
 
 
-def _packages(place: str) -> tuple[str, ...]:
-    """Name the packages of a place on the path that have metadata, in their versions."""
+def packages_in(place: str) -> tuple[object, ...]:
+    """Tell which packages of a place on the path have metadata, in their versions, and since when.
+
+    Examples
+    --------
+    >>> packages_in("/no/such/place")
+    ('/no/such/place',)
+    """
     try:
-        # Names alone are wanted: a path object for each would cost more than all the rest.
-        names = os.listdir(place or ".")  # noqa: PTH208
+        with os.scandir(place or ".") as found:
+            metadata = [one for one in found if one.name.endswith((".dist-info", ".egg-info"))]
+            since = sorted((one.name, one.stat().st_mtime_ns) for one in metadata)
     except OSError:
         return (place,)
-    return place, *sorted(one for one in names if one.endswith((".dist-info", ".egg-info")))
+    return place, *since
 
 
 def _entry(plugin: Plugin) -> dict[str, Any]:

@@ -9,7 +9,9 @@ __all__ = [
     "config_log",
     "get_logger",
     "health",
+    "life",
     "list_loggers",
+    "readiness",
     "root",
     "set_logger",
     "tasks",
@@ -29,6 +31,18 @@ async def health(call: Call) -> Answer:
     return Answer(status=_HEALTH.get(found.status, 500), value=found)
 
 
+async def life(call: Call) -> Answer:
+    """Whether the worker goes on: one that does not must be started again."""
+    found = call.connect.life()
+    return Answer(status=200 if found.status == "alive" else 500, value=found)
+
+
+async def readiness(call: Call) -> Answer:
+    """Whether the worker takes requests and runs what is its own; what is not there yet."""
+    found = call.connect.readiness()
+    return Answer(status=200 if found.status == "healthy" else 503, value=found)
+
+
 async def tasks(call: Call) -> Answer:
     """Every copy of a connector or task on this worker, in full."""
     return Answer(value=call.connect.units())
@@ -40,7 +54,7 @@ async def config_log(call: Call) -> Answer:
 
 
 async def list_loggers(call: Call) -> Answer:
-    """Loggers whose level was set."""
+    """The loggers of the worker, and those of plugins whose level was set."""
     return Answer(value=call.connect.loggers.levels())
 
 

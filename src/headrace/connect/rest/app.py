@@ -14,19 +14,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.connect.rest.calls import Answer, Call
-from headrace.connect.rest.failures import respond_to_failure
+from headrace.connect.rest.failures import RETRY_AFTER, respond_to_failure
 from headrace.connect.rest.guard import HostGuard, RefusedRequests, TokenGuard
 from headrace.connect.rest.metrics import Metrics
 from headrace.connect.rest.openapi import description
 from headrace.connect.rest.operations import OPERATIONS, Operation
+from headrace.connect.worker.answers import Health
 from headrace.private import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from headrace.connect.worker import Connect
+    from headrace.connect.worker import Connect, Startup, WorkerSettings
 
-__all__ = ["make_app"]
+__all__ = ["make_app", "make_waiting_app"]
 
 
 def make_app(connect: Connect, refusals: RefusedRequests) -> Starlette:
@@ -57,7 +58,7 @@ def make_app(connect: Connect, refusals: RefusedRequests) -> Starlette:
     ]
     app = Starlette(
         routes=routes,
-        middleware=_middleware(connect, refusals),
+        middleware=_middleware(connect.settings, refusals),
         exception_handlers={
             404: _respond_to_unknown_path,
             HTTPException: respond_to_failure,
@@ -66,6 +67,9 @@ def make_app(connect: Connect, refusals: RefusedRequests) -> Starlette:
     )
     app.router.redirect_slashes = False
     return app
+
+
+_LATER = {"Retry-After": RETRY_AFTER}
 
 
 class _Slashes:
@@ -81,8 +85,45 @@ class _Slashes:
         await self._app(scope, receive, send)
 
 
-def _middleware(connect: Connect, refusals: RefusedRequests) -> list[Middleware]:
-    settings = connect.settings
+def make_waiting_app(
+    settings: WorkerSettings, startup: Startup, refusals: RefusedRequests
+) -> Starlette:
+    """Make the application that answers while there is no worker: what it does instead.
+
+    Parameters
+    ----------
+    settings
+        Say who may call.
+    startup
+        What is done.
+    refusals
+        Takes note of who may not call.
+    """
+
+    async def show_life(_: Request) -> Response:
+        return Answer(value=Health("alive", startup.health().message)).response()
+
+    async def show_health(_: Request) -> Response:
+        return Answer(status=503, value=startup.health(), headers=_LATER).response()
+
+    async def refuse(_: Request, __: Exception) -> Response:
+        value = {"error_code": 503, "message": startup.health().message}
+        return Answer(status=503, value=value, headers=_LATER).response()
+
+    app = Starlette(
+        routes=[
+            Route("/livez", show_life),
+            Route("/readyz", show_health),
+            Route("/health", show_health),
+        ],
+        middleware=_middleware(settings, refusals),
+        exception_handlers={404: refuse, 405: refuse},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _middleware(settings: WorkerSettings, refusals: RefusedRequests) -> list[Middleware]:
     parts = []
     if settings.cors_origins:
         parts.append(
@@ -137,10 +178,13 @@ class _Endpoint:
             return answer.response()
         if request.method == "OPTIONS":
             return Response(status_code=204, headers={"Allow": self._allowed})
-        message = f"{request.method} is not for {request.url.path}; use {self._allowed}"
+        message = f"HTTP 405 Method Not Allowed\n  → use {self._allowed}"
         raise HTTPException(405, message, headers={"Allow": self._allowed})
 
 
 async def _respond_to_unknown_path(request: Request, _: Exception) -> Response:
-    message = f"there is nothing at {request.url.path}\n  → GET /openapi.json tells what there is"
+    message = (
+        f"HTTP 404 Not Found: nothing is at {request.url.path}\n"
+        "  → GET /openapi.json tells what there is"
+    )
     return Answer(status=404, value={"error_code": 404, "message": message}).response()

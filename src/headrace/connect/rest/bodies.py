@@ -40,7 +40,8 @@ def create_body(body: Mapping[str, Any]) -> CreateBody:
         raise ConnectRequestError(
             "the body has no config", hint='send {"name": ..., "config": {...}}'
         )
-    return CreateBody(name, config_of(config), _target(body.get("initial_state")))
+    # Kafka Connect takes spaces off, too.
+    return CreateBody(name.strip(), config_of(config), _target(body.get("initial_state")))
 
 
 def config_of(body: Mapping[str, Any]) -> dict[str, str]:
@@ -71,7 +72,7 @@ def offsets_of(body: Mapping[str, Any]) -> list[OffsetEntry]:
     given = body.get("offsets")
     if not isinstance(given, list) or not given:
         raise ConnectRequestError(
-            "the body has no offsets",
+            "Partitions / offsets need to be provided for an alter offsets request",
             hint='send {"offsets": [{"partition": {...}, "offset": {...}}]}',
         )
     try:
@@ -85,7 +86,10 @@ def level_of(body: Mapping[str, Any]) -> str:
     _only(body, {"level"})
     level = body.get("level")
     if not isinstance(level, str):
-        raise ConnectRequestError("the body has no level", hint='send {"level": "DEBUG"}')
+        raise ConnectRequestError(
+            "Desired 'level' parameter was not specified in request.",
+            hint='send {"level": "DEBUG"}',
+        )
     return level
 
 

@@ -83,7 +83,7 @@ class Call:
         """
         text = self.path("task")
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
-            raise ConnectNotFoundError(f"'{text}' is not the number of a task")
+            raise ConnectNotFoundError(f"HTTP 404 Not Found: '{text}' is not the number of a task")
         return int(text)
 
     def flag(self, name: str) -> bool:
@@ -143,7 +143,10 @@ class Call:
         kind = given.partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
             said = f"'{kind}'" if kind else "of no type"
-            message = f"the body is {said}, not JSON\n  → send Content-Type: application/json"
+            message = (
+                f"HTTP 415 Unsupported Media Type: the body is {said}, not JSON\n"
+                "  → send Content-Type: application/json"
+            )
             raise HTTPException(415, message)
 
     async def _body(self) -> bytes:

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["failure", "respond_to_failure"]
+__all__ = ["RETRY_AFTER", "failure", "respond_to_failure"]
 
 logger = logging.getLogger(__name__)
 
-_RETRY_AFTER = "1"
+RETRY_AFTER = "1"
+"""Seconds after which whoever is refused for now may try again."""
 
 #: What is said in words of HTTP; the first that fits.
 _STATUS: dict[type[HeadraceError], HTTPStatus] = {
@@ -47,8 +48,8 @@ def failure(error: Exception) -> Answer:
     Examples
     --------
     >>> from headrace.errors import ConnectNotFoundError
-    >>> failure(ConnectNotFoundError("there is no connector 'a'")).value
-    {'error_code': 404, 'message': "there is no connector 'a'"}
+    >>> failure(ConnectNotFoundError("Connector a not found")).value
+    {'error_code': 404, 'message': 'Connector a not found'}
     """
     if isinstance(error, HTTPException):
         headers = dict(error.headers or {})
@@ -62,7 +63,7 @@ def failure(error: Exception) -> Answer:
         status = HTTPStatus.SERVICE_UNAVAILABLE if retriable else HTTPStatus.INTERNAL_SERVER_ERROR
     known = isinstance(error, HeadraceError)
     message = str(error) if known else f"{type(error).__name__}: {error}"
-    return _answer(status, message, {"Retry-After": _RETRY_AFTER} if retriable else {})
+    return _answer(status, message, {"Retry-After": RETRY_AFTER} if retriable else {})
 
 
 async def respond_to_failure(request: Request, error: Exception) -> Response:

@@ -22,7 +22,7 @@ __all__ = ["OPEN_PATHS", "HostGuard", "RefusedRequests", "TokenGuard"]
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 """Probes of an orchestrator have no token, and learn nothing but that the worker is there."""
 
 

@@ -30,6 +30,17 @@ _MOVED = {
     "commits": "Batches that a task has committed.",
     "rollbacks": "Batches of a task that failed and were begun anew.",
 }
+#: What has failed in a task, by Kafka Connect's names.
+_ERRORS = {
+    "total-record-failures": "Tries that failed.",
+    "total-record-errors": "Records that failed for good.",
+    "total-records-skipped": "Records that were left out.",
+    "total-retries": "Tries after the first.",
+    "total-errors-logged": "Failures that were logged.",
+    "deadletterqueue-produce-requests": "Dead letters.",
+    "deadletterqueue-produce-failures": "Dead letters that could not be written.",
+}
+_LAST_ERROR = "last-error-timestamp"
 _LAG = "Messages in the queues of a sink's task that are not committed yet."
 
 
@@ -83,6 +94,7 @@ class _Figures(Collector):
         yield from self._of_the_cluster()
         yield from self._of_the_worker()
         yield from self._of_the_tasks()
+        yield from self._of_the_errors()
 
     def _of_the_guards(self) -> Metric:
         says = "Requests that were refused before anything looked at them, by reason."
@@ -143,6 +155,33 @@ class _Figures(Collector):
             if figures.lag is not None:
                 lags.add_metric(of, figures.lag)
         yield lags
+
+    def _of_the_errors(self) -> Iterator[Metric]:
+        """What has failed in the tasks on this worker, also in one that has ended by that."""
+        labels = ("connector", "task")
+        units = [one for one in self._connect.units() if one.pid_alive or self._has_failed(one)]
+        newest = {_labels(one): one for one in sorted(units, key=lambda one: one.generation)}
+        found = [(of, unit.errors) for of, unit in newest.items() if unit.errors is not None]
+        for name, says in _ERRORS.items():
+            known = name.removeprefix("total-").replace("-", "_")
+            family = CounterMetricFamily(f"{_PREFIX}_task_{known}", says, labels=labels)
+            for of, errors in found:
+                family.add_metric(of, errors.get(name, 0))
+            yield family
+        says = "When a record failed for good last, in seconds since 1970."
+        name = f"{_PREFIX}_task_last_error_timestamp_seconds"
+        times = GaugeMetricFamily(name, says, labels=labels)
+        for of, errors in found:
+            if at := errors.get(_LAST_ERROR):
+                times.add_metric(of, at / 1000)
+        yield times
+
+    def _has_failed(self, unit: UnitReport) -> bool:
+        """Tell whether a copy that is gone is the last word on a task of this worker."""
+        worker = self._connect.worker
+        wanted = worker.view.connector(unit.connector) is not None
+        here = worker.worker_of(unit.connector, unit.task) == worker.name
+        return unit.phase == "ERROR" and wanted and here
 
 
 def _labels(unit: UnitReport) -> tuple[str, str]:

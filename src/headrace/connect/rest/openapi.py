@@ -1,9 +1,12 @@
-"""The API's description for tools, made from the table of routes."""
+"""The API's description, made from the table of routes: for tools, and as a page for people.
+
+``python -m headrace.connect.rest`` prints the page ``docs/connect-openapi.md``.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +17,7 @@ from headrace.connect.rest.guard import OPEN_PATHS
 if TYPE_CHECKING:
     from headrace.connect.rest.operations import Operation, Parameter
 
-__all__ = ["description"]
+__all__ = ["description", "page"]
 
 _REF = "#/components/schemas/{name}"
 _ERROR_REF = {"$ref": _REF.format(name="Error")}
@@ -146,3 +149,84 @@ def _response(status: int, schema: dict[str, Any] | None) -> dict[str, Any]:
         name, says = _HEADERS[HTTPStatus(status)]
         response["headers"] = {name: {"description": says, "schema": {"type": "string"}}}
     return response
+
+
+_INTRODUCTION = """\
+# The operations of REST
+
+Made by `python -m headrace.connect.rest`; a test fails when this page is out of date.
+
+A worker gives the same at `GET /openapi.json` as OpenAPI 3.1, for generators of clients and for tools that send requests.
+[Connect over REST](connect-rest.md) says what the requests are for.
+Each error has a body of the form [Error](#error).
+Beside these there is `GET /metrics`, in the format of Prometheus.
+"""
+
+
+def page(described: Mapping[str, Any]) -> str:
+    """Write a description down in Markdown.
+
+    Parameters
+    ----------
+    described
+        What `description` has made.
+    """
+    lines = [*_INTRODUCTION.splitlines(), "", "## Operations", ""]
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            lines += _lines_of(f"{method.upper()} {path}", operation)
+    lines += ["## Bodies", ""]
+    for name, schema in sorted(described["components"]["schemas"].items()):
+        lines += [f"### {name}", "", *_fields(schema), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _lines_of(title: str, operation: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"### `{title}`", "", operation["summary"].replace("``", "`"), "")
+    if query := [one for one in operation["parameters"] if one["in"] == "query"]:
+        yield from ("| parameter | value | |", "| --- | --- | --- |")
+        for one in query:
+            yield f"| `{one['name']}` | {_kind(one['schema'])} | {one['description']} |"
+        yield ""
+    if body := operation.get("requestBody"):
+        yield from ("It takes a body:", "")
+        yield from _fields(body["content"]["application/json"]["schema"])
+        yield ""
+    yield from ("| status | | body |", "| --- | --- | --- |")
+    for status, response in operation["responses"].items():
+        schema = response.get("content", {}).get("application/json", {}).get("schema")
+        kind = "none" if schema is None else _kind(schema)
+        yield f"| {status} | {response['description']} | {kind} |"
+    yield ""
+
+
+def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
+    required = schema.get("required", ())
+    yield from ("| field | value | |", "| --- | --- | --- |")
+    for name, kind in schema.get("properties", {}).items():
+        yield f"| `{name}` | {_kind(kind)} | {'' if name in required else 'may be left out'} |"
+    if isinstance(rest := schema.get("additionalProperties"), dict):
+        yield f"| any other | {_kind(rest)} | |"
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """Name what a schema is of.
+
+    >>> _kind({"type": "array", "items": {"type": "string"}})
+    'list of string'
+    >>> _kind({"anyOf": [{"type": "integer"}, {"type": "null"}]})
+    'integer or null'
+    """
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_kind(one) for one in schema["anyOf"]))
+    kind = schema.get("type", "anything")
+    if kind == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    if kind == "object" and isinstance(rest := schema.get("additionalProperties"), dict):
+        return f"object of {_kind(rest)}"
+    return kind if isinstance(kind, str) else " or ".join(kind)

@@ -137,6 +137,8 @@ _PLUGIN = "/connector-plugins/{plugin}"
 OPERATIONS: tuple[Operation, ...] = (
     Operation(method="GET", path="/", handle=admin.root, value=ClusterInfo),
     Operation(method="GET", path="/health", handle=admin.health, value=Health, also=(500, 503)),
+    Operation(method="GET", path="/livez", handle=admin.life, value=Health, also=(500,)),
+    Operation(method="GET", path="/readyz", handle=admin.readiness, value=Health, also=(503,)),
     Operation(
         method="GET",
         path="/connectors",

@@ -14,15 +14,20 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headrace.connect.rest.app import make_app
+from headrace.connect.rest.app import make_app, make_waiting_app
 from headrace.connect.rest.guard import RefusedRequests
+from headrace.connect.worker.startup import Startup
 from headrace.errors import ConfigurationError
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
-    from headrace.connect.worker import Connect
+    from starlette.types import Receive, Scope, Send
+
+    from headrace.connect.worker import Connect, WorkerSettings
 
 __all__ = ["RestServer"]
+
+logger = logging.getLogger(__name__)
 
 #: What the protocol warns of is what clients send: it is counted, and told of by the refusals.
 _faults = logging.getLogger(f"{__name__}.faults")
@@ -91,12 +96,14 @@ class _Bounded(H11Protocol):
 
 
 class RestServer:
-    """Serves the REST API until it is left.
+    """Serves the REST API until it is left; while there is no worker, it says why.
 
     Parameters
     ----------
-    connect
-        What answers; its settings say where to listen, and whether to speak TLS.
+    settings
+        Say where to listen, and whether to speak TLS.
+    startup
+        What is done until there is a worker.
 
     Raises
     ------
@@ -104,8 +111,11 @@ class RestServer:
         The port is taken, or the certificate cannot be used.
     """
 
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
+    def __init__(self, settings: WorkerSettings, startup: Startup | None = None) -> None:
+        self._settings = settings
+        self.startup = Startup(settings.name) if startup is None else startup
+        self._refusals = RefusedRequests()
+        self._app = self._waiting = make_waiting_app(settings, self.startup, self._refusals)
         #: Told of the error that has ended it.
         self.on_failure: OnFailure = lambda _error: None
         self._socket: socket.socket | None = None
@@ -121,10 +131,22 @@ class RestServer:
     @property
     def url(self) -> str:
         """Where clients find it."""
-        settings = self._connect.settings
+        settings = self._settings
         scheme = "https" if settings.tls_certificate is not None else "http"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         return f"{scheme}://{host}:{self.port}"
+
+    def serve(self, connect: Connect) -> None:
+        """Let a worker answer from now on."""
+        self._app = make_app(connect, self._refusals)
+
+    def rest(self) -> None:
+        """Let the worker answer no more: what it needs is about to end."""
+        self.startup.end()
+        self._app = self._waiting
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
     async def __aenter__(self) -> Self:
         """Listen; return when requests are answered."""
@@ -138,6 +160,7 @@ class RestServer:
                 self._task.result()
                 raise ConfigurationError("the REST server ended before it had begun")
             await asyncio.sleep(0.005)
+        logger.info("REST answers at %s", self.url)
         return self
 
     async def __aexit__(
@@ -158,7 +181,7 @@ class RestServer:
         self.on_failure(error)
 
     def _bind(self) -> socket.socket:
-        settings = self._connect.settings
+        settings = self._settings
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -175,16 +198,16 @@ class RestServer:
         return listening
 
     def _config(self) -> uvicorn.Config:
-        settings = self._connect.settings
-        refusals = RefusedRequests()
+        settings = self._settings
         bounds = {
             "most": settings.max_connections,
             "seconds": settings.request_time.total_seconds(),
-            "refusals": refusals,
+            "refusals": self._refusals,
         }
         try:
             config = uvicorn.Config(
-                make_app(self._connect, refusals),
+                self._answer,
+                interface="asgi3",
                 log_config=None,
                 access_log=False,
                 lifespan="off",

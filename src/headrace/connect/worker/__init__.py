@@ -13,6 +13,7 @@ from headrace.connect.worker.connect import (
     Connect,
 )
 from headrace.connect.worker.launching import (
+    Counted,
     Exited,
     Failed,
     Figures,
@@ -52,6 +53,7 @@ from headrace.connect.worker.positions import (
 from headrace.connect.worker.settings import (
     WorkerSettings,
 )
+from headrace.connect.worker.startup import Startup
 from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.connect.worker.worker import (
     Worker,
@@ -63,6 +65,7 @@ __all__ = [
     "Connect",
     "ConnectorInfo",
     "ConnectorStatus",
+    "Counted",
     "Exited",
     "Failed",
     "Figures",
@@ -86,6 +89,7 @@ __all__ = [
     "ReconfigureAsked",
     "Role",
     "Started",
+    "Startup",
     "Stop",
     "StopFailed",
     "Stopped",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ class ClusterInfo(msgspec.Struct, frozen=True):
 class Health(msgspec.Struct, frozen=True):
     """Whether the worker can do its work."""
 
-    #: ``healthy``, ``starting`` or ``unhealthy``.
+    #: ``healthy``, ``starting``, ``stopping`` or ``unhealthy``; ``alive`` of one that answers.
     status: str
     message: str
 
@@ -141,6 +142,8 @@ class UnitReport(msgspec.Struct, frozen=True, kw_only=True):
     restarts_in: float | None
     #: What the task has moved; None until the data plane tells.
     figures: Figures | None = None
+    #: What has failed in the task since it started, by Kafka Connect's names.
+    errors: Mapping[str, int] | None = None
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -60,34 +60,46 @@ class Catalog:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._plugins: tuple[Plugin, ...] | None = None
-        self._connectors: Mapping[str, Plugin] = {}
-        self._others: Mapping[str, Plugin] = {}
+        #: What was installed when they were listed.
+        self._installed: object = None
+        self._connectors: Mapping[str, Sequence[Plugin]] = {}
+        self._others: Mapping[str, Sequence[Plugin]] = {}
+        #: Connectors that nothing lists, by the full names of their classes.
+        self._unlisted: dict[str, Plugin] = {}
         self._loading = asyncio.Lock()
 
     async def plugins(self) -> tuple[Plugin, ...]:
-        """Give all plugins; they are listed once, and again when a name is not found."""
+        """Give all plugins, also those that were installed since they were last listed."""
+        installed = self._launcher.installed()
         async with self._loading:
-            if self._plugins is None:
+            if self._plugins is None or installed != self._installed:
                 await self._load()
         assert self._plugins is not None
         return self._plugins
 
     def known(self, name: str) -> Plugin | None:
-        """Give a connector plugin by any of its names, if it has been listed."""
-        return self._connectors.get(name)
+        """Give the connector plugin that a name means, if it has been listed."""
+        found = self._connectors.get(name, ())
+        return found[0] if len(found) == 1 else self._unlisted.get(name)
 
     async def connector(self, name: str) -> Plugin:
-        """Give a connector plugin by any of its names.
+        """Give a connector plugin by any of its names; the full one needs no list.
 
         Raises
         ------
         ConnectNotFoundError
             There is none; the message names the one that was perhaps meant.
+        ConnectRequestError
+            The name means several.
         """
-        found = await self._found(self.known, name)
+        found = self._unlisted.get(name) or await self._found(self._listed_connectors, name)
+        if found is None:
+            found = await self._find_unlisted(name)
         if found is None:
             raise ConnectNotFoundError(
-                f"there is no connector plugin '{name}'", hint=self._meant(name)
+                "Failed to find any class that implements Connector and which name matches"
+                f" {name}, available connectors are: {self._available()}",
+                hint=self._meant(name),
             )
         return found
 
@@ -98,10 +110,14 @@ class Catalog:
         ------
         ConnectNotFoundError
             There is none.
+        ConnectRequestError
+            The name means several.
         """
-        found = await self._found(self._known_of_any_type, name)
+        found = await self._found(self._listed_of_any_type, name)
         if found is None:
-            raise ConnectNotFoundError(f"there is no plugin '{name}'", hint=self._meant(name))
+            found = self._unlisted.get(name) or await self._find_unlisted(name)
+        if found is None:
+            raise ConnectNotFoundError(f"Unknown plugin {name}.", hint=self._meant(name))
         return found
 
     async def of(self, config: Mapping[str, str]) -> Plugin:
@@ -110,12 +126,14 @@ class Catalog:
         Raises
         ------
         ConnectRequestError
-            It names none, or one that is not there.
+            It names none, one that is not there, or several.
         """
         name = config.get(_CLASS_KEY, "")
         if not name.strip():
+            of = f"name={config['name']}" if "name" in config else ""
             raise ConnectRequestError(
-                f"the config has no {_CLASS_KEY}", hint="GET /connector-plugins lists the classes"
+                f"Connector config {{{of}}} contains no connector type: {_CLASS_KEY} is missing",
+                hint="GET /connector-plugins lists the classes",
             )
         try:
             return await self.connector(name)
@@ -147,20 +165,38 @@ class Catalog:
         with contextlib.suppress(PluginFailedError):
             await self.plugins()
 
-    async def _found(self, find: Callable[[str], Plugin | None], name: str) -> Plugin | None:
-        await self.plugins()
-        found = find(name)
-        if found is None:
+    async def _found(self, listed: Callable[[str], Sequence[Plugin]], name: str) -> Plugin | None:
+        if not listed(name):
             # It may have been installed since.
             async with self._loading:
-                await self._load()
-            found = find(name)
-        return found
+                if not listed(name):
+                    await self._load()
+        found = listed(name)
+        if len(found) > 1:
+            classes = ", ".join(one.class_name for one in found)
+            raise ConnectRequestError(
+                f"More than one plugin matches alias {name}. Please use full package and class"
+                f" name instead. Classes found: {classes}"
+            )
+        return found[0] if found else None
 
-    def _known_of_any_type(self, name: str) -> Plugin | None:
-        return self._connectors.get(name) or self._others.get(name)
+    def _listed_connectors(self, name: str) -> Sequence[Plugin]:
+        return self._connectors.get(name, ())
+
+    def _listed_of_any_type(self, name: str) -> Sequence[Plugin]:
+        return self._connectors.get(name) or self._others.get(name, ())
+
+    async def _find_unlisted(self, name: str) -> Plugin | None:
+        """Look for the class that a full name means, which no package has announced."""
+        if "." not in name and ":" not in name:
+            return None
+        for found in await self._ask("plugins", "", {}, tuple[Plugin, ...], only=name):
+            self._unlisted[name] = found
+            return found
+        return None
 
     async def _load(self) -> None:
+        self._installed = self._launcher.installed()
         self._plugins = await self._ask("plugins", "", {}, tuple[Plugin, ...])
         self._connectors = _by_name(one for one in self._plugins if one.type in _CONNECTORS)
         self._others = _by_name(one for one in self._plugins if one.type not in _CONNECTORS)
@@ -171,8 +207,9 @@ class Catalog:
         name: str,
         config: Mapping[str, str],
         kind: type[T],
+        **arguments: Any,
     ) -> T:
-        call = PluginCall(what=what, connector_class=name, config=config)
+        call = PluginCall(what=what, connector_class=name, config=config, arguments=arguments)
         answer = await self._launcher.call(call)
         about = f"{what} of {name}" if name else what
         if answer.timed_out:
@@ -186,20 +223,25 @@ class Catalog:
         except msgspec.ValidationError as error:
             raise PluginFailedError(f"{about} gave something else: {error}") from None
 
+    def _available(self) -> str:
+        connectors = (one for one in self._plugins or () if one.type in _CONNECTORS)
+        return ", ".join(sorted(one.class_name for one in connectors))
+
     def _meant(self, name: str) -> str:
         close = get_close_matches(name, self._connectors, n=1)
         if close:
-            return f"did you mean {self._connectors[close[0]].class_name}?"
+            return f"did you mean {self._connectors[close[0]][0].class_name}?"
         return "GET /connector-plugins lists those that there are"
 
 
-def _by_name(plugins: Iterable[Plugin]) -> Mapping[str, Plugin]:
-    """Find plugins by each of their names; the first that goes by one has it."""
-    found: dict[str, Plugin] = {}
-    for plugin in plugins:
+def _by_name(plugins: Iterable[Plugin]) -> Mapping[str, Sequence[Plugin]]:
+    """Find plugins by each of their names; a full name means its own class alone."""
+    full = {plugin.class_name: plugin for plugin in plugins}
+    found: dict[str, list[Plugin]] = {}
+    for plugin in full.values():
         for name in plugin.names():
-            found.setdefault(name, plugin)
-    return found
+            found.setdefault(name, []).append(plugin)
+    return found | {name: [plugin] for name, plugin in full.items()}
 
 
 def _told(answer: PluginAnswer) -> str | None:

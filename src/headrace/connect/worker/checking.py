@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["check_config", "named"]
 
+_ALSO = (
+    "You can also find the above list of errors at the endpoint"
+    " `/connector-plugins/{connectorType}/config/validate`"
+)
+
 
 def named(name: str, config: Mapping[str, str]) -> dict[str, str]:
     """Give a config with its connector's name in it.
@@ -28,7 +33,9 @@ def named(name: str, config: Mapping[str, str]) -> dict[str, str]:
     """
     given = config.get("name", name)
     if given != name:
-        raise ConnectRequestError(f"the name '{given}' in the config does not match '{name}'")
+        raise ConnectRequestError(
+            f"Connector name configuration ({given}) doesn't match connector name in the URL ({name})"
+        )
     return {**config, "name": name}
 
 
@@ -49,10 +56,11 @@ async def check_config(catalog: Catalog, config: Mapping[str, str]) -> None:
 
 
 def _problems(answer: Mapping[str, Any]) -> str:
-    lines = [f"the config has {answer['error_count']} error(s):"]
+    count = answer["error_count"]
+    lines = [f"Connector configuration is invalid and contains the following {count} error(s):"]
     for one in answer.get("configs", ()):
         value = one.get("value", {})
         for problem in value.get("errors", ()):
             key = value.get("name", "")
-            lines.append(f"  {problem}" if key in problem else f"  {key}: {problem}")
-    return "\n".join(lines)
+            lines.append(problem if key in problem else f"{key}: {problem}")
+    return "\n".join([*lines, _ALSO])

@@ -105,10 +105,24 @@ class Connect:
             return Health("unhealthy", trouble)
         state = self._worker.state
         if state == "running":
-            return Health("healthy", f"worker {self._worker.name} has read its log and works")
+            message = "Worker has completed startup and is ready to handle requests."
+            return Health("healthy", message)
         if state == "starting":
-            return Health("starting", f"worker {self._worker.name} reads its log")
+            return self._worker.startup.health()
         return Health("stopping", f"worker {self._worker.name} is about to end")
+
+    def life(self) -> Health:
+        """Say whether the worker goes on at all; who is not alive must be started again."""
+        if (failure := self._worker.failure) is not None:
+            return Health("unhealthy", f"a part of the worker has ended by {failure!r}")
+        return Health("alive", f"worker {self._worker.name} answers")
+
+    def readiness(self) -> Health:
+        """Say whether the worker takes requests and runs what is its own."""
+        found = self.health()
+        if found.status == "healthy" and (waits := self._worker.waits()) is not None:
+            return Health("starting", f"worker {self._worker.name} is not ready: {waits}")
+        return found
 
     def units(self) -> list[UnitReport]:
         """Tell of every copy on this worker."""
@@ -133,7 +147,7 @@ class Connect:
 
     def status(self, name: str) -> ConnectorStatus:
         """Say how a connector is doing."""
-        return self._reporter.status(self._entry(name))
+        return self._reporter.status(self._entry(name, "No status found for connector {name}"))
 
     def tasks(self, name: str) -> list[TaskInfo]:
         """Say what the tasks of a connector are to do."""
@@ -142,9 +156,9 @@ class Connect:
 
     def task_status(self, name: str, task: int) -> TaskStatus:
         """Say how a task is doing."""
-        entry = self._entry(name)
+        entry = self._entry(name, f"No status found for task {{name}}-{task}")
         if task >= len(entry.tasks):
-            raise ConnectorNotFoundError(f"connector '{name}' has no task {task}")
+            raise ConnectorNotFoundError(f"No status found for task {name}-{task}")
         return self._reporter.task_status(entry, task)
 
     def topics(self, name: str) -> list[str]:
@@ -168,7 +182,7 @@ class Connect:
         config = named(check_name(name), config)
         self._worker.require_running()
         if name in self._worker.view.connectors():
-            raise ConnectorExistsError(f"there is a connector '{name}' already")
+            raise ConnectorExistsError(f"Connector {name} already exists")
         await self._check(config)
         record = ConnectorPut(
             request=new_request(), name=name, config=config, expected_version=0, target=target
@@ -222,7 +236,7 @@ class Connect:
 
     async def set_target(self, name: str, target: Target, *, force: bool = False) -> None:
         """Let a connector run, rest or stop."""
-        self._entry(name)
+        self._entry(name, "Unknown connector {name}")
         await self._append(TargetSet(request=new_request(), name=name, target=target, force=force))
 
     async def restart(
@@ -234,7 +248,7 @@ class Connect:
         force: bool = False,
     ) -> ConnectorStatus:
         """Start new copies; give the status with those that are about to restart."""
-        entry = self._entry(name)
+        entry = self._entry(name, "Unknown connector: {name}")
         self._require_active(entry)
         found = RestartPlan.of(entry, include_tasks=include_tasks, only_failed=only_failed)
         status = self._reporter.restarting(entry, found)
@@ -251,8 +265,10 @@ class Connect:
 
     async def restart_task(self, name: str, task: int, *, force: bool = False) -> None:
         """Start a new copy of a task."""
-        self.task_status(name, task)
-        self._require_active(self._entry(name))
+        entry = self._entry(name, "Unknown connector: {name}")
+        if task >= len(entry.tasks):
+            raise ConnectorNotFoundError(f"Unknown task: {name}-{task}")
+        self._require_active(entry)
         record = RestartAsked(
             request=new_request(), name=name, connector=False, tasks=[task], force=force
         )
@@ -291,7 +307,7 @@ class Connect:
             It is not stopped, the entries are none of a sink's, or it says no.
         """
         await self._offsets.alter(name, entries)
-        return f"the offsets of connector '{name}' have been altered"
+        return "The offsets for this connector have been altered successfully"
 
     async def reset_offsets(self, name: str) -> str:
         """Have a stopped connector begin anew; its own code may say no.
@@ -302,7 +318,7 @@ class Connect:
             It is not stopped, or it says no.
         """
         await self._offsets.reset(name)
-        return f"the offsets of connector '{name}' have been reset"
+        return "The offsets for this connector have been reset successfully"
 
     # Plugins.
 
@@ -331,17 +347,19 @@ class Connect:
         named = await self._catalog.of({"connector.class": found.class_name} | dict(config))
         if named != found:
             raise ConnectRequestError(
-                f"the connector.class '{config['connector.class']}' does not match '{plugin}'"
+                f"Included connector type {config['connector.class']} does not match request type"
+                f" {plugin}"
             )
         return await self._catalog.validate(found, config)
 
     # Inside.
 
-    def _entry(self, name: str) -> ConnectorEntry:
+    def _entry(self, name: str, missing: str = "Connector {name} not found") -> ConnectorEntry:
         self._worker.require_read()
         entry = self._worker.view.connector(name)
         if entry is None:
-            raise ConnectorNotFoundError(f"there is no connector '{name}'")
+            # Kafka Connect has other words for it at each place, and tools know them.
+            raise ConnectorNotFoundError(missing.format(name=name))
         return entry
 
     async def _has(self, name: str, config: Mapping[str, str]) -> bool:

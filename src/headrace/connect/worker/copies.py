@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.connect.lifecycle import (
@@ -99,6 +99,8 @@ class Copy:
         self._running_since: float | None = None
         #: What it has moved, as far as the data plane has told.
         self.figures: launching.Figures | None = None
+        #: What has failed in it, by Kafka Connect's names, as far as it has told.
+        self.errors: Mapping[str, int] | None = None
         #: Seconds for which it has run, once it does so no more.
         self.ran_for = 0.0
         self._launcher = launcher
@@ -197,6 +199,8 @@ class Copy:
                 self.handle(ProbePassed(at=at))
             case launching.Moved():
                 self.figures = event.figures
+            case launching.Counted():
+                self.errors = event.counts
             case launching.Waits():
                 self.handle(Waits(event.what, at=at))
             case launching.ReconfigureAsked() | launching.OutsideChanged() | launching.TopicUsed():

@@ -16,6 +16,7 @@ from headrace.connect.lifecycle import Cause
 
 __all__ = [
     "Cause",
+    "Counted",
     "Exited",
     "Failed",
     "Figures",
@@ -181,6 +182,14 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """What has failed in a task since it started, and what became of it."""
+
+    #: By the names that Kafka Connect has for it, such as ``total-record-errors``.
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """A task runs as far as it can, and waits for something outside."""
 
@@ -201,6 +210,7 @@ HostEvent = (
     | Healthy
     | TopicUsed
     | Moved
+    | Counted
     | Waits
 )
 """What happens to a host."""
@@ -252,7 +262,8 @@ class PluginCall:
     ===============  ======================  ===================================================
     ``what``         ``arguments``           value of the answer
     ===============  ======================  ===================================================
-    `plugins`        none                    list of ``{class, type, version, aliases, error?}``;
+    `plugins`        none, or                list of ``{class, type, version, aliases, error?}``,
+                     ``{only: name}``        of a class that nothing lists too, by its full name;
                                              type is ``source``, ``sink``, ``converter``,
                                              ``header_converter``, ``transformation`` or
                                              ``predicate``
@@ -293,6 +304,9 @@ class Launcher(Protocol):
 
     async def call(self, call: PluginCall) -> PluginAnswer:
         """Answer a question in a process of its own, within a hard time limit; never raise."""
+
+    def installed(self) -> object:
+        """Tell what plugins may be in: another value when a package comes, goes or changes."""
 
     def set_level(self, logger: str, level: int) -> None:
         """Set the level of a logger, and of those below it, in what runs and in what will."""

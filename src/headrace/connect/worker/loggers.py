@@ -57,11 +57,9 @@ class Loggers:
         self._changed_ms: dict[str, int] = {}
 
     def levels(self) -> dict[str, dict[str, Any]]:
-        """Give every logger that has a level of its own."""
+        """Give every logger of the worker's process with the level that holds for it."""
         named = {ROOT: logging.root, **known_loggers()}
-        return {
-            name: self._one(name, logger) for name, logger in sorted(named.items()) if logger.level
-        }
+        return {name: self._one(name, logger) for name, logger in sorted(named.items())}
 
     def level(self, name: str) -> dict[str, Any]:
         """Give the level that holds for a logger.
@@ -73,7 +71,7 @@ class Loggers:
         """
         logger = logging.root if name == ROOT else known_loggers().get(name)
         if logger is None:
-            raise ConnectNotFoundError(f"there is no logger '{name}'")
+            raise ConnectNotFoundError(f"Logger {name} not found.")
         return self._one(name, logger)
 
     def set(self, name: str, level: str) -> list[str]:
@@ -111,5 +109,5 @@ def check_level(word: str) -> int:
     """
     number = _LEVELS.get(word.upper())
     if number is None:
-        raise ConnectNotFoundError(f"there is no level '{word}'", hint=f"use {', '.join(_LEVELS)}")
+        raise ConnectNotFoundError(f"invalid log level '{word}'.", hint=f"use {', '.join(_LEVELS)}")
     return number

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Offsets", "check_queue_offset"]
 
 _NOT_STOPPED = (
-    "connectors must be in the STOPPED state, with all their tasks gone, before their offsets can"
-    " be changed"
+    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done"
+    " for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop'"
+    " endpoint"
 )
 _PARTITION = {"rocketmq_topic": str, "rocketmq_broker": str, "rocketmq_queue_id": int}
 _OFFSET = {"rocketmq_queue_offset": int}
@@ -87,7 +88,9 @@ class Offsets:
         await self._worker.catch_up()
         entry = self._entry(name)
         if entry.target is not Target.STOPPED or any(entry.alive()):
-            raise ConnectRequestError(_NOT_STOPPED, hint=f"PUT /connectors/{name}/stop, then wait")
+            told = _NOT_STOPPED.format(name=name)
+            raise ConnectRequestError(told, hint=f"PUT /connectors/{name}/stop, then wait")
+        self._worker.require_running()
         return entry
 
     async def _allowed(

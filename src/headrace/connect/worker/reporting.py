@@ -154,6 +154,7 @@ class Reporter:
             restarts=restarts.attempts(copy.id),
             restarts_in=restarts.due_in(copy.id),
             figures=copy.figures,
+            errors=copy.errors,
         )
 
 

@@ -44,6 +44,7 @@ from headrace.connect.worker.restarts import AutoRestarts
 from headrace.connect.worker.roster import Roster
 from headrace.connect.worker.settings import WorkerSettings, limits_of
 from headrace.connect.worker.specs import host_spec
+from headrace.connect.worker.startup import Startup
 from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.connect.worker.tenure import JoinAgain, Tenure
 from headrace.connect.worker.tidying import Tidying
@@ -80,6 +81,8 @@ class Worker:
         Makes it a member of its cluster anew; None: it stands alone, and all units are its own.
     heir
         Whether nothing can be left of an earlier worker of its name.
+    startup
+        Takes what it does until it can work.
     """
 
     def __init__(
@@ -90,9 +93,12 @@ class Worker:
         *,
         join_again: JoinAgain | None = None,
         heir: bool = True,
+        startup: Startup | None = None,
     ) -> None:
         self.settings = WorkerSettings() if settings is None else settings
         self.name = self.settings.name
+        #: What it does until it can work.
+        self.startup = Startup(self.name) if startup is None else startup
         self.catalog = Catalog(launcher)
         #: Levels of loggers, here and in all processes that run for it.
         self.loggers = Loggers(launcher.set_level)
@@ -172,14 +178,25 @@ class Worker:
             return f"the last pass over all units was {late:.0f} s ago"
         return None
 
+    def waits(self) -> str | None:
+        """Say what the worker waits for before it is ready, or None."""
+        if self._tenure is None or not self.view.connectors():
+            return None
+        made = self.view.assignment
+        if made is None:
+            return "no worker of its cluster has shared the work out yet"
+        return "its cluster counts it as lost" if self.name in made.lost else None
+
     async def start(self) -> None:
         """Read the log to its end, settle what a predecessor left, and begin."""
+        self.startup.step("reads its log")
         await self._follower.replay()
         self._follower.start()
         self._outbox.start()
         left = list(self.view.alive(self.name))
         if self._tenure is not None:
             if left and not self._heir:
+                self.startup.step("waits until others may run what an earlier one of its name ran")
                 await self._tenure.outlive()
             self._tenure.begin()
         for status in left:

@@ -1,0 +1,12 @@
+"""Prints the page of all operations."""
+
+from __future__ import annotations
+
+import sys
+
+from headrace.connect.rest.openapi import description, page
+from headrace.connect.rest.operations import OPERATIONS
+
+__all__: list[str] = []
+
+sys.stdout.write(page(description(OPERATIONS)))
