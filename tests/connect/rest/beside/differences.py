@@ -193,8 +193,24 @@ DIFFERENCES = (
     ),
     Difference(
         "after `stop`, `status` says `STOPPED` at once",
-        "when the last process is proven gone",
+        "when the last process of the connector and its tasks is proven gone; offsets can be changed"
+        " from then on",
         "so that whoever waits for it can rely on it",
+    ),
+    Difference(
+        "a config that is put again as it is starts the connector again",
+        "nothing is restarted",
+        "a pipeline is often applied unchanged",
+    ),
+    Difference(
+        "what a worker ran that is gone stays `RUNNING` until it moves",
+        "`UNASSIGNED`, as soon as the others know that the worker is gone",
+        "nobody says that it runs",
+    ),
+    Difference(
+        "a connector that gets the name of a deleted one goes on where that was",
+        "it begins anew, unless that one was deleted with `?keepOffsets=true`",
+        "who deletes something means to be rid of it",
     ),
     Difference("offsets after a reset may hold `null`", "the list is empty", ""),
     Difference(
