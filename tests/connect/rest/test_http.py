@@ -17,7 +17,7 @@ import pytest
 from headrace.broker.network.certificates import make_certificate
 from headrace.connect.log import MemoryLog
 from headrace.connect.rest import OPERATIONS, RestServer
-from headrace.connect.worker import Cause, Connect, Counted, Failed, Figures, Moved, Worker
+from headrace.connect.worker import Cause, Connect, Counted, Failed, Figures, Moved, Waits, Worker
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
 from tests.connect.running import Running, quick_settings, running
@@ -192,6 +192,7 @@ def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
     async def tell() -> None:
         host.tell(Moved(Figures(records=70, bytes=900, written=3, commits=7, rollbacks=1, lag=5)))
         host.tell(Counted(ERRORS))
+        host.tell(Waits("the database is away"))
 
     worker.do(tell())
     text = worker.ask("GET", "/metrics").text
@@ -203,6 +204,7 @@ def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
         "commits_total": 7,
         "rollbacks_total": 1,
         "lag": 5,
+        "waits": 1,
     }.items():
         assert f"headrace_connect_task_{name}{labels} {figure}.0" in text
     for name, figure in {

@@ -41,6 +41,7 @@ _ERRORS = {
     "deadletterqueue-produce-failures": "Dead letters that could not be written.",
 }
 _LAST_ERROR = "last-error-timestamp"
+_WAITS = "Whether a task waits for something outside: a peer, a topic, the brokers."
 _LAG = "Messages in the queues of a sink's task that are not committed yet."
 
 
@@ -155,6 +156,11 @@ class _Figures(Collector):
             if figures.lag is not None:
                 lags.add_metric(of, figures.lag)
         yield lags
+        waits = GaugeMetricFamily(f"{_PREFIX}_task_waits", _WAITS, labels=labels)
+        for unit in units:
+            if unit.task is not None:
+                waits.add_metric(_labels(unit), bool(unit.waits_for))
+        yield waits
 
     def _of_the_errors(self) -> Iterator[Metric]:
         """What has failed in the tasks on this worker, also in one that has ended by that."""
