@@ -243,10 +243,11 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
                 yield points, databases_of_all, numbers
             finally:
                 world.end()
-                gc.collect()
-                close_all()
                 for module, name, value in values:
                     setattr(module, name, value)
                 headrace.client._loop._current = others.loop
+                # What ends later would close a number that is another's by then.
+                gc.collect()
+                close_all()
                 if enabled:
                     gc.enable()

@@ -230,12 +230,12 @@ class Core:
             self._let_go(None)
 
     async def _write(self, path: Path, content: object) -> None:
-        writing = asyncio.ensure_future(self.in_thread(save_snapshot, path, content))
+        writing = self.pool.submit(save_snapshot, path, content)
         try:
-            await asyncio.shield(writing)
+            await asyncio.wrap_future(writing)
         except asyncio.CancelledError:
             # Its thread goes on: whoever saves next writes the same file.
-            await asyncio.wait([writing])
+            await asyncio.wait([asyncio.wrap_future(writing)])
             raise
 
     def save_soon(self) -> None:
