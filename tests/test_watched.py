@@ -530,6 +530,7 @@ SHORT: dict[str, str] = {
     "broker/core.py": "requests, which answer whatever happens",
     "broker/network/listener.py": "one connection's greeting",
     "broker/server.py": "the broker's own end, which is awaited",
+    "cli/connect/worker.py": "a worker's start, which is awaited",
     "cli/supervision/roles.py": "until the first commit",
     "client/_loop.py": "a call, which is awaited",
     "client/_read_ahead.py": "pulls, which are awaited",
@@ -544,6 +545,7 @@ SHORT: dict[str, str] = {
     "connect/running.py": "the worker's own end, which is awaited",
     "connect/worker/asking.py": "one question, which is asked again",
     "connect/worker/copies.py": "one start or end of a host",
+    "connect/worker/forgetting.py": "one removal, which is tried again",
     "connect/worker/worker.py": "one record, or one start",
     "runtime/user_code/asynchronous.py": "awaited together",
 }

@@ -92,6 +92,7 @@ class Forgetting:
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task.get_name()]
         if not task.cancelled():
+            task.result()
             self._forgetter.wakeup()
 
     async def _forget(self, name: str, leftovers: Sequence[Leftover]) -> None:
