@@ -22,6 +22,27 @@ def test_a_master_is_known_by_its_answer() -> None:
         find_master(f"spark://127.0.0.1:1,{place}", timedelta(seconds=5))
 
 
+def test_a_master_that_was_started_a_moment_ago_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"spark://127.0.0.1:{port}"
+    with pytest.raises(OSError, match="refused"):
+        find_master(address, timedelta(seconds=5), timedelta(seconds=0.3))
+    looks: list[str] = []
+
+    def look() -> None:
+        find_master(address, timedelta(seconds=5), timedelta(seconds=30))
+        looks.append("found")
+
+    looking = Thread(target=look)
+    looking.start()
+    looking.join(0.5)
+    assert not looks
+    with _place(_NO_SUCH_FILE, port):
+        looking.join(30)
+    assert looks == ["found"]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -45,9 +66,9 @@ def test_no_other_kind_of_cluster_is_asked() -> None:
 
 
 @contextmanager
-def _place(answer: bytes | None) -> Iterator[str]:
+def _place(answer: bytes | None, port: int = 0) -> Iterator[str]:
     """Take connections, answer each and hang up; without an answer, hold them."""
-    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as held:
+    with socket.create_server(("127.0.0.1", port)) as server, ExitStack() as held:
 
         def serve() -> None:
             while True:

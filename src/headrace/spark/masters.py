@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from datetime import timedelta
+import time
+from datetime import timedelta
 
 __all__ = ["find_master"]
 
+#: Seconds between two looks for one that starts.
+_PAUSE = 0.2
 #: A file that no master has.
 _NAME = b"/jars/headrace"
 #: A frame of Spark's transport: its length, its type, then what it asks for.  Everyone may ask for
@@ -22,7 +22,7 @@ _REQUEST = _HEAD.pack(_HEAD.size + 4 + len(_NAME), _STREAM_REQUEST) + struct.pac
 )
 
 
-def find_master(master: str, timeout: timedelta) -> None:
+def find_master(master: str, timeout: timedelta, patience: timedelta = timedelta(0)) -> None:
     """Return when one of the masters answers in the words of Spark's transport.
 
     Parameters
@@ -31,6 +31,8 @@ def find_master(master: str, timeout: timedelta) -> None:
         As Spark has it, ``spark://HOST:PORT,HOST:PORT``; others are not looked for.
     timeout
         How long each of them has.
+    patience
+        How long one that does not listen yet may take until it does.
 
     Raises
     ------
@@ -39,16 +41,27 @@ def find_master(master: str, timeout: timedelta) -> None:
     """
     if not master.startswith("spark://"):
         return
-    failures = []
-    for place in master.removeprefix("spark://").split(","):
+    until = time.monotonic() + patience.total_seconds()
+    while failures := _failures(master.removeprefix("spark://").split(","), timeout):
+        starts = any(isinstance(error, ConnectionRefusedError) for error in failures.values())
+        if not starts or time.monotonic() >= until:
+            told = ", ".join(f"{place} ({error})" for place, error in failures.items())
+            raise OSError(f"no master answers at {told}")
+        time.sleep(_PAUSE)
+
+
+def _failures(places: list[str], timeout: timedelta) -> dict[str, Exception]:
+    """Ask each in turn until one answers; give what the others do, nothing where one does."""
+    failures: dict[str, Exception] = {}
+    for place in places:
         host, _, port = place.rpartition(":")
         try:
             _ask((host.strip("[]"), int(port)), timeout.total_seconds())
         except (OSError, ValueError) as error:
-            failures.append(f"{place} ({error})")
+            failures[place] = error
         else:
-            return
-    raise OSError(f"no master answers at {', '.join(failures)}")
+            return {}
+    return failures
 
 
 def _ask(address: tuple[str, int], wait: float) -> None:
