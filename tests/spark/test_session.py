@@ -99,7 +99,7 @@ def test_a_master_that_spark_refuses_is_named(tmp_path: Path, master: str, said:
 from pathlib import Path
 from headrace.settings import JobSettings
 from headrace.spark.session import get_session
-get_session(JobSettings(master={master!r}, data_dir=Path({str(tmp_path)!r})))
+get_session(JobSettings(master={master!r}, connect_timeout="1 s", data_dir=Path({str(tmp_path)!r})))
 """
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

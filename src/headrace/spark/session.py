@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,8 +53,6 @@ _LONGEST_START = 120.0
 
 #: What Spark says of a context that it has stopped because no master has answered.
 _STOPPED = "Cannot call methods on a stopped SparkContext"
-#: A master that was started a moment ago does not listen yet.
-_MASTER_STARTS = timedelta(seconds=10)
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
 _SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -142,7 +139,8 @@ def check_master(settings: JobSettings) -> None:
             hint="give local[N], spark://HOST:PORT, yarn or k8s://URL",
         )
     with _failures_told(settings):
-        find_master(settings.master, settings.connect_timeout, _MASTER_STARTS)
+        # One that was started a moment ago does not listen yet: its Java takes its time.
+        find_master(settings.master, settings.connect_timeout, 2 * settings.connect_timeout)
 
 
 def overdue() -> float:

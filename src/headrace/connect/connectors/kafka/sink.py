@@ -133,7 +133,7 @@ class KafkaSinkTask(SinkTask):
                 self._log.create()
             self._producer = self._made(self._identity)
         except KafkaException as error:
-            raise unreachable(config, error) from error
+            raise self._told(error) from error
 
     def _made(self, identity: str) -> Producer:
         more: dict[str, Any] = {
