@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import traceback
 from collections.abc import Mapping
@@ -62,9 +61,15 @@ class ConnectorUnit(Unit):
         policy = ErrorPolicy.of(config.texts, "source" if told.role == "source" else "sink")
         self._retrying = Retrying(policy.task_patience, Counters(), wait=self._life.stopping.wait)
         self._retrying.heard = self._life.waits
-        self._make_connector()
+        self.make_instance()
 
-    def _make_connector(self) -> None:
+    @property
+    def instance(self) -> Connector:
+        """The connector."""
+        return self._connector
+
+    def make_instance(self) -> None:
+        """Make the connector with its context."""
         self._connector = self._kind()
         self._connector.context = HostedConnector(
             self._told.connector,
@@ -73,21 +78,11 @@ class ConnectorUnit(Unit):
             self._life,
             Committed(self._told.positions),
         )
-        self._has_started = False
 
     def start(self) -> str:
-        """Call ``start``, again where it waits for something outside."""
-        self._retrying.call(self._start_connector)
+        """Call ``start``."""
+        self.start_instance(self._config, self._retrying)
         return ""
-
-    def _start_connector(self) -> None:
-        if self._has_started:
-            # What a start that failed has left is nobody's.
-            with contextlib.suppress(Exception):
-                self._connector.stop()
-            self._make_connector()
-        self._has_started = True
-        self._connector.start(self._config)
 
     def work(self) -> None:
         """Answer questions until the end: a connector has its own threads, if it watches something."""
@@ -103,10 +98,6 @@ class ConnectorUnit(Unit):
     def wake(self) -> None:
         """Let :meth:`work` look up."""
         self._questions.put(None)
-
-    def healthy(self) -> bool:
-        """Ask the connector's probe."""
-        return self._connector.healthy()
 
     def _tell_tasks(self, number: int, most: int) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
@@ -22,8 +23,11 @@ from headrace.user_lines import line_of_stack
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
+    from headrace.connect.config import Config
+    from headrace.connect.handling.retrying import Retrying
     from headrace.connect.hosts.control import Control
     from headrace.connect.hosts.terms import Terms
+    from headrace.connect.plugins import Connector, SinkTask, SourceTask
 
 __all__ = ["Life", "Unit"]
 
@@ -51,6 +55,29 @@ class Unit(ABC):
         """Wait until the plugin may start; false: it is to stop, and has never started."""
         return True
 
+    @property
+    @abstractmethod
+    def instance(self) -> Connector | SourceTask | SinkTask:
+        """The plugin's instance."""
+
+    @abstractmethod
+    def make_instance(self) -> None:
+        """Make the instance with its context."""
+
+    def start_instance(self, config: Config, retrying: Retrying) -> None:
+        """Call the instance's ``start``; where it waits for something outside, a new one's again."""
+        tries = itertools.count()
+
+        def start() -> None:
+            if next(tries):
+                # What a start that failed has left is nobody's.
+                with contextlib.suppress(Exception):
+                    self.instance.stop()
+                self.make_instance()
+            self.instance.start(config)
+
+        retrying.call(start)
+
     @abstractmethod
     def start(self) -> str:
         """Call the plugin's ``start``; give the address of the data channel, if there is one."""
@@ -69,7 +96,7 @@ class Unit(ABC):
 
     def healthy(self) -> bool:
         """Ask the plugin's probe."""
-        return True
+        return self.instance.healthy()
 
     def counted(self) -> Mapping[str, int]:
         """Count what failed, by Kafka Connect's names; nothing where no records pass."""

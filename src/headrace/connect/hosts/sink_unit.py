@@ -70,7 +70,7 @@ class SinkUnit(Unit):
         self._context = HostedSinkTask(told.connector, config, self._control, self._life)
         self._context.task = told.task
         self._context.generation = told.generation
-        self._make_task()
+        self.make_instance()
         with self.in_call("in_engine()"):
             self._in_engine = self._task.in_engine(config)
         with self.in_call("making its converters and transforms"):
@@ -86,24 +86,20 @@ class SinkUnit(Unit):
         self._context.reporter = lambda record, error: self._chain.report(self._task, record, error)
         self._serving = Serving(Path(told.address), self._answer, self._life.break_off)
 
-    def _make_task(self) -> None:
+    @property
+    def instance(self) -> SinkTask:
+        """The task."""
+        return self._task
+
+    def make_instance(self) -> None:
+        """Make the task with its context."""
         self._task = self._kind()
         self._task.context = self._context
-        self._has_started = False
 
     def start(self) -> str:
         """Call ``start``."""
-        self._again(self._start_task)
+        self.start_instance(self._context.config, self._chain.handling.task_retrying)
         return self._serving.address
-
-    def _start_task(self) -> None:
-        if self._has_started:
-            # What a start that failed has left is nobody's.
-            with contextlib.suppress(Exception):
-                self._task.stop()
-            self._make_task()
-        self._has_started = True
-        self._task.start(self._context.config)
 
     def _again(self, call: Callable[[], T]) -> T:
         """Call the task, again where it waits for something outside."""
@@ -240,10 +236,6 @@ class SinkUnit(Unit):
     def wake(self) -> None:
         """Let the task's thread look up."""
         self._requests.put(None)
-
-    def healthy(self) -> bool:
-        """Ask the task's probe."""
-        return self._task.healthy()
 
     def counted(self) -> Mapping[str, int]:
         """Count what its converters, its transforms and its task have refused."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import Position, SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -68,7 +67,7 @@ class SourceUnit(Unit):
         self._connector, self._config = connector_of(self, told, self._life.masking)
         config = self._config
         self.terms = Terms.of_source(config)
-        self._make_task()
+        self.make_instance()
         with self.in_call("in_engine()"):
             self._in_engine = self._task.in_engine(config)
         with self.in_call("making its converters and transforms"):
@@ -83,7 +82,13 @@ class SourceUnit(Unit):
         self._chain.handling.task_retrying.heard = self._life.waits
         self._serving = Serving(Path(told.address), self._answer, self._life.break_off)
 
-    def _make_task(self) -> None:
+    @property
+    def instance(self) -> SourceTask:
+        """The task."""
+        return self._task
+
+    def make_instance(self) -> None:
+        """Make the task with its context."""
         told = self._told
         context = HostedSourceTask(
             told.connector, self._config, self._control, self._life, self._committed
@@ -92,7 +97,6 @@ class SourceUnit(Unit):
         context.generation = told.generation
         self._task = self._connector.task()
         self._task.context = context
-        self._has_started = False
 
     def await_start(self) -> bool:
         """Wait until the engine says where the source is: that is known once its epoch is open."""
@@ -108,21 +112,8 @@ class SourceUnit(Unit):
     def start(self) -> str:
         """Call ``start``."""
         self._beginning = self._ahead.beginning
-        self._again(self._start_task)
+        self.start_instance(self._config, self._chain.handling.task_retrying)
         return self._serving.address
-
-    def _start_task(self) -> None:
-        if self._has_started:
-            # What a start that failed has left is nobody's.
-            with contextlib.suppress(Exception):
-                self._task.stop()
-            self._make_task()
-        self._has_started = True
-        self._task.start(self._config)
-
-    def _again(self, call: Callable[[], None]) -> None:
-        """Call the task, again where it waits for something outside."""
-        self._chain.handling.task_retrying.call(call)
 
     def work(self) -> None:
         """Poll while there is room, and pass commits on."""
@@ -153,7 +144,7 @@ class SourceUnit(Unit):
         self._commit_due.clear()
         with self.in_call("stop()"):
             self._task.stop()
-        self._make_task()
+        self.make_instance()
         with self.in_call("start()"):
             self.start()
 
@@ -182,7 +173,7 @@ class SourceUnit(Unit):
         if self._commit_due.is_set():
             self._commit_due.clear()
             with self.in_call("commit()"):
-                self._again(self._task.commit)
+                self._chain.handling.task_retrying.call(self._task.commit)
 
     def stop(self) -> None:
         """Call ``stop``, after a last ``commit`` where one is due."""
@@ -200,10 +191,6 @@ class SourceUnit(Unit):
     def wake(self) -> None:
         """Let the thread that polls look up."""
         self._ahead.wake()
-
-    def healthy(self) -> bool:
-        """Ask the task's probe."""
-        return self._task.healthy()
 
     def counted(self) -> Mapping[str, int]:
         """Count what its converters, its transforms and its task have refused."""
