@@ -30,6 +30,7 @@ from tests.connect.servers.postgres import PostgresServer
 from tests.connect.servers.s3 import S3Server
 from tests.connect.servers.search import SearchServer
 from tests.faults.broker import Broker, running_broker
+from tests.faults.harness import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -122,14 +123,6 @@ class Service(ThreadingHTTPServer):
                 pass
 
         super().__init__(("127.0.0.1", 0), Handler)
-
-
-def await_that(what: str, condition: Callable[[], bool], patience: float = _PATIENCE) -> float:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + patience, f"not in {patience:.0f} s: {what}"
-        time.sleep(0.1)
-    return time.monotonic() - began
 
 
 def of_topic(client: Client, topic: str, number: Callable[[Any], int]) -> list[int]:
@@ -392,7 +385,7 @@ def flows_of_remote(feeding: Feeding, remote: Remote) -> dict[str, Flow]:
 @pytest.mark.parametrize("way", ["refuses", "silent"])
 def test_rows_move_again_soon_after_all_peers_were_away(scene: Scene, way: Way) -> None:
     for name, flow in scene.flows.items():
-        await_that(f"rows through {name}", partial(_has, flow, [0]))
+        await_true(f"rows through {name}", partial(_has, flow, [0]), _PATIENCE)
     peers = {id(flow.peer): flow.peer for flow in scene.flows.values()}.values()
     for peer in peers:
         peer.set(way)
@@ -412,7 +405,9 @@ def test_rows_move_again_soon_after_all_peers_were_away(scene: Scene, way: Way) 
                 left.remove(name)
         assert time.monotonic() < began + _PATIENCE, f"nothing moves through {left}"
         time.sleep(0.2)
-    await_that("nobody waits", lambda: not any(told for _, told in scene.states().values()))
+    await_true(
+        "nobody waits", lambda: not any(told for _, told in scene.states().values()), _PATIENCE
+    )
 
 
 @pytest.mark.budget(60)
@@ -420,7 +415,7 @@ def test_no_row_was_lost_or_doubled(scene: Scene) -> None:
     scene.feeding.stop()
     expected = list(range(scene.feeding.count))
     for name, flow in scene.flows.items():
-        await_that(f"all of {name}", partial(_has, flow, expected))
+        await_true(f"all of {name}", partial(_has, flow, expected), _PATIENCE)
         found = flow.arrived()
         assert sorted(set(found)) == expected, name
         assert flow.may_repeat or len(found) == len(expected), name
