@@ -49,6 +49,7 @@ from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.hosts.serving import Serving
 from headrace.connect.log import FileLog, MemoryLog, TopicUsed
 from headrace.connect.log.topic import TopicLog
+from headrace.connect.plugins import Connector
 from headrace.connect.running import running_worker
 from headrace.errors import ConnectError, StoreError, StoreFailedError
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
@@ -364,7 +365,12 @@ def journal(folder: Path, _address: str) -> None:
 
 
 class _Nothing(Unit):
+    @property
+    def instance(self) -> Connector:
+        raise AssertionError
+
     def make(self) -> None: ...
+    def make_instance(self) -> None: ...
     def start(self) -> str:
         return ""
 
