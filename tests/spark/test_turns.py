@@ -1,94 +1,205 @@
-"""Turns of batches: so many at once, in order, but for those that take long."""
+"""Turns of batches: so many at once, whoever used least first, but for those that take long."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
-from headrace.spark.turns import Turns
+import pytest
+
+from headrace.spark.turns import Kind, Turns, TurnTaker
+
+SOON = 30
+
+
+class Clock:
+    """A clock that is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def turns(clock: Clock) -> Turns:
+    return Turns(1, clock=clock)
 
 
 def at_once(turns: Turns) -> int:
-    """Count the turns that are free."""
+    """Count the turns that are free for jobs that are new."""
     with ExitStack() as stack:
         for number in range(10):
-            if not stack.enter_context(turns.turn(60, unless=lambda: True)):
+            if not stack.enter_context(turns.taker(60).turn(unless=lambda: True)):
                 return number
     return 10
 
 
-@contextmanager
-def waiting(turns: Turns, order: list[int], number: int) -> Iterator[None]:
-    """Have another thread wait for a turn, and note when it has one."""
-
-    def work() -> None:
-        with turns.turn(60) as got:
+def used(turns: Turns, clock: Clock, *batches: float, lasting: float = 2) -> TurnTaker:
+    """A job whose batches have taken so long, one after the other."""
+    taker = turns.taker(lasting)
+    for seconds in batches:
+        with taker.turn() as got:
             assert got
-            order.append(number)
+            clock.now += seconds
+    return taker
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    while len(turns._waiting) < number:
-        time.sleep(0.001)
+
+@contextmanager
+def waiting(turns: Turns, takers: Sequence[TurnTaker], order: list[TurnTaker]) -> Iterator[None]:
+    """Have jobs wait for a turn, each behind the one before, and note when each has one."""
+
+    def work(taker: TurnTaker) -> None:
+        with taker.turn() as got:
+            assert got
+            order.append(taker)
+
+    threads = [threading.Thread(target=work, args=(taker,)) for taker in takers]
+    for number, thread in enumerate(threads, start=1):
+        thread.start()
+        while len(turns._waiting) < number:
+            time.sleep(0.001)
     yield
-    thread.join(30)
+    for thread in threads:
+        thread.join(SOON)
+
+
+def order_behind(turns: Turns, first: TurnTaker, *others: TurnTaker) -> list[int]:
+    """Have jobs wait for the turn of the first; tell in which order they had it, by number."""
+    order: list[TurnTaker] = []
+    with ExitStack() as stack, ExitStack() as its:
+        its.enter_context(first.turn())
+        stack.enter_context(waiting(turns, others, order))
+    return [others.index(taker) + 1 for taker in order]
 
 
 def test_so_many_run_at_once() -> None:
     turns = Turns(3)
     assert at_once(turns) == 3
-    with turns.turn(60), turns.turn(60):
+    with turns.taker(60).turn(), turns.taker(60).turn():
         assert at_once(turns) == 1
     assert at_once(turns) == 3
 
 
-def test_turns_go_in_the_order_in_which_they_were_asked_for() -> None:
-    turns, order = Turns(1), list[int]()
-    with ExitStack() as stack:
-        first = stack.enter_context(ExitStack())
-        first.enter_context(turns.turn(60))
-        for number in range(1, 6):
-            stack.enter_context(waiting(turns, order, number))
-        first.close()
-    assert order == [1, 2, 3, 4, 5]
+@pytest.mark.parametrize(
+    ("batches", "kind", "kept"),
+    [
+        ((), Kind.ON_TRIAL, 2),
+        ((0.01,), Kind.QUICK, 0.1),
+        ((0.05,), Kind.QUICK, 0.2),
+        ((0.2, 0.2), Kind.QUICK, 0.8),
+        ((0.01, 0.5), Kind.QUICK, 0.53),
+        ((0.5,), Kind.SLOW, 2),
+        ((0.3, 0.01, 0.01), Kind.QUICK, 0.69),
+        ((0.01, 3), Kind.ON_TRIAL, 2),
+        ((3, 0.01), Kind.QUICK, 0.1),
+    ],
+)
+def test_kind_is_known_by_what_batches_took(
+    turns: Turns, clock: Clock, batches: tuple[float, ...], kind: Kind, kept: float
+) -> None:
+    taker = used(turns, clock, *batches)
+    assert taker.kind is kind
+    assert taker.kept_seconds == pytest.approx(kept, abs=0.01)
 
 
-def test_a_turn_that_has_lasted_long_is_anothers() -> None:
-    turns = Turns(1)
-    with turns.turn(0.01) as long:
+def test_who_has_used_as_much_goes_in_the_order_in_which_it_asked(turns: Turns) -> None:
+    first, *others = (turns.taker(60) for _ in range(6))
+    assert order_behind(turns, first, *others) == [1, 2, 3, 4, 5]
+
+
+def test_who_has_used_least_goes_first(turns: Turns, clock: Clock) -> None:
+    # All are slow; the last asked last.
+    first, *others = (used(turns, clock, 0.5, 0.5) for _ in range(4))
+    for taker, seconds in zip(others, (0.9, 0.6, 0.3), strict=True):
+        taker.note(seconds)
+    assert order_behind(turns, first, *others) == [3, 2, 1]
+
+
+def test_who_comes_late_has_saved_up_nothing(turns: Turns, clock: Clock) -> None:
+    busy = [used(turns, clock, 0.5) for _ in range(2)]
+    late = used(turns, clock, 0.3)
+    for _ in range(20):
+        for taker in busy:
+            with taker.turn():
+                clock.now += 0.5
+    for _ in range(2):
+        with late.turn():
+            clock.now += 0.5
+    # It began where the others were, and is behind them now.
+    first = used(turns, clock, 0.5)
+    assert order_behind(turns, first, late, *busy)[-1] == 1
+
+
+@pytest.mark.parametrize("others", [Kind.SLOW, Kind.ON_TRIAL])
+def test_who_is_quick_waits_for_no_other_kind(turns: Turns, clock: Clock, others: Kind) -> None:
+    quick = used(turns, clock, 0.05)
+    other = used(turns, clock, *([0.5] if others is Kind.SLOW else []))
+    with other.turn(), quick.turn(unless=lambda: True) as got:
+        assert other.kind is others
+        assert got
+
+
+def test_who_was_slow_is_not_last_for_ever_among_the_quick(turns: Turns, clock: Clock) -> None:
+    first, other = (used(turns, clock, 0.05) for _ in range(2))
+    better = used(turns, clock, *[1.0] * 5, *[0.0] * 10)
+    assert better.kind is Kind.QUICK
+    with other.turn():
+        clock.now += 0.05
+    assert order_behind(turns, first, other, better) == [2, 1]
+
+
+def test_a_turn_that_has_lasted_long_is_anothers(turns: Turns, clock: Clock) -> None:
+    with turns.taker(2).turn() as long:
         assert long
-        time.sleep(0.02)
-        with turns.turn(60) as other:
+        clock.now += 2.1
+        with turns.taker(2).turn() as other:
             assert other
             assert at_once(turns) == 0
     # The end of either gives back what was its own.
     assert at_once(turns) == 1
 
 
-def test_a_long_turn_is_kept_while_nobody_waits() -> None:
-    turns = Turns(1)
-    with turns.turn(0):
-        time.sleep(0.01)
+def test_forty_that_were_quick_and_hang_hold_up_a_quick_one_for_seconds(
+    turns: Turns, clock: Clock
+) -> None:
+    hung, healthy = [used(turns, clock, 0.02) for _ in range(40)], used(turns, clock, 0.02)
+    began = clock.now
+    with ExitStack() as stack:
+        for taker in hung:
+            assert stack.enter_context(taker.turn(unless=lambda: True))
+            clock.now += 0.101
+        with healthy.turn(unless=lambda: True) as got:
+            assert got
+        assert clock.now - began < 5
+        clock.now += 2
+    assert {taker.kind for taker in hung} == {Kind.ON_TRIAL}
+
+
+def test_a_long_turn_is_kept_while_nobody_waits(turns: Turns, clock: Clock) -> None:
+    with turns.taker(0).turn():
+        clock.now += 1
         assert len(turns._running) == 1
 
 
-def test_whoever_need_not_wait_any_more_runs_without_a_turn() -> None:
-    turns = Turns(1)
-    with turns.turn(60):
+def test_whoever_need_not_wait_any_more_runs_without_a_turn(turns: Turns) -> None:
+    with turns.taker(60).turn():
         looks = iter([False, False, True])
-        with turns.turn(60, unless=lambda: next(looks)) as got:
+        with turns.taker(60).turn(unless=lambda: next(looks)) as got:
             assert not got
         assert not turns._waiting
     assert at_once(turns) == 1
 
 
-def test_a_block_that_raises_gives_its_turn_back() -> None:
-    turns = Turns(1)
-    try:
-        with turns.turn(60):
-            raise ValueError
-    except ValueError:
-        pass
+def test_a_block_that_raises_gives_its_turn_back(turns: Turns) -> None:
+    with suppress(ValueError), turns.taker(60).turn():
+        raise ValueError
     assert at_once(turns) == 1

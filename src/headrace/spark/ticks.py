@@ -24,7 +24,7 @@ from headrace.runtime.task import guarded
 from headrace.spark.query import later_stages, stop_query
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.source import JobReader, SplitPartition, run_split
-from headrace.spark.turns import Turns
+from headrace.spark.turns import Turns, TurnTaker
 from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
@@ -126,10 +126,8 @@ class Ticks:
     provide: Callable[[Sequence[str]], Mapping[str, list[str]]] = lambda _: {}
     #: What runs the batches; None: the first stage.
     work: BatchWork | None = None
-    #: Jobs that share it run the tasks of a few batches at once; one that is alone never waits.
-    turns: Turns = field(default_factory=lambda: Turns(1))
-    #: So long a batch keeps its turn, s.
-    turn_lasts: float = 30.0
+    #: Jobs that share turns run the tasks of a few batches at once; one alone never waits.
+    turns: TurnTaker = field(default_factory=lambda: Turns(1).taker(30.0))
 
 
 def run_ticking(
@@ -221,7 +219,7 @@ class _InTurn:
     over: threading.Event
 
     def toArrow(self) -> pa.Table:
-        with self.ticks.turns.turn(self.ticks.turn_lasts, unless=self.over.is_set):
+        with self.ticks.turns.turn(unless=self.over.is_set):
             return self.batch.toArrow()
 
 

@@ -1,90 +1,186 @@
-"""Turns that the batches of many jobs take, so that few run at once and none holds up the others."""
+"""Turns that the batches of many jobs take, so that few run at once and none holds up the others.
+
+A turn goes to who has used the least time, and not to who asked first: a job whose batches are
+short waits for what runs, never for a queue of others.  Jobs are of three kinds, by how long their
+batches have taken, and each kind has turns of its own.  So whoever is quick does not wait for who
+is slow, nor either of them for who has yet to show that its batches end at all.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Turns"]
+__all__ = ["Kind", "TurnTaker", "Turns"]
 
 #: Whoever waits looks so often whether it still must, s.
 _LOOK_SECONDS = 0.2
+#: Batches that take less are quick, s.
+_QUICK_SECONDS = 0.25
+#: A quick one keeps its turn so many times as long as its batches take, and at least so long, s.
+_KEPT_TIMES, _KEPT_SECONDS = 4, 0.1
+#: How much the last batch says of the next.
+_WEIGHT = 0.25
+
+
+class Kind(Enum):
+    """What is known of a job's batches."""
+
+    QUICK = "quick"
+    SLOW = "slow"
+    #: None has ended yet, or the last took longer than a turn.
+    ON_TRIAL = "on trial"
 
 
 class Turns:
-    """So many batches of all the jobs that share it run at once, but for those that take long.
+    """So many batches of each kind run at once, but for those that take long.
 
-    Turns go in the order in which they were asked for.  Spark has more slots than there are turns:
-    a batch that waits for code which hangs sits in one of those, and its turn is another's.
+    Spark has more slots than there are turns: a batch that waits for code which hangs sits in one
+    of those, and its turn is another's.
 
     Parameters
     ----------
     most
-        Batches that have a turn at the same time.
+        Batches of a kind that have a turn at the same time.
+    clock
+        Gives the time, s.
 
     Examples
     --------
     >>> turns = Turns(1)
-    >>> with turns.turn(60):
-    ...     with turns.turn(60, unless=lambda: True) as mine:
+    >>> with turns.taker(60).turn():
+    ...     with turns.taker(60).turn(unless=lambda: True) as mine:
     ...         mine
     False
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
+        self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[_Turn] = deque()
-        #: Those that have a turn, and until when nobody takes it from them.
-        self._running: dict[_Turn, float] = {}
+        #: In the order in which they asked.
+        self._waiting: list[_Turn] = []
+        #: Those that have a turn.
+        self._running: list[_Turn] = []
+        #: What had been used, s, by each kind's last that had a turn: nobody saves up more.
+        self._used = dict.fromkeys(Kind, 0.0)
 
-    @contextmanager
-    def turn(self, lasting: float, *, unless: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Wait for a turn and have it until the block is left; tell whether there was one.
+    def taker(self, lasting: float) -> TurnTaker:
+        """Return what a job takes its turns by.
 
         Parameters
         ----------
         lasting
-            After so many seconds it may be another's, though the block goes on.
-        unless
-            Tells that the wait is over: the block runs without a turn.
+            After so many seconds a turn may be another's, though its batch goes on.
         """
-        mine = _Turn(lasting)
+        return TurnTaker(self, lasting)
+
+    @contextmanager
+    def have(self, taker: TurnTaker, unless: Callable[[], bool]) -> Iterator[bool]:
+        """Wait for a turn and have it until the block is left; tell whether there was one."""
         with self._lock:
+            mine = _Turn(taker, taker.kind)
+            taker.join(mine.kind, self._used[mine.kind])
             self._waiting.append(mine)
             self._hand_out()
+        begin = None
         try:
             while not (got := mine.come.wait(_LOOK_SECONDS)) and not unless():
                 with self._lock:
                     self._hand_out()
+            begin = self._clock()
             yield got
         finally:
             with self._lock:
-                self._running.pop(mine, None)
-                if mine in self._waiting:
-                    self._waiting.remove(mine)
+                if begin is not None:
+                    taker.note(self._clock() - begin)
+                for those in (self._waiting, self._running):
+                    if mine in those:
+                        those.remove(mine)
                 self._hand_out()
 
     def _hand_out(self) -> None:
         """Give turns to those that wait, also what others have had for long."""
-        now = time.monotonic()
-        if self._waiting:
-            self._running = {turn: until for turn, until in self._running.items() if until > now}
-        while self._waiting and len(self._running) < self._most:
-            turn = self._waiting.popleft()
-            self._running[turn] = now + turn.lasting
-            turn.come.set()
+        now = self._clock()
+        for kind in {turn.kind for turn in self._waiting}:
+            waiting = [turn for turn in self._waiting if turn.kind is kind]
+            kept = [turn for turn in self._running if turn.kind is kind and turn.until > now]
+            self._running = [turn for turn in self._running if turn.kind is not kind] + kept
+            waiting.sort(key=lambda turn: turn.taker.used)
+            for turn in waiting[: max(0, self._most - len(kept))]:
+                self._used[kind] = max(self._used[kind], turn.taker.used)
+                turn.until = now + turn.taker.kept_seconds
+                self._waiting.remove(turn)
+                self._running.append(turn)
+                turn.come.set()
 
 
+@dataclass(slots=True, eq=False)
+class TurnTaker:
+    """One job, and what it has had of the turns."""
+
+    turns: Turns
+    lasting: float
+    #: Time that its batches have taken, s, and those of others before it came.
+    used: float = 0.0
+    #: How long its batches take, s; None: nobody knows.
+    usual: float | None = None
+    #: Of which kind it was when it last asked.
+    joined: Kind | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Tell what is known of its batches."""
+        if self.usual is None:
+            return Kind.ON_TRIAL
+        return Kind.QUICK if self.usual < _QUICK_SECONDS else Kind.SLOW
+
+    @property
+    def kept_seconds(self) -> float:
+        """Tell how long it keeps a turn for which others wait."""
+        if self.usual is None or self.kind is Kind.SLOW:
+            return self.lasting
+        return min(self.lasting, max(_KEPT_SECONDS, _KEPT_TIMES * self.usual))
+
+    def turn(self, *, unless: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
+        """Wait for a turn and have it until the block is left; tell whether there was one.
+
+        Parameters
+        ----------
+        unless
+            Tells that the wait is over: the block runs without a turn.
+        """
+        return self.turns.have(self, unless)
+
+    def join(self, kind: Kind, used: float) -> None:
+        """Ask among those of a kind, of which the last that had a turn has used so much, s."""
+        self.used = max(self.used, used) if kind is self.joined else used
+        self.joined = kind
+
+    def note(self, seconds: float) -> None:
+        """Note how long a batch has taken."""
+        self.used += seconds
+        if seconds > self.lasting:
+            self.usual = None
+        elif self.usual is None:
+            self.usual = seconds
+        else:
+            self.usual += _WEIGHT * (seconds - self.usual)
+
+
+@dataclass(slots=True, eq=False)
 class _Turn:
     """What one batch waits for."""
 
-    def __init__(self, lasting: float) -> None:
-        self.lasting = lasting
-        self.come = threading.Event()
+    taker: TurnTaker
+    kind: Kind
+    #: Nobody takes it from it before that time.
+    until: float = 0.0
+    come: threading.Event = field(default_factory=threading.Event)

@@ -41,8 +41,8 @@ _STARTING = timedelta(seconds=10)
 _POLL = "poll"
 #: A batch that is under way has so long to be committed when its job is stopped, s.
 _DRAINING = 1.5
-#: A sink has so long for its put(); then its batch runs beside those of others, s.
-_PUT = 2.0
+#: So long a batch may take; then it runs beside those of others, s.
+_TURN_LASTS = {"source": 30.0, "sink": 2.0}
 
 
 class TaskJob:
@@ -95,7 +95,8 @@ class TaskJob:
             queues = SinkQueues(order, client, self._patience, waits)
             self._say = queues.say
             ticks, operators = self._sink(told, queues)
-        self._ticks = replace(ticks, hold=self._hold, provide=self._provide, turns=turns)
+        taker = turns.taker(_TURN_LASTS[order.role])
+        self._ticks = replace(ticks, hold=self._hold, provide=self._provide, turns=taker)
         topology = Topology(self.name, operators)
         self._job = StreamJob(topology, settings.job_settings(), ticks=self._ticks)
 
@@ -198,7 +199,7 @@ class TaskJob:
     ) -> tuple[Ticks, tuple[Operator, ...]]:
         work = None if told is None else SparkWrites(told, self._order.unit.task)
         operators = self._delivery(queues, in_engine=told is not None)
-        return Ticks(opening=queues, work=work, turn_lasts=_PUT), operators
+        return Ticks(opening=queues, work=work), operators
 
     def _delivery(self, queues: SinkQueues, *, in_engine: bool) -> tuple[Operator, ...]:
         order = self._order
