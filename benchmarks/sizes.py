@@ -73,6 +73,9 @@ class Sizes:
     #: Windows in which a task is watched beside stuck ones, and least seconds of each.
     stuck_windows: int
     stuck_seconds: int
+    #: Sinks that are busy, and sinks that hang, beside a pipeline that is watched.
+    busy_neighbours: int
+    hung_neighbours: int
     #: Longest wait for any one step; a step that takes longer has failed.
     patience: timedelta
 
@@ -115,6 +118,8 @@ FULL = Sizes(
     connectors=100,
     stuck_windows=3,
     stuck_seconds=10,
+    busy_neighbours=20,
+    hung_neighbours=40,
     patience=timedelta(minutes=15),
 )
 
@@ -156,5 +161,7 @@ SMALL = Sizes(
     connectors=3,
     stuck_windows=1,
     stuck_seconds=0,
+    busy_neighbours=2,
+    hung_neighbours=2,
     patience=timedelta(minutes=2),
 )

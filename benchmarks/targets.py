@@ -189,4 +189,7 @@ TARGETS: dict[str, Target | None] = {
     "connect_beside_stuck": None,
     _CONNECT_STUCK.name: Target("at least", 0.9),
     "connect_stuck_list": Target("below", 0.5),
+    "connect_pause_alone": None,
+    "connect_pause_beside_busy": Target("below", 2),
+    "connect_pause_beside_hung": Target("below", 3),
 }
