@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from tests.cluster.brokers import PACKAGES, ROOT, Brokers, OneBroker, environmen
 from tests.cluster.machines import HOME, Machine, Network, Running
 from tests.faults.harness import await_true
 
-__all__ = ["MARKS", "ROOT", "TOGETHER", "SparkCluster", "Trial", "at_most", "spark_cluster"]
+__all__ = ["MARKS", "ROOT", "TOGETHER", "SparkCluster", "Trial", "spark_cluster"]
 
 #: Of each file of tests.
 MARKS = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -33,8 +32,6 @@ _AS_ADVISED = {
     "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true",
 }
 _PATIENCE = 240
-#: The load of two cores that have nothing but these machines, and what chance adds, s.
-_ALONE, _CHANCE = 4.0, 5.0
 #: So many results tell that a job works again.
 _SOME = 5
 
@@ -169,11 +166,6 @@ class Trial:
         (self._folder / f"{self._name}{ENOUGH}").touch()
         code = self._audit.end(_PATIENCE)
         assert (code, self._audit.output()[:5]) == (0, "exact"), self._audit.output()
-
-
-def at_most(seconds: float) -> float:
-    """Return how long something may take here that may take so long on two quiet cores."""
-    return seconds * max(1.0, os.getloadavg()[0] / _ALONE) + _CHANCE
 
 
 @contextmanager

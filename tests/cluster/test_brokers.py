@@ -11,9 +11,9 @@ import pytest
 
 from tests.cluster.brokers import OwnPairs, Pairs, RocketPairs
 from tests.cluster.machines import Running, why_not
-from tests.cluster.spark_cluster import MARKS, SparkCluster, Trial, at_most, spark_cluster
+from tests.cluster.spark_cluster import MARKS, SparkCluster, Trial, spark_cluster
 from tests.clusters import require_rocketmq
-from tests.faults.harness import seeded
+from tests.faults.harness import at_most, seeded
 
 MINUTES = float(os.environ.get("MINUTES", "10"))
 #: How long machines are cut off, s.

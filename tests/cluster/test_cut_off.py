@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster, Trial, at_most
+from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster, Trial
+from tests.faults.harness import at_most
 
 #: How long a machine is cut off, s.
 CUT = 60.0 if os.environ.get("MINUTES") else 25.0

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cluster.audit import SLOW
 from tests.cluster.machines import Machine, Running
-from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster, at_most
-from tests.faults.harness import await_true
+from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster
+from tests.faults.harness import at_most, await_true
 
 pytestmark = [*MARKS, TOGETHER]
 

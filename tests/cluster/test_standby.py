@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster, at_most
+from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster
+from tests.faults.harness import at_most
 
 pytestmark = [*MARKS, TOGETHER]
 

@@ -30,6 +30,9 @@ from tests.run.forking import descendants
 PATIENCE = 240.0
 """Seconds for anything on a busy machine; nothing takes nearly as long on an idle one."""
 
+#: The load of two cores that have nothing but one test's processes, and what chance adds, s.
+_ALONE, _CHANCE = 4.0, 5.0
+
 _SETTINGS = {
     "--partitions": "2",
     "--master": "local[2,4]",
@@ -55,6 +58,11 @@ def await_true(what: str, condition: Callable[[], bool], patience: float = PATIE
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {patience:.0f} s"
         time.sleep(0.1)
+
+
+def at_most(seconds: float) -> float:
+    """Return how long something may take here that may take so long on two quiet cores."""
+    return seconds * max(1.0, os.getloadavg()[0] / _ALONE) + _CHANCE
 
 
 #: For those who wait until a broker is back.

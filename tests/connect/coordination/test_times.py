@@ -15,13 +15,14 @@ import pytest
 from tests.clusters import Cluster
 from tests.connect.chaos.marked import Mark
 from tests.connect.coordination.test_fencing import Member, Scene, living, until
+from tests.faults.harness import at_most
 
 pytestmark = [pytest.mark.slow, pytest.mark.budget(100), pytest.mark.timeout(300)]
 
 TASKS = 6
 NAMES = ("w1", "w2", "w3")
-#: From the cut to the start of what moves, s.
-MOST = 60.0
+#: From the cut to the start of what moves, on a quiet machine, s.
+MOST = 55.0
 
 
 class Trio:
@@ -71,7 +72,7 @@ def test_a_worker_that_is_cut_off_is_replaced_within_a_minute_and_comes_back(tri
     assert scene.twice() == []
     # What had a living worker stayed there.
     assert len(trio.starts()) - before == len(its)
-    assert took < MOST
+    assert took < at_most(MOST)
     trio.proxy.mend()
     until(lambda: trio.is_shared_by(NAMES), 120)
     until(lambda: scene.http.get(f"{trio.first.url}/health").status_code == 200)
