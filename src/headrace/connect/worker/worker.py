@@ -311,7 +311,10 @@ class Worker:
 
         Caller: Copy.
         """
-        self._outbox.drop(copy)
+        if self._follower.lost is None:
+            self._outbox.drop(copy)
+        else:  # nobody will hear of it
+            self._roster.drop(copy)
 
     def heard(self, copy: Copy, event: Remark) -> None:
         """Note what a copy says beside its state.
