@@ -23,10 +23,12 @@ import psutil
 from tests.faults.harness import await_true
 from tests.run.session import QUICK_JAVA
 
-__all__ = ["HOME", "Machine", "Network", "Running", "why_not"]
+__all__ = ["HOME", "SHARED", "Machine", "Network", "Running", "why_not"]
 
 #: Where each machine has its own folder.
 HOME = Path("/mnt")
+#: Where machines have a folder in common that are given one.
+SHARED = HOME / "shared"
 _SUBNET = "10.77.0"
 _TOOLS = ("ip", "unshare", "nsenter", "setpriv", "mount")
 #: The order is that of `unshare`: what a machine has of its own.
@@ -113,7 +115,7 @@ class Machine:
         self._init = network.spawn("unshare", *_OF_ITS_OWN, "--fork", "--kill-child", *_SLEEP)
         self._pid = network.child_of(self._init)
 
-    def boot(self, hide: Sequence[Path], spark: Path | None) -> None:
+    def boot(self, hide: Sequence[Path], spark: Path | None, shared: Path | None) -> None:
         """Give the machine its name, its folder and its place in the network."""
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
         pid, far = str(self._pid), f"f{self._port}"
@@ -140,6 +142,9 @@ class Machine:
         if spark is not None:
             (self.folder / "spark").mkdir(exist_ok=True)
             script.append(f"mount --bind -o ro {spark} {HOME}/spark")
+        if shared is not None:
+            (self.folder / SHARED.name).mkdir(exist_ok=True)
+            script.append(f"mount --bind {shared} {SHARED}")
         script += [f"mount -t tmpfs tmpfs {folder}" for folder in hide]
         script += _own_temporary_folder([place for place in _NEEDED if not _is_in(place, hide)])
         subprocess.run(self._inside("sh", "-ec", "\n".join(script)), check=True, timeout=_PATIENCE)
@@ -253,6 +258,7 @@ class Network:
         hide: Sequence[Path] = (),
         spark: Path | None = None,
         folder: Path | None = None,
+        shared: Path | None = None,
     ) -> Machine:
         """Start a machine.
 
@@ -266,12 +272,15 @@ class Network:
             A Spark that this one has below its folder, read-only.
         folder
             That of the machine before, which has ended; without, a new one.
+        shared
+            A folder of the real machine that this one has as :data:`SHARED`, as if from a file
+            server that no cut reaches.
         """
         number = self._names.index(name) + 1
         folder = folder or self._folder / f"{name}-{time.monotonic_ns()}"
         machine = Machine(self, number, name, folder)
         self._machines[name] = machine
-        machine.boot(hide, spark)
+        machine.boot(hide, spark, shared)
         return machine
 
     def run(self, *command: str) -> None:

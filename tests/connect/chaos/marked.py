@@ -18,11 +18,12 @@ from headrace.connect import Config, SinkTask, declare, key
 from headrace.connect.config import ConfigDeclaration
 from headrace.connect.connectors.datagen import DatagenSourceConnector
 from headrace.connect.connectors.datagen.source import DatagenSourceTask
+from headrace.connect.connectors.file import FileSinkConnector, FileSinkTask
 from headrace.connect.connectors.postgres import PostgresSinkConnector
 from headrace.connect.connectors.postgres.sink import PostgresSinkTask
 from headrace.connect.lifecycle import boot_time
 
-__all__ = ["Mark", "MarkedDatagen", "MarkedPostgresSink", "read_marks"]
+__all__ = ["Mark", "MarkedDatagen", "MarkedFileSink", "MarkedPostgresSink", "read_marks"]
 
 _MARKS = declare(key("marks", str, "Folder of locks and marks.", required=True))
 
@@ -72,32 +73,32 @@ class _Presence:
             marks.write(msgspec.json.encode(mark) + b"\n")
 
 
-class MarkedDatagenTask(DatagenSourceTask):
-    """Makes rows, and marks its life."""
+class _Marked:
+    """Marks the life of the task that this is mixed into."""
+
+    context: Any
 
     def start(self, config: Config) -> None:
         """Mark the start."""
         self._presence = _Presence(Path(config["marks"]), self.context)
-        super().start(config)
+        super().start(config)  # type: ignore[misc]
 
     def stop(self) -> None:
         """Mark the end."""
         self._presence.note("stop")
-        super().stop()
+        super().stop()  # type: ignore[misc]
 
 
-class MarkedPostgresSinkTask(PostgresSinkTask):
-    """Writes rows, and marks its life."""
+class MarkedDatagenTask(_Marked, DatagenSourceTask):
+    """Makes rows."""
 
-    def start(self, config: Config) -> None:
-        """Mark the start."""
-        self._presence = _Presence(Path(config["marks"]), self.context)
-        super().start(config)
 
-    def stop(self) -> None:
-        """Mark the end."""
-        self._presence.note("stop")
-        super().stop()
+class MarkedFileSinkTask(_Marked, FileSinkTask):
+    """Writes lines."""
+
+
+class MarkedPostgresSinkTask(_Marked, PostgresSinkTask):
+    """Writes rows."""
 
 
 class MarkedDatagen(DatagenSourceConnector):
@@ -112,3 +113,10 @@ class MarkedPostgresSink(PostgresSinkConnector):
 
     config: ClassVar[ConfigDeclaration] = PostgresSinkConnector.config | _MARKS
     task: ClassVar[type[SinkTask]] = MarkedPostgresSinkTask
+
+
+class MarkedFileSink(FileSinkConnector):
+    """The sink of lines, with marks."""
+
+    config: ClassVar[ConfigDeclaration] = FileSinkConnector.config | _MARKS
+    task = MarkedFileSinkTask

@@ -1,8 +1,9 @@
 """A worker of a cluster as a process, with real hosts and no data plane.
 
-``python -m tests.connect.coordination.host_program ADDRESS NAME FOLDER [deathless|GROUP]``; with
-the word its hosts outlive its lease, which is what a test of the lease has to notice.  Of a group
-that is named, it has the times of a worker that is told nothing.
+``python -m tests.connect.coordination.host_program ADDRESS NAME FOLDER [WORD|GROUP]``; with the word
+``deathless`` its hosts outlive its lease, and with ``endless`` the lease itself is never over, which
+is what tests of the lease have to notice.  Of a group that is named, it has the times of a worker
+that is told nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from headrace.client import AsyncClient
 from headrace.connect.hosts import HostSettings
 from headrace.connect.running import RunningWorker, joined_cluster, serve
 from headrace.connect.worker import WorkerSettings
+from headrace.connect.worker.lease import Standing, WorkerLease
 from tests.connect.chaos import marked
 from tests.connect.hosts.running import WithoutData
 from tests.connect.running import quick_settings
@@ -28,6 +30,12 @@ class Deathless(WithoutData):
 
     def live_until(self, time: float) -> None:
         del time
+
+
+def never_over(self: WorkerLease, now: float) -> Standing:
+    """Have a worker go on, whatever it has not read."""
+    del self, now
+    return Standing.HELD
 
 
 def tell(running: RunningWorker) -> None:
@@ -61,6 +69,8 @@ async def main(address: str, settings: WorkerSettings, kind: type[WithoutData]) 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     address, name, folder, *words = sys.argv[1:]
-    deathless = words == ["deathless"]
-    settings = settings_of(name, Path(folder), "" if deathless else "".join(words))
-    asyncio.run(main(address, settings, Deathless if deathless else WithoutData))
+    broken = words in (["deathless"], ["endless"])
+    if words == ["endless"]:
+        WorkerLease._judge = never_over  # type: ignore[method-assign]
+    settings = settings_of(name, Path(folder), "" if broken else "".join(words))
+    asyncio.run(main(address, settings, Deathless if broken else WithoutData))

@@ -186,8 +186,18 @@ def test_a_worker_that_is_cut_off_stops_its_tasks_before_others_start_them(scene
 
 
 @pytest.mark.timeout(300)
+def test_a_worker_that_goes_on_when_it_is_cut_off_is_seen(scene: Scene) -> None:
+    """The control of the test above: it would notice."""
+    proxy = scene.proxy()
+    cut, other = scene.worker("w1", proxy.address, "endless"), scene.worker("w2")
+    scene.spread(cut, other)
+    proxy.cut()
+    until(scene.twice)
+
+
+@pytest.mark.timeout(300)
 def test_without_the_lease_a_second_copy_is_seen(scene: Scene) -> None:
-    """The control of the two tests above: they would notice."""
+    """The control of the first test: it would notice."""
     still, other = scene.worker("w1", "", "deathless"), scene.worker("w2")
     scene.spread(still, other)
     still.signal(signal.SIGSTOP)

@@ -248,16 +248,6 @@ def test_a_file_that_is_no_log_is_refused(content: bytes, tmp_path: Path) -> Non
         reopened(tmp_path)
 
 
-def test_records_of_a_newer_release_are_refused_and_not_skipped(tmp_path: Path) -> None:
-    from headrace.connect.log.lines import LogFile
-
-    file = LogFile(tmp_path)
-    file.append(0, [b'{"kind":"from-the-future"}'])
-    file.close()
-    with pytest.raises(CorruptLogError, match="position 0"):
-        reopened(tmp_path)
-
-
 APPENDING = """
 import asyncio, sys
 from pathlib import Path

@@ -10,13 +10,20 @@ from typing import Any
 import pytest
 
 from headrace.connect.lifecycle import Phase, boot_time
-from headrace.connect.log import AssignmentMade, ConnectorPut, MemoryLog, StatusSet
+from headrace.connect.log import (
+    AssignmentMade,
+    ConnectorPut,
+    Kept,
+    MemoryLog,
+    Record,
+    StatusSet,
+)
 from headrace.connect.worker import Connect, Worker
 from headrace.errors import SettingsError, WorkerIdTakenError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
 from tests.connect.running import quick_settings
-from tests.connect.waiting import eventually
+from tests.connect.waiting import eventually, states
 
 
 class FarLog(MemoryLog):
@@ -25,6 +32,11 @@ class FarLog(MemoryLog):
     def __init__(self) -> None:
         super().__init__()
         self.since: float | None = None
+
+    async def append(self, record: Record | Kept) -> int:
+        while self.since is not None:
+            await asyncio.sleep(0.01)
+        return await super().append(record)
 
     def silent_for(self) -> float:
         return 0.0 if self.since is None else boot_time() - self.since
@@ -113,6 +125,8 @@ def test_a_worker_that_cannot_read_its_log_stops_all_and_goes_on_when_it_can() -
             await eventually(lambda: not scene.alive(), 20)
             # They were asked, as there was time for it.
             assert all("stop" in host.story for host in scene.launcher.hosts)
+            # The log cannot say so yet, but the worker can.
+            await eventually(lambda: states(connect, "a") == ["UNASSIGNED", "UNASSIGNED"])
             scene.log.speak()
             await eventually(lambda: scene.alive() == 2, 20)
 

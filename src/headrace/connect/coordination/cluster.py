@@ -95,8 +95,10 @@ class Cluster:
         return cls(log, members, coordinator)
 
     def watch(self, on_failure: OnFailure) -> None:
-        """Have an error told that ends a part of the membership."""
+        """Have an error told that ends a part of the membership, or has ended the log."""
         self._members.on_failure = self._coordinator.on_failure = on_failure
+        if self.log.failure is not None:
+            on_failure(self.log.failure)
 
     async def join_again(self) -> None:
         """Become a member anew, after having been cut off for so long that others took over.

@@ -17,7 +17,9 @@ __all__ = ["ConnectorEntry", "Kept", "Leftover", "TaskEntry", "UnitStory"]
 _HISTORY = 20
 
 
-class UnitStory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UnitStory(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What workers have said of one connector or task."""
 
     #: The last word on its newest copy.
@@ -59,7 +61,9 @@ class UnitStory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(self, current=None, history=())
 
 
-class TaskEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskEntry(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """One task that is wanted."""
 
     config: dict[str, str]
@@ -68,7 +72,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deleted: bool = False
 
 
-class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+class Leftover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a connector that was deleted has committed, and is to be removed."""
 
     #: The name under which it is kept.
@@ -77,7 +81,9 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, str]
 
 
-class ConnectorEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ConnectorEntry(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """One name, and all that has been decided about it."""
 
     name: str
@@ -178,7 +184,14 @@ class ConnectorEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             yield from story.alive
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="kept"):
+class Kept(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="kind",
+    tag="kept",
+    forbid_unknown_fields=True,
+):
     """What a compaction leaves: the sum of all records about one name, or the last assignment.
 
     Who has read all that it sums up learns nothing new from it.

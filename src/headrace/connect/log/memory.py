@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.connect.log.entries import Kept
     from headrace.connect.log.records import Record
     from headrace.connect.log.view import ClusterView
+    from headrace.errors import HeadraceError
 
 __all__ = ["MemoryLog"]
 
@@ -40,6 +41,8 @@ class MemoryLog:
         #: ... before here.
         self._kept_to = 0
         self._news = asyncio.Event()
+        #: Why nothing more will come.
+        self._failure: HeadraceError | None = None
 
     async def append(self, record: Record | Kept) -> int:
         """Put a record at the end and give its position."""
@@ -63,6 +66,8 @@ class MemoryLog:
             for position, record in self._since(at):
                 at = position + 1
                 yield position, record
+            if self._failure is not None:
+                raise self._failure
             if at >= self._end:
                 await news.wait()
 
@@ -94,9 +99,16 @@ class MemoryLog:
         first = self._end if at is None else at
         self._records += [(first + number, record) for number, record in enumerate(records)]
         self._end = first + len(records)
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        self._tell()
         return first
+
+    def fail(self, error: HeadraceError) -> None:
+        """Tell those who follow that nothing more will come.
+
+        Caller: a log that keeps them elsewhere.
+        """
+        self._failure = error
+        self._tell()
 
     def replace(self, kept: Sequence[Record | Kept], end: int) -> None:
         """Take sums in the place of all records before a position.
@@ -113,6 +125,10 @@ class MemoryLog:
         Caller: a log that keeps them elsewhere.
         """
         self._records = [item for item in self._records if item[0] not in positions]
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     def _since(self, start: int) -> list[tuple[int, Record | Kept]]:
         # Who is behind a compaction needs all that it left: each sum replaces many records.

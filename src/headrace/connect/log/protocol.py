@@ -62,7 +62,13 @@ class Log(Protocol):
         ...
 
     def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
-        """Give all records from a position on, and every new one as it comes; it never ends."""
+        """Give all records from a position on, and every new one as it comes; it never ends.
+
+        Raises
+        ------
+        HeadraceError
+            The log is read no more: a record in it cannot be, or its topic was made anew.
+        """
         ...
 
     async def compact(self, view: ClusterView) -> bool:
@@ -117,7 +123,7 @@ def decoded(body: bytes, position: int) -> Record | Kept:
     Raises
     ------
     CorruptLogError
-        It is none, or of a kind that this release does not know.
+        It is damaged, or has a part that this release does not know.
     """
     try:
         return _one.decode(body)
@@ -131,7 +137,7 @@ def decoded_list(body: bytes, position: int) -> list[Record | Kept]:
     Raises
     ------
     CorruptLogError
-        There is something else in it, or a record that this release does not know.
+        There is something else in it, or a record with a part that this release does not know.
     """
     try:
         return _many.decode(body)
@@ -140,7 +146,10 @@ def decoded_list(body: bytes, position: int) -> list[Record | Kept]:
 
 
 def _unreadable(position: int, error: msgspec.MsgspecError) -> CorruptLogError:
-    return CorruptLogError(
-        f"the record at position {position} of the log of Connect cannot be read: {error}",
-        hint="was it written by a newer release of Headrace? run that one",
-    )
+    text = f"the record at position {position} of the log of Connect"
+    if isinstance(error, msgspec.ValidationError):
+        return CorruptLogError(
+            f"{text} is none that this release of Headrace knows: {error}",
+            hint="a newer one wrote it: start this worker by that release, as all of its group",
+        )
+    return CorruptLogError(f"{text} is damaged: {error}", hint="restore the log from a copy")

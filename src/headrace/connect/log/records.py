@@ -32,14 +32,17 @@ __all__ = [
 ]
 
 
-class ConnectorPut(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="connector-put",
+class _Written(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", forbid_unknown_fields=True
 ):
+    """What all records have in common: one with a part that a release does not know is refused.
+
+    A view that leaves a part of the log out is another view, by which a worker would run what is
+    not its own any more, and whose sums would take that part out of the log.
+    """
+
+
+class ConnectorPut(_Written, frozen=True, kw_only=True, tag="connector-put"):
     """Somebody wants a connector to exist with this config."""
 
     #: Names the request, so that its sender finds its own record, and a resent one counts once.
@@ -52,14 +55,7 @@ class ConnectorPut(
     target: Target | None = None
 
 
-class ConnectorDeleted(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="connector-deleted",
-):
+class ConnectorDeleted(_Written, frozen=True, kw_only=True, tag="connector-deleted"):
     """Somebody wants a connector gone: it leaves a mark."""
 
     request: str
@@ -70,14 +66,7 @@ class ConnectorDeleted(
     forget: bool = False
 
 
-class LeftoversGone(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="leftovers-gone",
-):
+class LeftoversGone(_Written, frozen=True, kw_only=True, tag="leftovers-gone"):
     """What earlier connectors of a name had committed is removed."""
 
     name: str
@@ -85,14 +74,7 @@ class LeftoversGone(
     kept_as: list[str]
 
 
-class TargetSet(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="target-set",
-):
+class TargetSet(_Written, frozen=True, kw_only=True, tag="target-set"):
     """Somebody wants a connector to run, to pause or to stop."""
 
     request: str
@@ -101,9 +83,7 @@ class TargetSet(
     force: bool = False
 
 
-class TasksPut(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="tasks-put"
-):
+class TasksPut(_Written, frozen=True, kw_only=True, tag="tasks-put"):
     """What a connector answered to the question for its tasks: all of them in one record."""
 
     name: str
@@ -115,27 +95,13 @@ class TasksPut(
     asked: int = -1
 
 
-class TasksWanted(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="tasks-wanted",
-):
+class TasksWanted(_Written, frozen=True, kw_only=True, tag="tasks-wanted"):
     """A connector, or one of its tasks, wants to be asked for its tasks again."""
 
     name: str
 
 
-class RestartAsked(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="restart-asked",
-):
+class RestartAsked(_Written, frozen=True, kw_only=True, tag="restart-asked"):
     """Somebody wants new copies of a connector, its tasks or both."""
 
     request: str
@@ -149,21 +115,14 @@ class RestartAsked(
     force: bool = False
 
 
-class RungTaken(msgspec.Struct, frozen=True, array_like=True):
+class RungTaken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A step of the stop ladder, with the wall clock's time."""
 
     step: Step
     at_ms: int
 
 
-class StatusSet(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="status-set",
-):
+class StatusSet(_Written, frozen=True, kw_only=True, tag="status-set"):
     """A worker says where a copy of a connector or task is."""
 
     connector: str
@@ -193,42 +152,21 @@ class StatusSet(
         return UnitId(self.connector, self.task, self.generation)
 
 
-class TopicUsed(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="topic-used",
-):
+class TopicUsed(_Written, frozen=True, kw_only=True, tag="topic-used"):
     """A connector has read from a topic or written to it, for the first time."""
 
     name: str
     topic: str
 
 
-class TopicsReset(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="topics-reset",
-):
+class TopicsReset(_Written, frozen=True, kw_only=True, tag="topics-reset"):
     """Somebody wants the list of a connector's topics emptied."""
 
     request: str
     name: str
 
 
-class LevelSet(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="level-set",
-):
+class LevelSet(_Written, frozen=True, kw_only=True, tag="level-set"):
     """Somebody wants a logger's level set on every worker.
 
     Whoever reads it as it comes does so; it is no part of the view, so later workers do not.
@@ -239,14 +177,7 @@ class LevelSet(
     level: str
 
 
-class AssignmentMade(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="assignment-made",
-):
+class AssignmentMade(_Written, frozen=True, kw_only=True, tag="assignment-made"):
     """Which worker runs what.  It is void unless it builds on the newest one."""
 
     #: One more than that of the assignment it was made from.
@@ -276,9 +207,7 @@ class AssignmentMade(
         return self.task_worker(TaskId(connector, task))
 
 
-class Purged(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="purged"
-):
+class Purged(_Written, frozen=True, kw_only=True, tag="purged"):
     """The marks of deleted connectors are removed."""
 
     names: list[str]

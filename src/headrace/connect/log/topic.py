@@ -103,6 +103,8 @@ class TopicLog:
         ------
         ConnectError
             The topic is not one that can hold a log.
+        CorruptLogError
+            A record in it is damaged, or has a part that this release does not know.
         """
         log = cls(client, topic, wait=wait)
         queue = await log._made()
@@ -327,14 +329,11 @@ class TopicLog:
         from headrace.client import PullStatus
 
         if result.status is PullStatus.OFFSET_MOVED and result.next_offset < self._next:
-            self._fail(
-                ConnectError(
-                    f"topic '{self._topic}' ends at {result.next_offset}, and {self._next} records"
-                    " of it have been read: it has been made anew, or has lost its end",
-                    hint="restore the topic, or restart all workers to go on with what it holds",
-                )
+            raise ConnectError(
+                f"topic '{self._topic}' ends at {result.next_offset}, and {self._next} records of"
+                " it have been read: it has been made anew, or has lost its end",
+                hint="restore the topic, or restart all workers to go on with what it holds",
             )
-            return
         if result.status is PullStatus.FOUND:
             self._keep(result)
         self._next = max(self._next, result.next_offset)
@@ -350,11 +349,7 @@ class TopicLog:
             if not message.body:
                 deleted.add(key)
                 continue
-            try:
-                record = decoded(message.body, message.queue_offset)
-            except HeadraceError as error:
-                self._fail(error)
-                return
+            record = decoded(message.body, message.queue_offset)
             self._keys[message.queue_offset] = key
             self._memory.put([record], at=message.queue_offset)
         if deleted:
@@ -368,6 +363,7 @@ class TopicLog:
 
     def _fail(self, error: HeadraceError) -> None:
         self._failure = error
+        self._memory.fail(error)
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
         logger.critical("the log in topic %s is read no more: %s", self._topic, error)

@@ -126,9 +126,16 @@ class Reporter:
         return kafka_state(ends, Target.RUNNING)
 
     def _is_lost(self, status: StatusSet) -> bool:
-        """Tell whether a copy was left by a worker that is gone, and may live on there."""
-        made = self._worker.view.assignment
-        return not status.gone and made is not None and status.worker in made.lost
+        """Tell whether a copy was left by a worker that is gone, and may live on there.
+
+        What a worker that is cut off has ended, the log cannot say yet.
+        """
+        worker, made = self._worker, self._worker.view.assignment
+        if status.gone:
+            return False
+        if status.worker == worker.name and worker.is_cut_off:
+            return worker.host_of(status.unit) is None
+        return made is not None and status.worker in made.lost
 
     def _version(self, entry: ConnectorEntry) -> str:
         plugin = self._worker.catalog.known(entry.config.get("connector.class", ""))

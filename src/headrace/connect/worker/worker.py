@@ -139,6 +139,11 @@ class Worker:
         return self._state
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether it has not read its log for so long that it stops what it runs."""
+        return self._state == "running" and not self._runs_well()
+
+    @property
     def running(self) -> tuple[UnitId, ...]:
         """Tasks that run on this worker, as an immutable snapshot; from any thread."""
         return self._roster.running
@@ -167,7 +172,7 @@ class Worker:
             return f"a part of the worker has ended by {self.failure!r}"
         if self._follower.lost is not None:
             return f"the log cannot be read: {self._follower.lost}"
-        if self._tenure is not None and self._state == "running" and not self._runs_well():
+        if self._tenure is not None and self.is_cut_off:
             return self._tenure.trouble
         if (since := self._outbox.failing_for) is not None:
             return f"the log has not been writable for {since:.0f} s: {self._outbox.failure}"
@@ -311,7 +316,10 @@ class Worker:
 
         Caller: Copy.
         """
-        self._outbox.drop(copy)
+        if self._follower.lost is None:
+            self._outbox.drop(copy)
+        else:  # nobody will hear of it
+            self._roster.drop(copy)
 
     def heard(self, copy: Copy, event: Remark) -> None:
         """Note what a copy says beside its state.
