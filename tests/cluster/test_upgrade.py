@@ -19,7 +19,7 @@ from headrace.packing.wheels import build_wheel
 from tests.cluster.brokers import OneBroker, install
 from tests.cluster.machines import Running
 from tests.cluster.spark_cluster import MARKS, ROOT, TOGETHER, SparkCluster
-from tests.faults.harness import await_true
+from tests.faults.harness import at_most, await_true
 
 pytestmark = [*MARKS, TOGETHER]
 
@@ -66,7 +66,7 @@ class Fleet:
 
     def await_tasks(self, name: str) -> None:
         """Wait until a worker has loaded the build of its machine."""
-        await_true(f"tasks on {name}", lambda: self.machines.has_run_tasks(name), patience=120)
+        await_true(f"tasks on {name}", lambda: self.machines.has_run_tasks(name), at_most(120))
 
 
 def build(folder: Path, version: str) -> Path:
@@ -100,7 +100,7 @@ def stop(job: Running) -> None:
 
 def error_of(job: Running) -> str:
     """Wait for a job to end, which neither tries again nor goes back; give what it says."""
-    assert job.end(120) == 1, job.output()
+    assert job.end(at_most(120)) == 1, job.output()
     assert "goes back" not in job.output()
     (line,) = [line for line in job.output().splitlines() if line.startswith("error:")]
     return line
