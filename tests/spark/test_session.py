@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from headrace.errors import JavaEndedError, JobFailedError
 from headrace.protocol.transactions import CommitRecord
@@ -63,6 +66,27 @@ def test_a_start_of_spark_that_takes_too_long_is_noticed(monkeypatch: pytest.Mon
         session._start(SparkConf(loadDefaults=False), JobSettings(), Shipment.of(JobSettings()))
     assert seen == [0.0, 10.0]
     assert session.overdue() == 0.0
+
+
+def test_other_threads_get_the_session_without_telling_it_all_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = []
+
+    def conf() -> SparkConf:
+        told.append(1)
+        return SparkConf()
+
+    monkeypatch.setattr(session, "SparkConf", conf)
+    settings = JobSettings(master="local[2,4]", data_dir=tmp_path)
+    other = replace(settings, spark_config={"spark.headrace.told": "yes"})
+    times = []
+    for one in (settings, settings, other, other, settings):
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(session.get_session, one).result() is spark
+        times.append(len(told))
+    assert times == [1, 1, 2, 2, 3]
+    assert spark.conf.get("spark.headrace.told") == "yes"
 
 
 def test_error_that_comes_from_us_is_not_its_own_cause(
