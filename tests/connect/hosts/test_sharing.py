@@ -171,7 +171,7 @@ async def test_one_that_is_killed_unasked_may_stop_first_for_the_sake_of_the_oth
 async def test_a_crash_is_told_of_all(tmp_path: Path, how: str, why: str) -> None:
     async with launcher_in(tmp_path) as launcher:
         ((a, heard_a),) = await started(launcher, "a")
-        ((b, heard_b),) = await started(launcher, "b", chaos_connector_task_configs=how)
+        ((b, heard_b),) = await started(launcher, "b", **{"chaos.connector.task_configs": how})
         assert await b.task_configs(1) is None
         for name, heard in (("a", heard_a), ("b", heard_b)):
             summary = await told(heard)
@@ -197,7 +197,7 @@ async def test_the_end_of_the_lease_and_a_killed_keeper_are_told_of_all(tmp_path
 async def test_memory_of_a_shared_host_is_bounded_as_a_whole(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         ((_, heard_a),) = await started(launcher, "a", memory_mb=300)
-        config = {"chaos_connector_task_configs": "leak: 400; slow: 60"}
+        config = {"chaos.connector.task_configs": "leak: 400; slow: 60"}
         ((b, _),) = await started(launcher, "b", memory_mb=300, **config)
         assert await b.task_configs(1) is None
         assert "MB of memory, more than it may" in await told(heard_a)
@@ -369,6 +369,10 @@ def copies(worker: Running) -> dict[tuple[str, int | None], dict[str, Any]]:
     return {(one["connector"], one["task"]): one for one in found if one["pid_alive"]}
 
 
+def pids(worker: Running) -> set[int]:
+    return {one["pid"] for one in copies(worker).values()}
+
+
 def run(worker: Running, *names: str) -> bool:
     found = copies(worker)
     units = [(name, task) for name in names for task in (None, 0)]
@@ -389,8 +393,9 @@ def test_a_worker_starts_again_what_one_that_hangs_has_taken_along(worker: Runni
     (shared,) = {before[name, None]["pid"] for name in names}
     assert len({one["pid"] for one in before.values()}) == 4
     worker.ask("DELETE", "/connectors/x").raise_for_status()
-    until("the end of their host", lambda: is_gone(shared))
+    until("the end of their host", lambda: shared not in pids(worker))
     until("two that run again", lambda: run(worker, "a", "b"))
+    assert is_gone(shared)
     after = copies(worker)
     assert after.keys() == {(name, task) for name in "ab" for task in (None, 0)}
     assert after["a", None]["pid"] == after["b", None]["pid"]
