@@ -24,6 +24,7 @@ from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
 from headrace.spark.cluster import Shipment, cluster_config, is_cluster, on_one_machine
 from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.gateway import launch_quietly
+from headrace.spark.local_files import write_without_processes
 from headrace.spark.masters import find_master
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def _start(conf: SparkConf, settings: JobSettings, shipment: Shipment) -> None:
             with shipment.named():
                 context = SparkContext(conf=conf, gateway=launch_quietly(conf, home))
             shipment.add_to(context)
+            write_without_processes(context)
         _has_run = True
     finally:
         _began = None
