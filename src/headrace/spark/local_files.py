@@ -2,7 +2,7 @@
 
 Spark notes the begin and the end of every batch in a folder of its own.  Hadoop's class for local
 files sets the permissions of each by the program ``chmod``, where its native library is missing: four
-processes a batch, which took longer than the batch's own work.  Java has a call for that.
+processes a batch.  Java has a call for that.
 """
 
 from __future__ import annotations

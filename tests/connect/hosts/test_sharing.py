@@ -350,6 +350,8 @@ def worker(tmp_path: Path) -> Iterator[Running]:
     with running(
         lambda: WithoutData(tmp_path / "run", hosts), lambda _: positions, settings=settings
     ) as one:
+        # What all hosts are forked from takes its time on a busy machine.
+        one.http.get("/connector-plugins", timeout=60).raise_for_status()
         yield one
 
 
