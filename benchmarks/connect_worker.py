@@ -61,7 +61,8 @@ class ConnectRest:
             found = self.statuses()
             return len(found) == count and all(map(_runs, found))
 
-        await_true(f"{count} connectors that run", run, self.patience)
+        # Each look costs the worker something.
+        await_true(f"{count} connectors that run", run, self.patience, pause=0.2)
 
     def fail_if_failed(self) -> None:
         """Raise what a connector or a task failed with, where one has."""
@@ -133,13 +134,15 @@ def _runs(status: Mapping[str, Any]) -> bool:
     return len(units) > 1 and all(unit["state"] == "RUNNING" for unit in units)
 
 
-def await_true(what: str, condition: Callable[[], bool], patience: timedelta) -> None:
-    """Wait until something holds."""
+def await_true(
+    what: str, condition: Callable[[], bool], patience: timedelta, *, pause: float = _LOOK
+) -> None:
+    """Wait until something holds, with so many seconds between two looks."""
     deadline = time.monotonic() + patience.total_seconds()
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not come within {patience}")
-        time.sleep(_LOOK)
+        time.sleep(pause)
 
 
 def rate_of(count: Callable[[], int], total: int, worker: ConnectRest) -> float:

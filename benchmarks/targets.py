@@ -183,6 +183,8 @@ TARGETS: dict[str, Target | None] = {
     _CONNECT_SINK.name: None,
     "connect_postgres_sink": Target("at least", 20_000),
     "connect_first_row": Target("below", 5),
+    "connect_100_start": Target("below", 20),
+    "connect_100_first_rows": None,
     "connect_100_memory": Target("below", 3_000),
     "connect_100_list": Target("below", 0.1),
     "connect_alone": None,

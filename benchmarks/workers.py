@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import defaultdict
 from pathlib import Path
 
-__all__ = ["memory_of_tree", "worker_memory", "workers_of"]
+__all__ = ["memory_by_program", "memory_of_tree", "worker_memory", "workers_of"]
 
 
 def worker_memory() -> float:
@@ -22,7 +23,18 @@ def workers_of(process: int, module: str = "pyspark.worker") -> set[int]:
 
 def memory_of_tree(process: int) -> float:
     """Give what a process and its descendants take, in MB; what they share counts once (PSS)."""
-    return sum(map(_proportional, {process, *_descendants(process)}))
+    return sum(memory_by_program(process).values())
+
+
+def memory_by_program(process: int) -> dict[str, float]:
+    """Give what a process and its descendants take, by what they run; see :func:`memory_of_tree`.
+
+    Forks count as what they were forked from.
+    """
+    found: defaultdict[str, float] = defaultdict(float)
+    for one in {process, *_descendants(process)}:
+        found[_program(one)] += _proportional(one)
+    return dict(found)
 
 
 def _descendants(process: int) -> set[int]:
@@ -43,6 +55,17 @@ def _command(process: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_text()
     return ""
+
+
+def _program(process: int) -> str:
+    """Name the module that a process runs, or its program.
+
+    >>> _program(os.getpid()) != ""
+    True
+    """
+    words = _command(process).split("\0")
+    name = words[words.index("-m") + 1] if "-m" in words[:-1] else words[0]
+    return Path(name).name
 
 
 def _highest(process: int) -> float:

@@ -509,6 +509,7 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "connect/data/measuring.py": IN_PROCESSES,
     "connect/data/process.py": "as where the engine's process ends: tests of the data plane",
     "connect/hosts/control.py": IN_PROCESSES,
+    "connect/hosts/host.py": "tests/connect/hosts/test_sharing.py",
     "connect/hosts/life.py": ("headrace-probe",),
     "connect/hosts/outside.py": ("headrace-outside",),
     "connect/hosts/process_host.py": "tests/connect/hosts/test_crashes.py",

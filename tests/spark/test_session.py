@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from headrace.errors import JavaEndedError, JobFailedError
 from headrace.protocol.transactions import CommitRecord
@@ -63,6 +66,52 @@ def test_a_start_of_spark_that_takes_too_long_is_noticed(monkeypatch: pytest.Mon
         session._start(SparkConf(loadDefaults=False), JobSettings(), Shipment.of(JobSettings()))
     assert seen == [0.0, 10.0]
     assert session.overdue() == 0.0
+
+
+def test_other_threads_get_the_session_without_telling_it_all_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = []
+
+    def conf() -> SparkConf:
+        told.append(1)
+        return SparkConf()
+
+    monkeypatch.setattr(session, "SparkConf", conf)
+    settings = JobSettings(master="local[2,4]", data_dir=tmp_path)
+    other = replace(settings, spark_config={"spark.headrace.told": "yes"})
+    times = []
+    for one in (settings, settings, other, other, settings):
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(session.get_session, one).result() is spark
+        times.append(len(told))
+    assert times == [1, 1, 2, 2, 3]
+    assert spark.conf.get("spark.headrace.told") == "yes"
+
+
+def test_no_process_is_started_for_a_file_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    java: Any = spark._jvm
+    conf = spark._jsc.hadoopConfiguration()
+    files = java.org.apache.hadoop.fs.Path(str(tmp_path)).getFileSystem(conf)
+    before = children_of_java()
+    for name in ("a", "b"):
+        files.create(java.org.apache.hadoop.fs.Path(f"{tmp_path}/folder/{name}"), True).close()
+    assert children_of_java() == before
+    found = {one.name: one.stat().st_mode & 0o7777 for one in tmp_path.rglob("*")}
+    assert found == {"folder": 0o755, "a": 0o644, "b": 0o644, ".a.crc": 0o644, ".b.crc": 0o644}
+    # What Java has no call for is left to the program.
+    sticky = java.org.apache.hadoop.fs.permission.FsPermission("1777")
+    files.setPermission(java.org.apache.hadoop.fs.Path(f"{tmp_path}/folder"), sticky)
+    assert (tmp_path / "folder").stat().st_mode & 0o7777 == 0o1777
+    assert children_of_java() > before
+
+
+def children_of_java() -> int:
+    """Page faults of the processes that Java has started and waited for: each has some."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    stat = Path(f"/proc/{gateway.proc.pid}/stat").read_text().rpartition(")")[2].split()
+    return int(stat[8])
 
 
 def test_error_that_comes_from_us_is_not_its_own_cause(

@@ -24,6 +24,7 @@ from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
 from headrace.spark.cluster import Shipment, cluster_config, is_cluster, on_one_machine
 from headrace.spark.dead_session import forget_dead_session
 from headrace.spark.gateway import launch_quietly
+from headrace.spark.local_files import write_without_processes
 from headrace.spark.masters import find_master
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ __all__ = [
 _starting = threading.Lock()
 #: Whether Spark has run in this process.
 _has_run = False
+#: The session with the settings that it was told last: each thread that asks would tell it all of
+#: them anew, with some three hundred calls into Java.
+_told: tuple[SparkSession, object] | None = None
 #: When the start that is under way began, by the monotonic clock.
 _began: float | None = None
 #: A start may take so long on a machine that has much else to do, s.
@@ -104,10 +108,15 @@ def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
     JavaEndedError
         It did not, and has run before: another try may help.
     """
+    global _told
     forget_dead_session()
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
+    told = settings.master, settings.data_dir, dict(settings.spark_config)
+    session = SparkSession._instantiatedSession  # noqa: SLF001 - Spark offers no other look
+    if session is not None and _has_been_told(session, told):
+        return session
     shipment = Shipment.of(settings)
     conf = SparkConf().setAppName(name).setMaster(settings.master)
     conf.setAll([*_config(settings).items(), *shipment.config.items()])
@@ -118,7 +127,14 @@ def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
             conf.set(JAVA_OPTIONS, f"{archive_options(java, options)} {options}".strip())
             _start(conf, settings, shipment)
         with _failures_told(settings):
-            return SparkSession.builder.config(conf=conf).getOrCreate()
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
+        _told = session, told
+        return session
+
+
+def _has_been_told(session: SparkSession, told: object) -> bool:
+    """Whether these settings were the last that a session was told, which is not over."""
+    return (session, told) == _told and session.sparkContext._jsc is not None  # noqa: SLF001
 
 
 def check_master(settings: JobSettings) -> None:
@@ -165,6 +181,7 @@ def _start(conf: SparkConf, settings: JobSettings, shipment: Shipment) -> None:
             with shipment.named():
                 context = SparkContext(conf=conf, gateway=launch_quietly(conf, home))
             shipment.add_to(context)
+            write_without_processes(context)
         _has_run = True
     finally:
         _began = None

@@ -61,8 +61,15 @@ class LeakyConnector(SinkConnector):
         key("password", Secret, "Its word."),
         key("token", str, "Another one, from a file."),
         key("where", str, "What leaks it.", default=""),
+        key("says", str, "What the connector prints and logs when it starts.", default=""),
     )
     told: ClassVar[str] = ""
+
+    def start(self, config: Config) -> None:
+        """Say what it is told to, which may be the secret of another one."""
+        if said := config["says"]:
+            print("said", said)
+            self.context.logger.debug("whispered %s", said)
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Quote it."""

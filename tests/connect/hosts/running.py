@@ -6,13 +6,13 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from headrace.connect.config.permits import Permits
 from headrace.connect.hosts import HostSettings, ProcessLauncher, TaskChannel
-from headrace.connect.hosts.process_host import ProcessHost
+from headrace.connect.hosts.process_host import HostedUnit, ProcessHost, SharedUnit
 from headrace.connect.worker import (
     Counted,
     Exited,
@@ -103,7 +103,7 @@ def begun(listener: Listener, positions: Places = ()) -> Listener:
 class WithoutData(ProcessLauncher):
     """A launcher whose source tasks start though there is no engine."""
 
-    async def launch(self, spec: HostSpec, listener: Listener) -> ProcessHost:
+    async def launch(self, spec: HostSpec, listener: Listener) -> HostedUnit:
         return await super().launch(spec, begun(listener))
 
 
@@ -129,8 +129,7 @@ async def launched(
     A key that has a dot stands for itself.
     """
     heard = Heard()
-    texts = {key if "." in key else key.replace("_", "."): value for key, value in config.items()}
-    texts = {"connector.class": SOURCE if role == "source" else SINK, **texts}
+    texts = _texts(role, config)
     spec = HostSpec(
         kind="connector" if task is None else "task",
         connector=name,
@@ -141,7 +140,39 @@ async def launched(
         role=role,
         paused=paused,
     )
-    return await launcher.launch(spec, begun(heard, positions)), heard
+    host = await launcher.launch(spec, begun(heard, positions))
+    assert isinstance(host, ProcessHost)
+    return host, heard
+
+
+async def lodged(
+    launcher: ProcessLauncher,
+    name: str,
+    *,
+    generation: int = 1,
+    memory_mb: int | None = None,
+    **config: str,
+) -> tuple[SharedUnit, Heard]:
+    """Launch a chaos connector that shares its host; its class is what it shares by."""
+    heard = Heard()
+    texts = _texts("source", config)
+    spec = HostSpec(
+        kind="connector",
+        connector=name,
+        generation=generation,
+        config=texts,
+        memory_mb=memory_mb,
+        role="source",
+        shares=texts["connector.class"],
+    )
+    unit = await launcher.launch(spec, heard)
+    assert isinstance(unit, SharedUnit)
+    return unit, heard
+
+
+def _texts(role: Role, config: Mapping[str, str]) -> dict[str, str]:
+    texts = {key if "." in key else key.replace("_", "."): value for key, value in config.items()}
+    return {"connector.class": SOURCE if role == "source" else SINK, **texts}
 
 
 def is_gone(pid: int) -> bool:

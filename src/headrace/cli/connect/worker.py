@@ -178,6 +178,13 @@ def worker(
     memory_mb: Annotated[
         int | None, typer.Option(min=1, metavar="MB", help="Memory that one task may use.")
     ] = None,
+    share_hosts: Annotated[
+        bool,
+        typer.Option(
+            "--share-hosts",
+            help="Have all connectors of a class share one process; tasks have their own.",
+        ),
+    ] = False,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Where Spark runs.")] = "local[2,4]",
     graceful_timeout: Annotated[
         str | None,
@@ -219,6 +226,7 @@ def worker(
         "fence_after": fence_after,
         "data": data,
         "memory_mb": memory_mb,
+        "share_hosts": share_hosts or None,
         "plugins": tuple(plugins or ()),
         "cors_origins": tuple(cors_origins or ()),
         "allow_env": tuple(allow_env or ()),

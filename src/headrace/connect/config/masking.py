@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 from urllib.parse import quote, quote_plus
@@ -13,6 +14,8 @@ __all__ = ["Masking"]
 
 # A shorter secret would take half of every text with it.
 _SHORTEST = 4
+#: One learns at a time: several threads of a host may have one masking in common.
+_learning = threading.Lock()
 
 
 class Masking:
@@ -46,9 +49,11 @@ class Masking:
 
     def learn(self, secrets: Iterable[str]) -> None:
         """Hide these, too; what is shorter than four characters stays."""
-        known = {*self._spellings, *(one for secret in secrets for one in _spellings(secret))}
-        # The longest first: one may be a part of another.
-        self._spellings = tuple(sorted(known, key=lambda one: (-len(one), one)))
+        more = {one for secret in secrets for one in _spellings(secret)}
+        with _learning:
+            known = more.union(self._spellings)
+            # The longest first: one may be a part of another.
+            self._spellings = tuple(sorted(known, key=lambda one: (-len(one), one)))
 
     def learn_typed(self, values: Mapping[str, Any]) -> None:
         """Hide the secrets of a typed config, too."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.connect.hosts.launcher import ProcessLauncher
-    from headrace.connect.hosts.process_host import ProcessHost
+    from headrace.connect.hosts.process_host import HostedUnit
     from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer
 
 __all__ = ["DataPlane"]
@@ -92,7 +92,7 @@ class DataPlane:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def launch(self, spec: HostSpec, listener: Listener) -> ProcessHost | QueryTask:
+    async def launch(self, spec: HostSpec, listener: Listener) -> HostedUnit | QueryTask:
         """Start a host; its query opens an epoch, and a source's task starts behind that."""
         if spec.kind == "connector":
             return await self._launcher.launch(spec, listener)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.connect.data.plane import DataPlane
-    from headrace.connect.hosts.process_host import ProcessHost
+    from headrace.connect.hosts.process_host import HostedUnit
     from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer
 
 __all__ = ["QueryTask", "pauses"]
@@ -65,7 +65,7 @@ class QueryTask:
         #: What the host waits for, and what the query does.
         self._host_waits = self._query_waits = ""
         self._paused = spec.paused
-        self.host: ProcessHost
+        self.host: HostedUnit
 
     def hear(self, event: HostEvent) -> None:
         """Pass on what the host says; that it has started only when its query runs.

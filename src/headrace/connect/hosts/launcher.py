@@ -1,9 +1,10 @@
-"""The launcher of a real worker: every connector, every task and every question is a process."""
+"""The launcher of a real worker: connectors, tasks and questions are processes."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import logging
 import re
 import shutil
@@ -22,7 +23,12 @@ from headrace.connect.hosts.keeper import HOST_MARK
 from headrace.connect.hosts.listing import list_one_by_one
 from headrace.connect.hosts.nursing import Nursing
 from headrace.connect.hosts.output import open_log
-from headrace.connect.hosts.process_host import ProcessHost, answer_of
+from headrace.connect.hosts.process_host import (
+    HostedUnit,
+    ProcessHost,
+    SharedHost,
+    answer_of,
+)
 from headrace.connect.hosts.processes import require_linux
 from headrace.connect.hosts.spec import Told
 from headrace.connect.levels import LevelsToCome
@@ -35,7 +41,7 @@ from headrace.connect.worker.launching import (
     PluginAnswer,
     PluginCall,
 )
-from headrace.errors import HeadraceError, StoreLockedError
+from headrace.errors import ConnectionFailedError, HeadraceError, StoreLockedError
 from headrace.private import owners_folder
 
 __all__ = ["FOLDER_MARK", "HostSettings", "LauncherStatistics", "ProcessLauncher"]
@@ -44,6 +50,9 @@ logger = logging.getLogger(__name__)
 
 #: The variable that names the folder of a worker to whoever looks for what it left.
 FOLDER_MARK = "HEADRACE_CONNECT_RUN"
+
+#: Hosts to share that may end before a unit has come in.
+_TRIES = 3
 
 Positions = Sequence[tuple[dict[str, Any], dict[str, Any]]]
 """Where a source stands: partition and offset."""
@@ -120,6 +129,12 @@ class ProcessLauncher:
         self._calls = asyncio.Semaphore(self._settings.calls_at_once)
         #: All hosts of which something is left.
         self._hosts: set[ProcessHost] = set()
+        #: The host that connectors of a class share, the last one of each class.
+        self._shared: dict[str, SharedHost] = {}
+        self._sharing = asyncio.Lock()
+        self._shared_numbers = itertools.count(1)
+        #: Logs of shared hosts, with the connectors that have written there.
+        self._writers: dict[Path, set[str]] = {}
         self._levels = LevelsToCome()
 
     def use_positions(self, positions: Callable[[str], Awaitable[Positions]]) -> None:
@@ -161,24 +176,64 @@ class ProcessLauncher:
     def _mark(self) -> str:
         return f"{FOLDER_MARK}={self._folder.resolve()}"
 
-    async def launch(self, spec: HostSpec, listener: Listener) -> ProcessHost:
-        """Start a host; return when its process is there, before it has run any user code."""
+    async def launch(self, spec: HostSpec, listener: Listener) -> HostedUnit:
+        """Start a host; return when its process is there, before it has run any user code.
+
+        A connector that shares its host with others may find that there already.
+        """
         await self.open()
         told = self._told(spec, await self._committed(spec))
-        token = uuid.uuid4().hex
-        log = self._log_of(told)
-        host = await self._born(told, token, log, listener, spec.memory_mb)
+        if spec.shares:
+            return await self._lodged(told, spec, listener)
+        host = ProcessHost(told.who, self._log_of(told), listener)
+        await self._born(told, host, spec.memory_mb)
         if self._canceller is not None and spec.kind == "task":
             cancel = self._canceller
             host.canceller = lambda: cancel(spec)
         return host
+
+    async def _lodged(self, told: Told, spec: HostSpec, listener: Listener) -> HostedUnit:
+        """Have a unit live in the host that it shares."""
+        for _ in range(_TRIES):
+            shared = await self._shared_host(spec)
+            # It may have ended since.
+            if (taken := shared.take(told.who, listener)) is not None:
+                unit, channel = taken
+                self._writers.setdefault(shared.log, set()).add(spec.connector)
+                await self._connect(unit, channel, told)
+                return unit
+        raise ConnectionFailedError(f"a host for connectors of {spec.shares} ended before it began")
+
+    async def _shared_host(self, spec: HostSpec) -> SharedHost:
+        """Give the host that a unit shares; a new one where it ends, or lacks what is installed."""
+        of = spec.shares, self.installed()
+        async with self._sharing:
+            shared = self._shared.get(spec.shares)
+            if shared is not None and shared.takes and shared.of == of:
+                return shared
+            told = Told(
+                kind="shared",
+                connector=spec.shares,
+                generation=next(self._shared_numbers),
+                folders=list(self._settings.folders),
+                permits=self._settings.permits,
+            )
+            shared = SharedHost(of, self._log_of(told))
+            await self._born(told, shared, spec.memory_mb)
+            try:
+                await shared.opened
+            except BaseException:
+                shared.kill()
+                raise
+            self._shared[spec.shares] = shared
+            return shared
 
     def _log_of(self, told: Told) -> Path:
         """Name the file of a host's output; those of its older generations go, but the last."""
         folder, name = self._folder / "logs", _file_name(told.connector, told.kind, told.task)
         older = [one for one in folder.glob(f"{name}.*.log") if _generation(one) < told.generation]
         for log in sorted(older, key=_generation)[:-1]:
-            log.unlink(missing_ok=True)
+            self._drop_log(log)
         return folder / f"{name}.{told.generation}.log"
 
     async def _committed(self, spec: HostSpec) -> Positions:
@@ -207,15 +262,14 @@ class ProcessLauncher:
             permits=self._settings.permits,
         )
 
-    async def _born(
-        self, told: Told, token: str, log: Path, listener: Listener, memory_mb: int | None = None
-    ) -> ProcessHost:
+    async def _born(self, told: Told, host: ProcessHost, memory_mb: int | None = None) -> None:
+        """Have a host's process made, and tell it what is to run."""
+        token = uuid.uuid4().hex
         ours, theirs = socket.socketpair()
         keepers, keeper = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         keepers.settimeout(0)
-        host = ProcessHost(told.who, log, listener)
         host.sweep = lambda: self._sweep(token)
-        with theirs, keeper, open_log(log) as output:
+        with theirs, keeper, open_log(host.log) as output:
             descriptors = [keeper.fileno(), theirs.fileno(), output.fileno()]
             memory = None if memory_mb is None else memory_mb * 1_000_000
             try:
@@ -228,15 +282,17 @@ class ProcessLauncher:
         host.attach(born, keepers)
         self._hosts.add(host)
         host.gone.add_done_callback(lambda _: self._hosts.discard(host))
+        await self._connect(host, ours, told)
+
+    async def _connect(self, unit: HostedUnit, channel: socket.socket, told: Told) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: host, sock=ours)
-            host.begin(**_message(told) | {"levels": self._levels.in_order()})
-            await host.born
+            await asyncio.get_running_loop().create_connection(lambda: unit, sock=channel)
+            unit.begin(**_message(told) | {"levels": self._levels.in_order()})
+            await unit.born
         except BaseException:
-            # Nobody will ever know of this host.
-            host.kill()
+            # Nobody will ever know of it.
+            unit.kill()
             raise
-        return host
 
     async def _sweep(self, token: str) -> bool:
         """End what is left of a host whose keeper and whose nursery were killed."""
@@ -254,11 +310,18 @@ class ProcessLauncher:
 
     def drop_logs(self, connector: str) -> None:
         """Remove what the hosts of a connector have written, but for those that live."""
-        living = {host.log for host in self._hosts}
         for kind, task in (("connector", 0), ("task", "*")):
             for log in (self._folder / "logs").glob(f"{_file_name(connector, kind, task)}.*.log"):
-                if log not in living:
-                    log.unlink(missing_ok=True)
+                self._drop_log(log)
+        for log, writers in list(self._writers.items()):
+            writers.discard(connector)
+            if not writers:
+                self._drop_log(log)
+
+    def _drop_log(self, log: Path) -> None:
+        if log not in {host.log for host in self._hosts}:
+            log.unlink(missing_ok=True)
+            self._writers.pop(log, None)
 
     def installed(self) -> object:
         """Tell which packages there are on the path, and in the folders of plugins."""
@@ -288,13 +351,13 @@ class ProcessLauncher:
         return answer
 
     async def _ask(self, told: Told) -> PluginAnswer:
-        token = uuid.uuid4().hex
-        log = self._folder / "logs" / f"call-{token}.log"
+        log = self._folder / "logs" / f"call-{uuid.uuid4().hex}.log"
         causes: list[Cause] = []
         try:
             await self.open()
             async with self._calls:
-                host = await self._born(told, token, log, _gathering(causes))
+                host = ProcessHost(told.who, log, _gathering(causes))
+                await self._born(told, host)
                 return await self._answered(host, told, causes)
         except (OSError, HeadraceError) as error:
             return PluginAnswer(failure=Cause(f"no process could be started: {error}"))
@@ -354,7 +417,7 @@ def _file_name(connector: str, kind: str, task: int | str) -> str:
     if safe != connector:
         # Two names may look the same now.
         safe += f"-{zlib.crc32(connector.encode()):08x}"
-    return f"{safe}.task-{task}" if kind == "task" else f"{safe}.connector"
+    return f"{safe}.task-{task}" if kind == "task" else f"{safe}.{kind}"
 
 
 def _generation(log: Path) -> int:

@@ -38,7 +38,7 @@ _COUNTING = 1.0
 
 
 class Unit(ABC):
-    """A connector or a task; every method but :meth:`wake` is called by the host's main thread."""
+    """A connector or a task; every method but :meth:`wake` is called by one thread, its main one."""
 
     #: What is being called now, for the cause.
     doing = "__init__()"
@@ -149,7 +149,7 @@ class Life:
         self._telling = threading.Lock()
 
     def live(self, unit: Unit) -> None:
-        """Make, start, work, stop; exit with 1 where something of it failed."""
+        """Make, start, work, stop."""
         self._unit = unit
         words: dict[str, Callable[..., object]] = {
             "stop": self._stop,
@@ -159,12 +159,10 @@ class Life:
             "level": set_level,
             **unit.words,
         }
-        self.control.follow(words)
+        self.control.follow(words, self.break_off)
         if self._make(unit):
             self._run(unit)
             self._end(unit)
-        if self.failed:
-            sys.exit(1)
 
     def _make(self, unit: Unit) -> bool:
         try:
@@ -245,10 +243,11 @@ class Life:
             self.failed = True
         self._tell_counts()
         self.control.tell("failed", **cause)
-        # The rest must not take for ever, whatever thread hangs in it.
-        timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
-        timer.daemon = True
-        timer.start()
+        if self.control.alone:
+            # The rest must not take for ever, whatever thread hangs in it.
+            timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
+            timer.daemon = True
+            timer.start()
         self._stop()
 
     def _stop(self) -> None:

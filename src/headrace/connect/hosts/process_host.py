@@ -1,4 +1,4 @@
-"""The worker's side of one host: what it hears of it, and the proof that it is gone."""
+"""The worker's side of a host: what it hears of its units, and the proof that they are gone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +41,15 @@ from headrace.watched import watched_task
 if TYPE_CHECKING:
     from headrace.connect.hosts.nursing import Keeper
 
-__all__ = ["ProcessHost", "answer_of"]
+__all__ = ["HostedUnit", "ProcessHost", "SharedHost", "SharedUnit", "answer_of"]
 
 logger = logging.getLogger(__name__)
 
 #: Seconds that a keeper has to end a host before it is killed itself.
 _KEEPERS_PATIENCE = 1.0
+#: Seconds in which a unit may still stop by itself before the others of its host are harmed, and
+#: in which a host may end in which nobody is left.
+_NEIGHBOURS_PATIENCE = 1.0
 
 #: Words that say all by themselves.
 _PLAIN: Mapping[str, Callable[[], HostEvent]] = {
@@ -59,29 +63,26 @@ Canceller = Callable[[], Awaitable[None]]
 """Ends a task's query in the data plane."""
 
 
-class ProcessHost(asyncio.Protocol):
-    """A host that runs in processes of its own.
+class HostedUnit(asyncio.Protocol):
+    """A unit as the worker sees it: what it asks of it, and what it hears.
 
     Parameters
     ----------
     who
         Names the unit in causes.
     log
-        What the host writes goes there.
+        What its host writes goes there.
     listener
-        Hears of its events; None: a call, whose answer is what counts.
+        Hears of its events.
     """
 
     def __init__(self, who: str, log: Path, listener: Callable[[HostEvent], None]) -> None:
-        self._who = who
+        self.who = who
         self.log = log
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._rest = bytearray()
         self._channel: asyncio.Transport | None = None
-        self._keeper: Keeper
-        self._keepers_socket: socket.socket
-        self._last: dict[str, Any] = {}
         self._begun = self._kill_asked = False
         self._told_end = False
         #: What it waits for outside, as it said last; empty: nothing.
@@ -93,31 +94,17 @@ class ProcessHost(asyncio.Protocol):
         self._numbers = itertools.count(1)
         #: Questions for the tasks of a connector that runs, by their numbers.
         self._asked: dict[int, asyncio.Future[PluginAnswer]] = {}
-        #: Done when nothing is left of the host.
+        #: Done when nothing is left of the unit.
         self.gone: asyncio.Future[None] = self._loop.create_future()
-        self._deaf: asyncio.Future[None] = self._loop.create_future()
+        #: Done when it says nothing more.
+        self.deaf: asyncio.Future[None] = self._loop.create_future()
         #: Ends the task's query in the data plane, where there is one.
         self.canceller: Canceller | None = None
-        #: Waits for the end of everything, when the nursery cannot tell.
-        self.sweep: Callable[[], Awaitable[bool]] | None = None
-
-    def attach(self, keeper: Keeper, keepers_socket: socket.socket) -> None:
-        """Take over a keeper that was born."""
-        self._keeper = keeper
-        self._keepers_socket = keepers_socket
-        self._watch = watched_task(
-            self._await_end(), name=f"end of {self._who}", on_failure=self._lose
-        )
 
     @property
     def pid(self) -> int:
         """Id of the host's process."""
         return self.born.result()
-
-    @property
-    def keeper(self) -> int:
-        """Id of the process that keeps it."""
-        return self._keeper.pid
 
     # What the worker asks for.
 
@@ -163,23 +150,8 @@ class ProcessHost(asyncio.Protocol):
             await self.canceller()
 
     def kill(self) -> None:
-        """End the process and all that it forked, by SIGKILL."""
-        if self.gone.done() or self._kill_asked:
-            return
-        self._kill_asked = True
-        try:
-            self._keepers_socket.send(b"kill")
-        except OSError:
-            # It ends already, or it was killed itself; the nursery sees to what it left.
-            return
-        self._loop.call_later(_KEEPERS_PATIENCE, self._kill_keeper)
-
-    def _kill_keeper(self) -> None:
-        """Go without a keeper that does not act: the kernel ends the host, the nursery the rest."""
-        if not self.gone.done() and not self._last:
-            # A worker that stood still hears late that its keeper has ended.
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._keeper.handle, signal.SIGKILL)
+        """End the unit, whatever it does, and all that it forked."""
+        raise NotImplementedError
 
     def last_words(self) -> str:
         """Give the end of what it wrote; one that was killed wrote where its threads were."""
@@ -207,8 +179,8 @@ class ProcessHost(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is left at the other end."""
         del exc
-        if not self._deaf.done():
-            self._deaf.set_result(None)
+        if not self.deaf.done():
+            self.deaf.set_result(None)
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["say"]:
@@ -237,7 +209,7 @@ class ProcessHost(asyncio.Protocol):
             case word if word in _PLAIN:
                 self._emit(_PLAIN[word]())
             case other:
-                logger.error("%s said %r, which means nothing here", self._who, other)
+                logger.error("%s said %r, which means nothing here", self.who, other)
 
     def _hear_answer(self, message: dict[str, Any]) -> None:
         if message["say"] == "answer":
@@ -251,6 +223,64 @@ class ProcessHost(asyncio.Protocol):
     def _emit(self, event: HostEvent) -> None:
         self._listener(event)
 
+    def _take_leave(self, exited: Exited, cause: Cause | None) -> None:
+        """Tell that nothing is left of it: the last word."""
+        if self._channel is not None:
+            self._channel.close()
+        if not self.born.done():
+            self.born.set_result(0)
+        if cause is not None:
+            self._emit(Failed(cause))
+        if not self.answer.done():
+            self.answer.cancel()
+        self.gone.set_result(None)
+        self._emit(exited)
+
+
+class ProcessHost(HostedUnit):
+    """A unit that has a host of its own, with its keeper."""
+
+    _keeper: Keeper
+    _keepers_socket: socket.socket
+
+    def __init__(self, who: str, log: Path, listener: Callable[[HostEvent], None]) -> None:
+        super().__init__(who, log, listener)
+        self._last: dict[str, Any] = {}
+        #: Waits for the end of everything, when the nursery cannot tell.
+        self.sweep: Callable[[], Awaitable[bool]] | None = None
+
+    def attach(self, keeper: Keeper, keepers_socket: socket.socket) -> None:
+        """Take over a keeper that was born."""
+        self._keeper = keeper
+        self._keepers_socket = keepers_socket
+        self._watch = watched_task(
+            self._await_end(), name=f"end of {self.who}", on_failure=self._lose
+        )
+
+    @property
+    def keeper(self) -> int:
+        """Id of the process that keeps it."""
+        return self._keeper.pid
+
+    def kill(self) -> None:
+        """End the process and all that it forked, by SIGKILL."""
+        if self.gone.done() or self._kill_asked:
+            return
+        self._kill_asked = True
+        try:
+            self._keepers_socket.send(b"kill")
+        except OSError:
+            # It ends already, or it was killed itself; the nursery sees to what it left.
+            return
+        self._loop.call_later(_KEEPERS_PATIENCE, self._kill_keeper)
+
+    def _kill_keeper(self) -> None:
+        """Go without a keeper that does not act: the kernel ends the host, the nursery the rest."""
+        if not self.gone.done() and not self._last:
+            # A worker that stood still hears late that its keeper has ended.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._keeper.handle, signal.SIGKILL)
+
     # Its end.
 
     async def _await_end(self) -> None:
@@ -261,10 +291,10 @@ class ProcessHost(asyncio.Protocol):
         while not proven:
             proven = self.sweep is not None and await self.sweep()
             if not proven:
-                logger.error("%s cannot be ended: the system does not let go of it", self._who)
+                logger.error("%s cannot be ended: the system does not let go of it", self.who)
                 await asyncio.sleep(1.0)
         # What the host said last comes before its end.
-        await self._deaf
+        await self.deaf
         self._end()
 
     def _lose(self, error: BaseException) -> None:
@@ -274,9 +304,9 @@ class ProcessHost(asyncio.Protocol):
         self.kill()
         if not self._told_end:
             self._told_end = True
-            self._emit(Failed(Cause(f"{self._who} is ended, as its watch has ended by {error!r}")))
+            self._emit(Failed(Cause(f"{self.who} is ended, as its watch has ended by {error!r}")))
         self._watch = watched_task(
-            self._sweep_up(), name=f"end of {self._who}", on_failure=self._lose
+            self._sweep_up(), name=f"end of {self.who}", on_failure=self._lose
         )
 
     async def _sweep_up(self) -> None:
@@ -311,27 +341,21 @@ class ProcessHost(asyncio.Protocol):
     def _end(self) -> None:
         self._keepers_socket.close()
         os.close(self._keeper.handle)
-        if self._channel is not None:
-            self._channel.close()
-        if not self.born.done():
-            self.born.set_result(0)
         status = self._last.get("ended")
-        if not self._told_end and not self._kill_asked:
-            self._emit(Failed(self._unasked_end(status)))
-        if not self.answer.done():
-            self.answer.cancel()
+        expected = self._told_end or self._kill_asked
+        self._take_leave(self._exited(status), None if expected else self._unasked_end(status))
+
+    def _exited(self, status: int | None) -> Exited:
         code = None if status is None else os.waitstatus_to_exitcode(status)
-        self.gone.set_result(None)
         if code is not None and code >= 0:
-            self._emit(Exited(status=code))
-        elif code is not None and self._last["why"] == "exit":
-            self._emit(Exited(signal=-code))
-        else:
-            # Whoever is ended is asked first where its threads are, and may fall over that.
-            self._emit(Exited(signal=signal.SIGKILL))
+            return Exited(status=code)
+        if code is not None and self._last["why"] == "exit":
+            return Exited(signal=-code)
+        # Whoever is ended is asked first where its threads are, and may fall over that.
+        return Exited(signal=signal.SIGKILL)
 
     def _unasked_end(self, status: int | None) -> Cause:
-        return Cause(f"{self._who} {self._how(status)}", end_of_log(self.log))
+        return Cause(f"{self.who} {self._how(status)}", end_of_log(self.log))
 
     def _how(self, status: int | None) -> str:
         if self._last.get("why") == "memory":
@@ -351,6 +375,175 @@ class ProcessHost(asyncio.Protocol):
         if code >= 0:
             return f"ended by itself with status {code}, without stop()"
         return f"was killed by {signal.Signals(-code).name}, not by its worker"
+
+
+class SharedHost(ProcessHost):
+    """A host in which several connectors of one class live, each in a thread of its own.
+
+    Parameters
+    ----------
+    of
+        What its connectors have in common: their class, and what is installed.
+    """
+
+    def __init__(self, of: tuple[str, object], log: Path) -> None:
+        super().__init__(f"the host that it shares with others of {of[0]}", log, self._heard)
+        self.of = of
+        #: Done when it takes units in.
+        self.opened: asyncio.Future[None] = self._loop.create_future()
+        self._door: socket.socket | None = None
+        self._units: list[SharedUnit] = []
+        self._closing = False
+        #: Why it has ended, where nobody wanted that, or for whom it had to.
+        self._cause: Cause | None = None
+        self._culprit: SharedUnit | None = None
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes one more unit in; one that ends does not."""
+        return not (self._closing or self._kill_asked or self.gone.done())
+
+    def take(
+        self, who: str, listener: Callable[[HostEvent], None]
+    ) -> tuple[SharedUnit, socket.socket] | None:
+        """Have a unit live in it; give it with the worker's end of its channel, or None."""
+        if not self.takes or self._door is None:
+            return None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._door, [b"+"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                self._closing = True
+                return None
+        unit = SharedUnit(who, self, listener)
+        self._units.append(unit)
+        return unit, ours
+
+    def set_level(self, logger: str, level: int) -> None:
+        """Set the level of a logger, as any of its units may say."""
+        for unit in self._units:
+            unit.set_level(logger, level)
+
+    def left(self, unit: SharedUnit) -> None:
+        """Let a unit go whose thread has ended; the last one goes with the host itself.
+
+        Caller: SharedUnit.
+        """
+        if self.gone.done():
+            return
+        if len(self._units) > 1:
+            self._units.remove(unit)
+            unit.go()
+        else:
+            self._closing = True
+            self.ask_stop()
+            self._loop.call_later(_NEIGHBOURS_PATIENCE, self.kill)
+
+    def end_for(self, unit: SharedUnit) -> None:
+        """End with all units, as one of them does not go by itself.
+
+        Caller: SharedUnit.
+        """
+        if not unit.gone.done():
+            self._culprit = self._culprit or unit
+            self.kill()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The channel stands; units go through the same socket."""
+        super().connection_made(transport)
+        self._door = transport.get_extra_info("socket").dup()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["say"] == "open":
+            self.opened.set_result(None)
+        else:
+            super()._hear(message)
+
+    def _heard(self, event: HostEvent) -> None:
+        if isinstance(event, Failed):
+            self._cause = event.cause
+        elif isinstance(event, Exited):
+            if self._door is not None:
+                self._door.close()
+            if not self.opened.done():
+                self.opened.set_result(None)
+            if self._cause is None and self._culprit is not None:
+                why = f"{self.who} was ended, as {self._culprit.who} did not stop"
+                self._cause = Cause(why, end_of_log(self.log))
+            units, self._units = self._units, []
+            for unit in units:
+                # What it said last comes before its end.
+                unit.deaf.add_done_callback(partial(unit.lose, event, self._cause))
+
+
+class SharedUnit(HostedUnit):
+    """A connector in a host that others share.
+
+    It is gone when its thread has ended; where that does not end, the host has to.
+
+    Parameters
+    ----------
+    shared
+        Where it lives.
+    """
+
+    def __init__(self, who: str, shared: SharedHost, listener: Callable[[HostEvent], None]) -> None:
+        super().__init__(who, shared.log, listener)
+        self._shared = shared
+        #: Whether its thread has ended, or is about to.
+        self._left = False
+        #: How its life has ended, once it has; 1: it failed.
+        self._status: int | None = None
+
+    def kill(self) -> None:
+        """End it: by itself if it was not asked yet, as others live beside it; else with them."""
+        if self.gone.done() or self._kill_asked:
+            return
+        self._kill_asked = True
+        if self._told_end:
+            self._shared.end_for(self)
+        else:
+            self.ask_stop()
+            self._loop.call_later(_NEIGHBOURS_PATIENCE, self._shared.end_for, self)
+
+    def go(self) -> None:
+        """Tell that it is gone, and its host is not.
+
+        Caller: SharedHost.
+        """
+        self._take_leave(Exited(status=self._status or 0), None)
+
+    def lose(self, exited: Exited, cause: Cause | None, _: object) -> None:
+        """Tell that it is gone with its host.
+
+        Caller: SharedHost.
+        """
+        if self._left:
+            self.go()
+        elif cause is None or self._kill_asked or self._status is not None:
+            self._take_leave(exited, None)
+        else:
+            told = Cause(f"{self.who} failed: {cause.summary}", cause.trace)
+            self._take_leave(exited, told)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Its thread has ended, if it has said so; else its host has, which says so itself."""
+        super().connection_lost(exc)
+        if self._left:
+            self._shared.left(self)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        match message["say"]:
+            case "left":
+                self._left = True
+                return
+            case "stopped":
+                self._status = 0
+            case "failed" | "stop_failed":
+                self._status = 1
+        super()._hear(message)
 
 
 def _set(future: asyncio.Future[None]) -> None:

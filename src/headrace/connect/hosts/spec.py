@@ -14,7 +14,7 @@ __all__ = ["Told"]
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """The first message of the worker."""
 
-    #: ``connector``, ``task`` or ``call``.
+    #: ``connector``, ``task``, ``call``, or ``shared``: a host for connectors of one class.
     kind: str
     connector: str = ""
     task: int = 0

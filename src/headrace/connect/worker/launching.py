@@ -73,6 +73,8 @@ class HostSpec:
     role: Role
     #: Whether the task starts paused.
     paused: bool = False
+    #: The class with whose other connectors it may share a host; empty: it has one of its own.
+    shares: str = ""
 
 
 @dataclass(frozen=True, slots=True)

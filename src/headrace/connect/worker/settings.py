@@ -133,6 +133,11 @@ class WorkerSettings:
     memory_mb: int | None = setting(
         None, doc="Memory that one task may use.", unit="MB", shown="no limit"
     )
+    share_hosts: bool = setting(
+        default=False,
+        doc="Whether all connectors of a class share one process, each in a thread of its own;"
+        " tasks never do.",
+    )
     allow_env: tuple[str, ...] = setting(
         (),
         doc="Variables that ${env:NAME} in a config may take; * stands for any signs.",

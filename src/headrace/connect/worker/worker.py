@@ -420,7 +420,7 @@ class Worker:
 
         async def prepare() -> HostSpec:
             plugin = await self.catalog.of(entry.config)
-            return host_spec(unit, entry, plugin.role, self.settings)
+            return host_spec(unit, entry, plugin, self.settings)
 
         limits = limits_of(entry.config, self.settings)
         copy = Copy(unit, prepare, limits, self._launcher, self)
