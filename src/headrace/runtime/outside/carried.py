@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
 from headrace.protocol.property_columns import property_column
@@ -22,6 +23,8 @@ def property_pairs(raw: pa.BinaryArray) -> pa.MapArray:
     >>> property_pairs(pa.array([b"TAGS\x01red\x02", b""], pa.binary())).to_pylist()
     [[('TAGS', 'red')], None]
     """
+    if not pc.any(pc.greater(pc.binary_length(raw), 0)).as_py():
+        return pa.nulls(len(raw), _PAIRS)
     found = map(carried_properties, raw.to_pylist())
     return pa.array([None if one is None else list(one.items()) for one in found], _PAIRS)
 

@@ -72,6 +72,8 @@ class SourceReader:
 
     #: Whether what stands behind must know each record's queue.
     names_queues: ClassVar[bool] = False
+    #: Whether it must get the records of all queues in the order of their marks.
+    in_order: ClassVar[bool] = True
 
     def __init__(self, source: Source, task: SourceTask, *, forwards_headers: bool) -> None:
         self.source = source
@@ -206,11 +208,13 @@ def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:
     return columns.slice(int(first), int(last))
 
 
-def joined(parts: list[MessageColumns]) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
-    """Join messages in the order of their place in the log; also tell the part of each."""
+def joined(
+    parts: list[MessageColumns], *, in_order: bool = True
+) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
+    """Join messages, in the order of their place in the log or part by part; tell the part of each."""
     numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     whole = MessageColumns.concat(parts)
-    if len(parts) == 1 or bool(np.all(whole.position[:-1] <= whole.position[1:])):
+    if not in_order or bool(np.all(whole.position[:-1] <= whole.position[1:])):
         return whole, numbers
     order = np.argsort(whole.position, kind="stable")
     return whole.pick(order), numbers[order]
