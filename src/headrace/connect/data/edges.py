@@ -82,7 +82,7 @@ class HostOutlet:
         ends = _ends(messages)
         channel = _channel(self.address, self.timeout)
         ranges = [(place, 0, end) for place, end in ends.items()]
-        channel.put(batch, ranges, rows, epoch=epoch)
+        channel.put_ahead(batch, ranges, rows, epoch=epoch)
         _unflushed.setdefault((self.address, epoch, batch), {}).update(ends)
 
     def flush(self, epoch: int, batch: int) -> None:
