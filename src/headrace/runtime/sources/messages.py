@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator, Source
 
 __all__ = [
+    "NOT_CARRIED",
     "SourceReader",
     "SourceTask",
     "carried_properties",
@@ -40,8 +41,8 @@ _RESERVED = frozenset(
     | {KEYS, EXACT_KEY, BATCH, TAG}
     | THROUGH_PROPERTIES
 )
-#: Of those, what a message keeps wherever it goes.
-_NOT_CARRIED = _RESERVED - {names.TAGS, names.SHARDING_KEY}
+#: Of those, all but what a message keeps wherever it goes.
+NOT_CARRIED = _RESERVED - {names.TAGS, names.SHARDING_KEY}
 _SHOWN_BYTES = 80
 _NEEDLE = WATERMARK.encode()
 
@@ -187,7 +188,7 @@ def carried_properties(raw: bytes) -> dict[str, str] | None:
     if not raw:
         return None
     found = decode_properties(raw)
-    return {name: found[name] for name in found if name not in _NOT_CARRIED} or None
+    return {name: found[name] for name in found if name not in NOT_CARRIED} or None
 
 
 def original_at(topic: str, columns: MessageColumns, index: int) -> Original:
