@@ -97,7 +97,8 @@ class TaskJob:
             ticks, operators = self._sink(told, queues)
         self._ticks = replace(ticks, hold=self._hold, provide=self._provide, turns=turns)
         topology = Topology(self.name, operators)
-        self._job = StreamJob(topology, settings.job_settings(), ticks=self._ticks)
+        columns = order.terms.columns
+        self._job = StreamJob(topology, settings.job_settings(columns=columns), ticks=self._ticks)
 
     @property
     def batch(self) -> int:
