@@ -52,7 +52,8 @@ def fits(schema: Schema, values: pa.Array) -> bool:
         names = [one.name for one in values.type]
         return names == list(schema.by_name) and all(
             fits(field.schema, part)
-            for field, part in zip(schema.fields, values.flatten(), strict=True)
+            # What is null has no fields.
+            for field, part in zip(schema.fields, values.drop_null().flatten(), strict=True)
         )
     if schema.type is Type.ARRAY and pa.types.is_list(values.type):
         return schema.items is not None and fits(schema.items, values.flatten())

@@ -46,7 +46,7 @@ def columns(draw: st.DrawFn, depth: int = 2) -> pa.Array:
     return pa.array(rows, pa.struct([(name, items.type) for name in names]))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(columns())
 def test_columns_become_the_json_of_their_values(column: pa.Array) -> None:
     found = as_written(column, "jsonl").to_pylist()
