@@ -20,7 +20,7 @@ from headrace.protocol.columns import (
 )
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import decode_properties
-from headrace.protocol.property_columns import property_column
+from headrace.protocol.property_columns import property_column, rows_with_others
 from tests.protocol.reference import (
     TRAP,
     as_read,
@@ -171,3 +171,9 @@ def test_property_column_is_right_for_crowded_separators(raw: list[bytes]) -> No
     wanted = [decode_properties(one).get("K") for one in raw]
     found = property_column(column, "K").to_pylist()
     assert [v if v is None else v.decode() for v in found] == wanted
+    names = [
+        {pair.partition(b"\x01")[0] for pair in one.split(b"\x02") if b"\x01" in pair}
+        for one in raw
+    ]
+    others = [row for row, found in enumerate(names) if found - {b"K"}]
+    assert rows_with_others(column, {b"K"}).tolist() == others

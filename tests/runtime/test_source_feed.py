@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,7 @@ from headrace.runtime.sources.task import Run, SourceFeed, run_source
 from headrace.runtime.user_code.errors import Finder, Original
 from headrace.topology import ErrorPolicy
 from headrace.topology.operators.core import Operator, Source
+from headrace.topology.operators.outside import MessageSource
 
 DAY = 86_400_000
 
@@ -177,6 +178,28 @@ class _Interleaved:
             yield SimpleNamespace(pieces=lambda columns=columns: iter([columns]))
 
 
+def read_in_steps(
+    sources: Sequence[Source], sizes: Mapping[str, int], *, timed: bool = True
+) -> list[Mapping[str, Chunk]]:
+    """Read queues that were written in turns; give what goes through the stage together."""
+    log = _Interleaved(list(sizes), 7_000)
+    job: Any = SimpleNamespace(
+        plan=SimpleNamespace(
+            topology=SimpleNamespace(sources=sources), forwards_headers=lambda _: False
+        ),
+        reader=lambda _: log,
+        is_gapless=lambda _: True,
+    )
+    task: Any = _Task()
+    steps: list[Mapping[str, Chunk]] = []
+    task.feed, task.finish, task.close = steps.append, lambda *_: [], lambda: None
+    if not timed:
+        task.event_clock = lambda *_: None
+    ranges = tuple(QueueRange(queue, 0, size) for queue, size in sizes.items())
+    run_source(job, Split(0, 1, ranges), Marks(["b"]), lambda _: task)
+    return steps
+
+
 def test_records_of_all_topics_come_in_the_order_of_the_log() -> None:
     queues, size = ["one@b@0", "one@b@1", "other@b@0"], 30_000
     sources = [
@@ -188,25 +211,26 @@ def test_records_of_all_topics_come_in_the_order_of_the_log() -> None:
         )
         for topic in ("one", "other")
     ]
-    log = _Interleaved(queues, 7_000)
-    job: Any = SimpleNamespace(
-        plan=SimpleNamespace(
-            topology=SimpleNamespace(sources=sources), forwards_headers=lambda _: False
-        ),
-        reader=lambda _: log,
-        is_gapless=lambda _: True,
-    )
-    task: Any = _Task()
-    steps: list[Mapping[str, Chunk]] = []
-    task.feed, task.finish, task.close = steps.append, lambda *_: [], lambda: None
-    ranges = tuple(QueueRange(queue, 0, size) for queue in queues)
-    run_source(job, Split(0, 1, ranges), Marks(["b"]), lambda _: task)
+    steps = read_in_steps(sources, dict.fromkeys(queues, size))
     marks = [Chunk.merge(list(step.values())).marks for step in steps]
     assert len(steps) == 2, "one before all is read"
     assert all(len(step) == 2 for step in steps)
     whole = np.concatenate(marks)
     assert len(whole) == 3 * size
     assert (whole[:-1] < whole[1:]).all()
+
+
+def test_messages_on_their_way_out_come_queue_by_queue() -> None:
+    source, size = MessageSource(name="out", parents=(), topic="one"), 30_000
+    read: dict[int, list[int]] = defaultdict(list)
+    for step in read_in_steps([source], {"one@b@0": size, "one@b@1": size}, timed=False):
+        chunk: Any = step["out"]
+        assert (chunk.queues[:-1] <= chunk.queues[1:]).all()
+        for queue, offset in zip(
+            chunk.queues.tolist(), chunk.values.batch["offset"].to_pylist(), strict=True
+        ):
+            read[queue].append(offset)
+    assert read == {0: list(range(size)), 1: list(range(size))}
 
 
 class _Log:

@@ -1,6 +1,8 @@
-"""One property of many messages at once, out of their raw properties strings."""
+"""Properties of many messages at once, out of their raw properties strings."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +10,7 @@ import pyarrow as pa
 
 from headrace.protocol.layout import Int64s, slices
 
-__all__ = ["property_column"]
+__all__ = ["property_column", "rows_with_others"]
 
 _AFTER_NAME = 1
 _AFTER_VALUE = 2
@@ -25,18 +27,48 @@ def property_column(properties: pa.BinaryArray, name: str) -> pa.BinaryArray:
     [b'k1', None, b'k2']
     """
     count = len(properties)
-    _, offset_buffer, data = properties.buffers()
     needle = name.encode()
-    if count == 0 or data is None or not needle:
+    if not _has_text(properties) or not needle:
         return pa.nulls(count, pa.binary())
-    offsets = np.frombuffer(offset_buffer, np.int32)[properties.offset :][: count + 1]
-    base = int(offsets[0])
-    text = np.frombuffer(data, np.uint8)[base : int(offsets[-1])]
-    bounds = offsets.astype(np.int64) - base
+    data, text, bounds = _text(properties)
     marks = _name_ends(text, needle)
     rows, marks = _at_pair_starts(text, bounds, marks, len(needle))
     rows, begins, ends = _values(text, bounds, rows, marks)
-    return _column(data.slice(base), count, rows, begins, ends)
+    return _column(data, count, rows, begins, ends)
+
+
+def rows_with_others(properties: pa.BinaryArray, known: Collection[bytes]) -> Int64s:
+    r"""Find the messages that may have properties of other names than those that are known.
+
+    >>> raw = pa.array([b"WAIT\x01true\x02", b"", b"WAIT\x01true\x02colour\x01red\x02"], pa.binary())
+    >>> rows_with_others(raw, [b"WAIT"]).tolist()
+    [2]
+    """
+    if not _has_text(properties):
+        return np.empty(0, np.int64)
+    data, text, bounds = _text(properties)
+    marks = np.flatnonzero(text == _AFTER_NAME)
+    rows = np.searchsorted(bounds, marks, side="right") - 1
+    stops = np.append(-1, np.flatnonzero(text == _AFTER_VALUE))
+    begins = np.maximum(stops[np.searchsorted(stops, marks) - 1] + 1, bounds[rows])
+    # A separator within a value ends no name.
+    begins, firsts = np.unique(begins, return_index=True)
+    names = slices(memoryview(data), begins, marks[firsts]).dictionary_encode()
+    others = np.array([name not in known for name in names.dictionary.to_pylist()], np.bool_)
+    return np.unique(rows[firsts][others[names.indices.to_numpy()]])
+
+
+def _has_text(properties: pa.BinaryArray) -> bool:
+    return len(properties) > 0 and properties.buffers()[2] is not None
+
+
+def _text(properties: pa.BinaryArray) -> tuple[pa.Buffer, npt.NDArray[np.uint8], Int64s]:
+    """Give the bytes of all messages, as a buffer and as numbers, and where each message begins."""
+    _, offset_buffer, data = properties.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32)[properties.offset :][: len(properties) + 1]
+    base = int(offsets[0])
+    text = np.frombuffer(data, np.uint8)[base : int(offsets[-1])]
+    return data.slice(base), text, offsets.astype(np.int64) - base
 
 
 def _name_ends(text: npt.NDArray[np.uint8], name: bytes) -> Int64s:

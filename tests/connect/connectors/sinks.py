@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Self
+
+import pyarrow as pa
 
 from headrace.connect import (
     Queue,
     Schema,
+    SinkBatch,
     SinkConnector,
     SinkRecord,
     SinkTask,
@@ -28,6 +32,8 @@ class Life:
     queues: Sequence[Queue] = (QUEUE,)
     generation: int = 1
     tolerant: bool = False
+    #: Whether records are put as columns.
+    columns: bool = False
     task: SinkTask = field(init=False)
     context: KitSinkContext = field(init=False)
 
@@ -52,7 +58,11 @@ class Life:
 
     def write(self, records: Sequence[SinkRecord]) -> None:
         """Hand over one batch, and commit it."""
-        self.task.put(records)
+        if self.columns:
+            for queue, some in groupby(records, lambda one: one.queue):
+                self.task.put_batch(columns_of(queue, list(some)))
+        else:
+            self.task.put(records)
         self.task.flush(ends(records))
 
     @property
@@ -64,6 +74,17 @@ class Life:
     def errant_offsets(self) -> list[int]:
         """The offsets of the records that the task reported."""
         return [record.offset for record, _ in self.context.reported]
+
+
+def columns_of(queue: Queue, records: Sequence[SinkRecord]) -> SinkBatch:
+    """The records of a queue as columns of bytes."""
+    return SinkBatch(
+        queue=queue,
+        offset=pa.array([one.offset for one in records]),
+        value=pa.array([one.value for one in records], pa.binary()),
+        key=pa.array([one.key for one in records], pa.binary()),
+        timestamp_ms=pa.array([one.timestamp_ms for one in records], pa.int64()),
+    )
 
 
 def ends(records: Sequence[SinkRecord]) -> dict[Queue, int]:

@@ -67,6 +67,14 @@ def test_batches_of_code_that_hangs_have_slots_of_their_own(
     assert given.job_settings().spark_config["spark.default.parallelism"] == str(cores)
 
 
+def test_batches_of_columns_are_larger_where_nobody_says_how_large() -> None:
+    assert settings().job_settings().max_records_per_batch == 100_000
+    assert settings().job_settings(columns=True).max_records_per_batch == 500_000
+    for most in (7, 1_000_000):
+        job = settings(max_records_per_batch=most).job_settings(columns=True)
+        assert job.max_records_per_batch == most
+
+
 def test_a_star_takes_all_cores() -> None:
     assert settings("local[*]").cores == len(os.sched_getaffinity(0))
     assert settings("local[*,4]").job_settings().master.endswith(",4]")

@@ -7,7 +7,7 @@ import pickle
 import socket
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,78 @@ def test_what_was_asked_is_answered_before_the_host_ends(tmp_path: Path) -> None
         serving.close()
         client.setblocking(False)
         assert receive(client)[0] == {"error": "disk full"}
+
+
+class _Host:
+    """Answers the requests of a sink's channel, and says what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int, int]] = []
+        #: Batches of which it takes nothing.
+        self.refuses: set[int] = set()
+        #: Batches in whose first request the connection breaks.
+        self.breaks: set[int] = set()
+        self.may_answer = threading.Event()
+
+    def answer(self, header: dict[str, Any], rows: pa.RecordBatch | None) -> Any:
+        self.may_answer.wait()
+        if header["batch"] in self.breaks:
+            self.breaks.remove(header["batch"])
+            raise ConnectionError
+        count = 0 if rows is None else rows.num_rows
+        self.heard.append((header["op"], header["batch"], count))
+        if header["op"] == "put" and header["batch"] in self.refuses:
+            return {"error": "disk full"}, None
+        return {"offsets": header.get("offsets", [])}, None
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[tuple[_Host, TaskChannel]]:
+    told = _Host()
+    serving = Serving(tmp_path / "data.sock", told.answer, end_process)
+    with TaskChannel(serving.address) as channel:
+        yield told, channel
+    told.may_answer.set()
+    serving.close()
+
+
+def test_nobody_waits_for_records_that_are_put_ahead(host: tuple[_Host, TaskChannel]) -> None:
+    told, channel = host
+    channel.put_ahead(1, [(Q0, 0, 3)], rows(Q0, 0, 3))
+    assert told.heard == []
+    told.may_answer.set()
+    channel.put_ahead(1, [(Q0, 3, 5)], rows(Q0, 3, 5))
+    assert channel.flush(1, {Q0: 5}) == {Q0: 5}
+    assert told.heard == [("put", 1, 3), ("put", 1, 2), ("flush", 1, 0)]
+
+
+def test_what_became_of_them_is_told_by_the_next_request_of_their_batch(
+    host: tuple[_Host, TaskChannel],
+) -> None:
+    told, channel = host
+    told.may_answer.set()
+    told.refuses = {1, 2}
+    channel.put_ahead(1, [(Q0, 0, 3)], rows(Q0, 0, 3))
+    with pytest.raises(ProcessingError, match="disk full"):
+        channel.flush(1, {Q0: 3})
+    channel.put_ahead(2, [(Q0, 0, 3)], rows(Q0, 0, 3))
+    # Whoever broke off the batch before has nothing to do with this one.
+    channel.put_ahead(3, [(Q0, 0, 3)], rows(Q0, 0, 3))
+    assert channel.flush(3, {Q0: 3}) == {Q0: 3}
+    assert [op for op, _, _ in told.heard] == ["put", "put", "put", "flush"]
+
+
+def test_records_that_were_put_ahead_are_put_again_where_the_connection_breaks(
+    host: tuple[_Host, TaskChannel],
+) -> None:
+    told, channel = host
+    told.may_answer.set()
+    channel.flush(1, {Q0: 0})
+    told.breaks = {2}
+    channel.put_ahead(2, [(Q0, 0, 3)], rows(Q0, 0, 3))
+    assert channel.flush(2, {Q0: 3}) == {Q0: 3}
+    assert not told.breaks
+    assert told.heard[1:] == [("put", 2, 3), ("flush", 2, 0)]
 
 
 @on_loop

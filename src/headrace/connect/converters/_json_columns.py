@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from headrace.connect.columns import json_texts
 from headrace.connect.converters._logical import TO_PLAIN
 from headrace.connect.converters._loose_json import dump
 from headrace.connect.schema import Schema, Type
 
 __all__ = ["fits", "read", "write"]
 
-_TEXT_NULL = pa.scalar(None, pa.string())
 # Whole numbers from here on are not all exact as floating-point numbers.
 _INEXACT = 1 << 53
 
@@ -37,7 +36,7 @@ def write(
     values: pa.Array, before: str = "", after: str = "", *, null: str | None = None
 ) -> pa.Array:
     """Write a column, each value between two texts; null has no body unless it has a text."""
-    text = _text(values)
+    text = json_texts(values, dump)
     if null is not None:
         text = text.fill_null(null)
     if before:
@@ -53,75 +52,12 @@ def fits(schema: Schema, values: pa.Array) -> bool:
         names = [one.name for one in values.type]
         return names == list(schema.by_name) and all(
             fits(field.schema, part)
-            for field, part in zip(schema.fields, values.flatten(), strict=True)
+            # What is null has no fields.
+            for field, part in zip(schema.fields, values.drop_null().flatten(), strict=True)
         )
     if schema.type is Type.ARRAY and pa.types.is_list(values.type):
         return schema.items is not None and fits(schema.items, values.flatten())
     return bool(values.type == _SAME.get(schema.type))
-
-
-def _text(values: pa.Array) -> pa.StringArray:
-    """Give each value as JSON; null stays null."""
-    kind = values.type
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        return values.cast(pa.string())
-    if pa.types.is_floating(kind) and not pa.types.is_float16(kind):
-        return _numbers(values)
-    if pa.types.is_string(kind):
-        return _quoted(values)
-    if pa.types.is_struct(kind) and kind.num_fields:
-        return _objects(values)
-    if pa.types.is_list(kind):
-        return _lists(values)
-    return _singly(values)
-
-
-def _singly(values: pa.Array) -> pa.StringArray:
-    items = values.to_pylist(maps_as_pydicts="strict")
-    return pa.array([None if one is None else dump(one).decode() for one in items], pa.string())
-
-
-def _numbers(values: pa.FloatingPointArray) -> pa.StringArray:
-    text = values.cast(pa.string())
-    if not pc.all(pc.is_finite(values), min_count=0).as_py():
-        return _singly(values)
-    # Arrow writes 100.0 as 100, which would come back as a whole number.
-    whole = pc.invert(pc.match_substring_regex(text, "[.e]"))
-    return pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
-
-
-def _quoted(values: pa.StringArray) -> pa.StringArray:
-    if _any_match(values, r"[\x00-\x1f]"):
-        return _singly(values)
-    if _any_match(values, r'["\\]'):
-        values = pc.replace_substring(pc.replace_substring(values, "\\", "\\\\"), '"', '\\"')
-    return pc.binary_join_element_wise('"', values, '"', "")
-
-
-def _any_match(values: pa.StringArray, pattern: str) -> bool:
-    return bool(pc.any(pc.match_substring_regex(values, pattern), min_count=0).as_py())
-
-
-def _objects(values: pa.StructArray) -> pa.StringArray:
-    parts: list[pa.Array | str] = []
-    for place, field in enumerate(values.type):
-        name = dump(field.name).decode()
-        text = _text(pc.struct_field(values, place))
-        parts += [f"{',' if place else '{'}{name}:", text.fill_null("null")]
-    return _null_where(values, pc.binary_join_element_wise(*parts, "}", ""))
-
-
-def _lists(values: pa.ListArray) -> pa.StringArray:
-    items = _text(values.flatten()).fill_null("null")
-    lengths = np.asarray(values.value_lengths().fill_null(0))
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)
-    joined = pc.binary_join_element_wise("[", pc.binary_join(lists, ","), "]", "")
-    return _null_where(values, joined)
-
-
-def _null_where(values: pa.Array, text: pa.StringArray) -> pa.StringArray:
-    return pc.if_else(values.is_valid(), text, _TEXT_NULL) if values.null_count else text
 
 
 def read(bodies: pa.Array) -> pa.Array | None:
@@ -164,3 +100,7 @@ def _says_the_same(values: pa.Array) -> bool:
     if pa.types.is_struct(kind):
         return all(map(_says_the_same, values.flatten()))
     return True
+
+
+def _any_match(values: pa.StringArray, pattern: str) -> bool:
+    return bool(pc.any(pc.match_substring_regex(values, pattern), min_count=0).as_py())

@@ -28,6 +28,7 @@ __all__ = ["HostImpulse", "HostIntake", "HostOutlet", "messages_out", "records_i
 
 _MOST_RECORDS = 200_000
 _MOST_BYTES = 32 << 20
+_NO_VALUE = pa.scalar(None, pa.binary())
 
 
 @lru_cache(maxsize=256)
@@ -81,7 +82,7 @@ class HostOutlet:
         ends = _ends(messages)
         channel = _channel(self.address, self.timeout)
         ranges = [(place, 0, end) for place, end in ends.items()]
-        channel.put(batch, ranges, rows, epoch=epoch)
+        channel.put_ahead(batch, ranges, rows, epoch=epoch)
         _unflushed.setdefault((self.address, epoch, batch), {}).update(ends)
 
     def flush(self, epoch: int, batch: int) -> None:
@@ -169,7 +170,7 @@ def messages_out(messages: pa.RecordBatch) -> pa.RecordBatch:
         "queue": _spread(names, [place.queue_id for place in places], pa.int32()),
         "offset": messages.column("offset"),
         "key": key_bytes(raw),
-        "value": pc.if_else(empty, pa.scalar(None, pa.binary()), body),
+        "value": pc.if_else(empty, _NO_VALUE, body) if pc.any(empty).as_py() else body,
         "properties": property_pairs(raw),
         "timestamp": messages.column("timestamp"),
     }

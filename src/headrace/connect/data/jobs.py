@@ -98,7 +98,8 @@ class TaskJob:
         taker = turns.taker(_TURN_LASTS[order.role])
         self._ticks = replace(ticks, hold=self._hold, provide=self._provide, turns=taker)
         topology = Topology(self.name, operators)
-        self._job = StreamJob(topology, settings.job_settings(), ticks=self._ticks)
+        columns = order.terms.columns
+        self._job = StreamJob(topology, settings.job_settings(columns=columns), ticks=self._ticks)
 
     @property
     def batch(self) -> int:

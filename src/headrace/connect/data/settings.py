@@ -36,6 +36,8 @@ _HANDED_ON = (
     "on_expired_offset",
     "lease_expiry",
 )
+#: Most records of a batch whose sink takes columns, where nobody has set another number.
+_COLUMN_RECORDS = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +91,12 @@ class EngineSettings:
         """How the engine's own client connects."""
         return ClientSettings(**self.jobs.connection)
 
-    def job_settings(self) -> JobSettings:
-        """Give the settings of one task's job."""
+    def job_settings(self, *, columns: bool = False) -> JobSettings:
+        """Give the settings of one task's job, which may be a sink's that takes columns."""
         parallelism = {"spark.default.parallelism": str(self.cores)}
+        handed_on = {name: getattr(self.jobs, name) for name in _HANDED_ON}
+        if columns and self.jobs.max_records_per_batch == JobSettings().max_records_per_batch:
+            handed_on["max_records_per_batch"] = _COLUMN_RECORDS
         return JobSettings(
             namesrv=self.namesrv,
             data_dir=self.folder,
@@ -101,7 +106,7 @@ class EngineSettings:
             rollback_retries=2,
             spark_config={**_SPARK, **parallelism, **self.jobs.spark_config, **self.spark_config},
             **self.jobs.connection,
-            **{name: getattr(self.jobs, name) for name in _HANDED_ON},
+            **handed_on,
         )
 
     @property

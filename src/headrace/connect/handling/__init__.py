@@ -19,7 +19,7 @@ from headrace.connect.handling.retrying import (
     after_failure,
 )
 from headrace.connect.handling.rows import Message, RowRef
-from headrace.connect.handling.sink_chain import SinkChain
+from headrace.connect.handling.sink_chain import SinkChain, takes_columns
 from headrace.connect.handling.source_chain import Encoded, SourceChain
 from headrace.connect.handling.stages import Stage
 
@@ -51,4 +51,5 @@ __all__ = [
     "after_failure",
     "sink_chain",
     "source_chain",
+    "takes_columns",
 ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.connect.handling.conversion import Converters
     from headrace.connect.schema import Schema
 
-__all__ = ["SinkChain"]
+__all__ = ["SinkChain", "takes_columns"]
 
 _HEADERS: Final = pa.map_(pa.string(), pa.binary())
 
@@ -70,7 +70,7 @@ class SinkChain:
         """
         self._rows, self._places = rows, None
         putter = Putter(task, self.handling, self._origin_of)
-        if not self._links and _takes_columns(task):
+        if not self._links and takes_columns(type(task)):
             for queue, run in queue_runs(rows):
                 batch = self._batch_of(queue, run)
                 if batch is None:
@@ -230,8 +230,9 @@ def _converted(converter: Converter, topic: str, flag: int, body: bytes | None) 
     return converter.from_bytes(topic, None if body is None else readable(body, flag))
 
 
-def _takes_columns(task: SinkTask) -> bool:
-    return type(task).put_batch is not SinkTask.put_batch
+def takes_columns(kind: type[SinkTask]) -> bool:
+    """Tell whether tasks of a kind take Arrow columns."""
+    return kind.put_batch is not SinkTask.put_batch
 
 
 def _places(rows: pa.RecordBatch) -> dict[tuple[Queue, int], int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -53,6 +54,16 @@ class Asked:
     letters: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked, to be asked again where the connection breaks."""
+
+    header: dict[str, Any]
+    rows: pa.RecordBatch | None
+    #: Whether the connection was made for it.
+    fresh: bool
+
+
 class TaskChannel:
     """A connection to a task's host, made when it is needed.
 
@@ -69,6 +80,8 @@ class TaskChannel:
         self.timeout = timeout
         self._lock = threading.Lock()
         self._connected: socket.socket | None = None
+        #: The request whose answer has not been taken.
+        self._due: _Request | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return TaskChannel, (self.address, self.timeout)
@@ -181,9 +194,23 @@ class TaskChannel:
         epoch
             The epoch that the batch is of: one behind a newer request is refused.
         """
-        listed = [[*queue, first, end] for queue, first, end in ranges]
-        header, _ = self._ask({"op": "put", "epoch": epoch, "batch": batch, "ranges": listed}, rows)
+        header, _ = self._ask(_put(batch, ranges, epoch), rows)
         return _asked(header)
+
+    def put_ahead(
+        self,
+        batch: int,
+        ranges: Sequence[tuple[Queue, int, int]],
+        rows: pa.RecordBatch,
+        *,
+        epoch: int = 0,
+    ) -> None:
+        """Put records, as :meth:`put` does; what becomes of it is told by the next request.
+
+        So more can be read while the task has these.
+        """
+        with self._lock:
+            self._tell(_put(batch, ranges, epoch), rows)
 
     def flush(
         self, batch: int, offsets: Mapping[Queue, int], *, epoch: int = 0
@@ -230,35 +257,70 @@ class TaskChannel:
         self, header: dict[str, Any], rows: pa.RecordBatch | None = None
     ) -> tuple[dict[str, Any], Any]:
         with self._lock:
-            fresh = self._connected is None
+            self._tell(header, rows)
+            return self._answered()
+
+    def _tell(self, header: dict[str, Any], rows: pa.RecordBatch | None) -> None:
+        """Send a request, behind the answer to the one before."""
+        before = self._due
+        if before is not None:
             try:
-                answer = self._ask_once(header, rows)
+                self._answered()
+            except ProcessingError:
+                # What became of the batch of another time is nobody's concern any more.
+                if _batch_of(before.header) == _batch_of(header):
+                    raise
+        fresh = self._connected is None
+        self._due = _Request(header, rows, fresh=fresh)
+        with self._broken_off():
+            try:
+                self._send(self._due)
             except OSError as error:
-                self._drop()
-                # A connection that stood may have ended with a process that was replaced.
                 if fresh or isinstance(error, TimeoutError):
                     raise self._gone(error) from error
-                answer = self._ask_again(header, rows)
+                # It is sent again when its answer is asked for.
+                self._disconnect()
+
+    def _answered(self) -> tuple[dict[str, Any], Any]:
+        """Take the answer that is due."""
+        due = self._due
+        assert due is not None, "somebody has asked"
+        with self._broken_off():
+            try:
+                answer = self._received(due)
+            except OSError as error:
+                # A connection that stood may have ended with a process that was replaced.
+                if due.fresh or isinstance(error, TimeoutError):
+                    raise self._gone(error) from error
+                self._disconnect()
+                try:
+                    answer = self._received(due)
+                except OSError as again:
+                    raise self._gone(again) from again
+        self._due = None
         if problem := answer[0].get("error"):
             raise ProcessingError(problem)
         return answer
 
-    def _ask_again(
-        self, header: dict[str, Any], rows: pa.RecordBatch | None
-    ) -> tuple[dict[str, Any], Any]:
+    @contextmanager
+    def _broken_off(self) -> Iterator[None]:
+        """Leave no half of a request or of an answer on the connection, whatever ends it."""
         try:
-            return self._ask_once(header, rows)
-        except OSError as error:
+            yield
+        except BaseException:
             self._drop()
-            raise self._gone(error) from error
+            raise
 
-    def _ask_once(
-        self, header: dict[str, Any], rows: pa.RecordBatch | None
-    ) -> tuple[dict[str, Any], Any]:
+    def _received(self, due: _Request) -> tuple[dict[str, Any], Any]:
+        if self._connected is None:
+            self._send(due)
+        assert self._connected is not None
+        return receive(self._connected)
+
+    def _send(self, due: _Request) -> None:
         if self._connected is None:
             self._connected = connect(Path(self.address), self.timeout.total_seconds())
-        send(self._connected, header, rows)
-        return receive(self._connected)
+        send(self._connected, due.header, due.rows)
 
     def _gone(self, error: OSError) -> HeadraceError:
         if isinstance(error, TimeoutError):
@@ -273,6 +335,10 @@ class TaskChannel:
         )
 
     def _drop(self) -> None:
+        self._due = None
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._connected is not None:
             self._connected.close()
             self._connected = None
@@ -281,6 +347,15 @@ class TaskChannel:
         """Close the connection; the next request makes another."""
         with self._lock:
             self._drop()
+
+
+def _put(batch: int, ranges: Sequence[tuple[Queue, int, int]], epoch: int) -> dict[str, Any]:
+    listed = [[*queue, first, end] for queue, first, end in ranges]
+    return {"op": "put", "epoch": epoch, "batch": batch, "ranges": listed}
+
+
+def _batch_of(header: Mapping[str, Any]) -> tuple[Any, Any]:
+    return header.get("epoch"), header.get("batch")
 
 
 def _milliseconds(duration: timedelta) -> int:

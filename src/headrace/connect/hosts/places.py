@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.connect.records import Queue
+from headrace.connect.handling.rows import queue_runs
+
+if TYPE_CHECKING:
+    from headrace.connect.records import Queue
 
 __all__ = ["Places"]
 
@@ -48,30 +52,14 @@ class Places:
 
     def only_new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Leave out what was put before."""
-        old = None
-        for queue in _queues_of(rows):
-            before = self._next.get(queue)
-            if before is None:
-                continue
-            below = pc.and_(_of(rows, queue), pc.less(rows["offset"], before))
-            old = below if old is None else pc.or_(old, below)
-        return rows if old is None or not pc.any(old).as_py() else rows.filter(pc.invert(old))
+        parts = []
+        for queue, run in queue_runs(rows):
+            new = pc.greater_equal(run["offset"], self._next.get(queue, 0))
+            parts.append(run if pc.all(new).as_py() else run.filter(new))
+        kept = sum(part.num_rows for part in parts)
+        return rows if kept == rows.num_rows else pa.concat_batches(parts)
 
     def delivered(self, rows: pa.RecordBatch) -> None:
         """These rows have been put."""
-        for queue in _queues_of(rows):
-            last = pc.max(rows["offset"].filter(_of(rows, queue))).as_py()
-            self._next[queue] = max(last + 1, self._next.get(queue, 0))
-
-
-def _queues_of(rows: pa.RecordBatch) -> list[Queue]:
-    table = pa.table({name: rows[name] for name in ("topic", "broker", "queue")})
-    found = table.group_by(["topic", "broker", "queue"]).aggregate([])
-    return [Queue(one["topic"], one["broker"], one["queue"]) for one in found.to_pylist()]
-
-
-def _of(rows: pa.RecordBatch, queue: Queue) -> pa.Array:
-    return pc.and_(
-        pc.and_(pc.equal(rows["topic"], queue.topic), pc.equal(rows["broker"], queue.broker)),
-        pc.equal(rows["queue"], queue.queue_id),
-    )
+        for queue, run in queue_runs(rows):
+            self.reached({queue: pc.max(run["offset"]).as_py() + 1})

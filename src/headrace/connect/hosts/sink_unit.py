@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.connect.handling import SinkChain, sink_chain
+from headrace.connect.handling import SinkChain, sink_chain, takes_columns
 from headrace.connect.hosts.contexts import HostedSinkTask
 from headrace.connect.hosts.cutting import pieces
 from headrace.connect.hosts.letters import Letters
@@ -64,9 +64,10 @@ class SinkUnit(Unit):
         """Import the plugin and make the task with its context."""
         told = self._told
         connector, config = connector_of(self, told, self._life.masking)
-        self.terms = Terms.of_sink(config)
-        self._most = config["batch.max.records"], config["batch.max.bytes"]
         self._kind = connector.task
+        columns = takes_columns(self._kind) and not config.texts.get("transforms")
+        self.terms = Terms.of_sink(config, columns=columns)
+        self._most = config["batch.max.records"], config["batch.max.bytes"]
         self._context = HostedSinkTask(told.connector, config, self._control, self._life)
         self._context.task = told.task
         self._context.generation = told.generation

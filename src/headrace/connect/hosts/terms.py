@@ -31,6 +31,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queues: int = 4
     #: Where a sink begins in queues of which no offset was ever committed.
     begin: Begin = "first"
+    #: Whether a sink takes columns: many records of those take little memory.
+    columns: bool = False
 
     @classmethod
     def of_source(cls, config: Config) -> Self:
@@ -38,7 +40,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(queues=config["topic.creation.default.partitions"])
 
     @classmethod
-    def of_sink(cls, config: Config) -> Self:
+    def of_sink(cls, config: Config, *, columns: bool = False) -> Self:
         """Read a sink task's config."""
         pattern = config["topics.regex"]
         return cls(
@@ -47,6 +49,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             letters=config["errors.deadletterqueue.topic.name"].strip(),
             queues=config["errors.deadletterqueue.topic.queues"],
             begin=_begin(config["consume.from.where"]),
+            columns=columns,
         )
 
 

@@ -8,11 +8,12 @@ import orjson
 import pyarrow as pa
 
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
-from headrace.protocol.property_columns import property_column
-from headrace.runtime.sources.messages import carried_properties
+from headrace.protocol.property_columns import property_column, rows_with_others
+from headrace.runtime.sources.messages import NOT_CARRIED, carried_properties
 
 __all__ = ["key_bytes", "property_pairs"]
 
+_NOT_CARRIED: Final = frozenset(name.encode() for name in NOT_CARRIED)
 _PAIRS: Final = pa.map_(pa.string(), pa.string())
 
 
@@ -22,8 +23,14 @@ def property_pairs(raw: pa.BinaryArray) -> pa.MapArray:
     >>> property_pairs(pa.array([b"TAGS\x01red\x02", b""], pa.binary())).to_pylist()
     [[('TAGS', 'red')], None]
     """
-    found = map(carried_properties, raw.to_pylist())
-    return pa.array([None if one is None else list(one.items()) for one in found], _PAIRS)
+    rows = rows_with_others(raw, _NOT_CARRIED)
+    if not len(rows):
+        return pa.nulls(len(raw), _PAIRS)
+    pairs: list[list[tuple[str, str]] | None] = [None] * len(raw)
+    for row in rows.tolist():
+        found = carried_properties(raw[row].as_py())
+        pairs[row] = None if found is None else list(found.items())
+    return pa.array(pairs, _PAIRS)
 
 
 def key_bytes(raw: pa.BinaryArray) -> pa.BinaryArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.columns import ColumnValues
@@ -30,9 +31,11 @@ class DeliveryProcessor(Processor[Delivery]):
         self._handed = False
 
     def process(self, chunk: Chunk) -> Chunk:
-        """Hand messages over, each with the name of its queue."""
-        assert isinstance(chunk.values, ColumnValues), "messages come in columns"
+        """Hand messages over, queue by queue, each with the name of its queue."""
         assert chunk.queues is not None, "messages come with their queues"
+        if np.any(chunk.queues[:-1] > chunk.queues[1:]):
+            chunk = chunk.take(np.argsort(chunk.queues, kind="stable"))
+        assert isinstance(chunk.values, ColumnValues), "messages come in columns"
         names = pa.DictionaryArray.from_arrays(
             pa.array(chunk.queues, pa.int32()), pa.array(self.context.source_queues, pa.string())
         )

@@ -20,6 +20,8 @@ class MessageReader(SourceReader):
     """Gives the messages of a topic as columns."""
 
     names_queues: ClassVar[bool] = True
+    # Outside each queue counts for itself, and few long runs of a queue are quicker.
+    in_order: ClassVar[bool] = False
 
     def read(self, topic: str, columns: MessageColumns) -> Chunk:
         """Put messages into columns: offset, body, properties, timestamp, system flag."""

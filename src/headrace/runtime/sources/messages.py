@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator, Source
 
 __all__ = [
+    "NOT_CARRIED",
     "SourceReader",
     "SourceTask",
     "carried_properties",
@@ -40,8 +41,8 @@ _RESERVED = frozenset(
     | {KEYS, EXACT_KEY, BATCH, TAG}
     | THROUGH_PROPERTIES
 )
-#: Of those, what a message keeps wherever it goes.
-_NOT_CARRIED = _RESERVED - {names.TAGS, names.SHARDING_KEY}
+#: Of those, all but what a message keeps wherever it goes.
+NOT_CARRIED = _RESERVED - {names.TAGS, names.SHARDING_KEY}
 _SHOWN_BYTES = 80
 _NEEDLE = WATERMARK.encode()
 
@@ -72,6 +73,8 @@ class SourceReader:
 
     #: Whether what stands behind must know each record's queue.
     names_queues: ClassVar[bool] = False
+    #: Whether it must get the records of all queues in the order of their marks.
+    in_order: ClassVar[bool] = True
 
     def __init__(self, source: Source, task: SourceTask, *, forwards_headers: bool) -> None:
         self.source = source
@@ -185,7 +188,7 @@ def carried_properties(raw: bytes) -> dict[str, str] | None:
     if not raw:
         return None
     found = decode_properties(raw)
-    return {name: found[name] for name in found if name not in _NOT_CARRIED} or None
+    return {name: found[name] for name in found if name not in NOT_CARRIED} or None
 
 
 def original_at(topic: str, columns: MessageColumns, index: int) -> Original:
@@ -206,11 +209,13 @@ def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:
     return columns.slice(int(first), int(last))
 
 
-def joined(parts: list[MessageColumns]) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
-    """Join messages in the order of their place in the log; also tell the part of each."""
+def joined(
+    parts: list[MessageColumns], *, in_order: bool = True
+) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
+    """Join messages, in the order of their place in the log or part by part; tell the part of each."""
     numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     whole = MessageColumns.concat(parts)
-    if len(parts) == 1 or bool(np.all(whole.position[:-1] <= whole.position[1:])):
+    if not in_order or bool(np.all(whole.position[:-1] <= whole.position[1:])):
         return whole, numbers
     order = np.argsort(whole.position, kind="stable")
     return whole.pick(order), numbers[order]

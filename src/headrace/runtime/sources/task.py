@@ -65,7 +65,7 @@ def run_source(
         forwards_headers=job.plan.forwards_headers,
     )
     try:
-        for runs in _read(job, split.ranges, marks):
+        for runs in _read(job, split.ranges, marks, in_order=feed.in_order):
             finder.runs = runs
             feed.take(runs)
         blocks = list(task.finish(split.of, split.ends))
@@ -118,6 +118,11 @@ class SourceFeed:
             for source in sources
         }
 
+    @property
+    def in_order(self) -> bool:
+        """Whether messages must come in the order of their marks, and not queue by queue."""
+        return any(reader.in_order for reader in self._readers)
+
     def take(self, runs: Iterable[Run]) -> None:
         """Run messages through the sources that read their topics, and on through the stage.
 
@@ -140,7 +145,11 @@ class SourceFeed:
         if clock is None and not reader.names_queues:
             return
         context, source = self._task.context, reader.source
-        places = np.searchsorted(run.columns.position, chunk.marks)
+        marks = run.columns.position
+        order = None if reader.in_order else np.argsort(marks, kind="stable")
+        places = np.searchsorted(marks, chunk.marks, sorter=order)
+        if order is not None:
+            places = order[places]
         chunk.queues = run.numbers[places]
         if clock is None:
             return
@@ -218,11 +227,14 @@ def _count_to(block: MessageColumns, mark: int) -> int:
     return int(np.searchsorted(block.position, mark, side="right"))
 
 
-def _read(job: JobConnection, ranges: Iterable[QueueRange], marks: Marks) -> Iterator[list[Run]]:
+def _read(
+    job: JobConnection, ranges: Iterable[QueueRange], marks: Marks, *, in_order: bool
+) -> Iterator[list[Run]]:
     """Give the messages of the ranges in steps, each a run per topic.
 
     All marks of a step are above those of the steps before it, whichever queues they come from:
-    a message is held back until every queue is known as far as that.
+    a message is held back until every queue is known as far as that.  Within a run they rise only
+    ``in_order``; else they do within each queue.
     """
     queues = [
         _QueueAhead(number, MessageQueue.parse(part.queue).topic, _blocks(job, part, marks))
@@ -234,7 +246,7 @@ def _read(job: JobConnection, ranges: Iterable[QueueRange], marks: Marks) -> Ite
             behind.read_on()
             if not _fills_step(queues):
                 continue
-        step = _step(queues, min(map(_known_to, queues)))
+        step = _step(queues, min(map(_known_to, queues)), in_order=in_order)
         if step:
             yield step
         queues = [queue for queue in queues if queue.known_to != _ALL or queue.held()[0]]
@@ -262,14 +274,18 @@ def _blocks(job: JobConnection, part: QueueRange, marks: Marks) -> Iterator[Mess
             yield replace(columns, position=marks.of(broker, columns.position))
 
 
-def _step(queues: list[_QueueAhead], mark: int) -> list[Run]:
+def _step(queues: list[_QueueAhead], mark: int, *, in_order: bool) -> list[Run]:
     parts: dict[str, list[MessageColumns]] = defaultdict(list)
     numbers: dict[str, list[int]] = defaultdict(list)
     for queue in queues:
         taken = queue.take(mark)
         parts[queue.topic] += taken
         numbers[queue.topic] += [queue.number] * len(taken)
-    return [_joined_run(topic, own, numbers[topic]) for topic, own in parts.items() if own]
+    return [
+        _joined_run(topic, own, numbers[topic], in_order=in_order)
+        for topic, own in parts.items()
+        if own
+    ]
 
 
 def read_range(job: JobConnection, part: QueueRange) -> Iterator[PullResult]:
@@ -293,8 +309,10 @@ def read_range(job: JobConnection, part: QueueRange) -> Iterator[PullResult]:
         ) from error
 
 
-def _joined_run(topic: str, parts: list[MessageColumns], numbers: list[int]) -> Run:
-    columns, of_message = joined(parts)
+def _joined_run(
+    topic: str, parts: list[MessageColumns], numbers: list[int], *, in_order: bool
+) -> Run:
+    columns, of_message = joined(parts, in_order=in_order)
     return Run(topic, columns, np.array(numbers, np.intp)[of_message])
 
 

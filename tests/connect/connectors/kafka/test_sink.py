@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,6 +140,27 @@ def test_queues_choose_partitions_where_that_is_wanted(
         (2, b"v5.0"),
         (2, b"v5.1"),
     ]
+
+
+def test_columns_arrive_as_records_do(
+    life: NewLife, kafka: KafkaServer, topic: str, batch: Batch
+) -> None:
+    queues = [Queue(topic, "broker-a", number) for number in (0, 5)]
+    records = [one.replace(timestamp_ms=1234) for one in batch(0, 3)] + batch(0, 2, queue=5)
+    with life({"partition.by": "queue"}, queues=queues, columns=True) as one:
+        one.write([records[0].replace(value=None), *records[1:2]])
+        # What was sent before is left out.
+        one.write(records)
+        assert one.task.offsets() == {queues[0]: 3, queues[1]: 2}
+    found = read(kafka, topic)
+    assert sorted((one.partition(), one.key(), one.value() or b"") for one in found) == [
+        (0, b"k0", b""),
+        (0, b"k1", b"v0.1"),
+        (0, b"k2", b"v0.2"),
+        (2, b"k0", b"v5.0"),
+        (2, b"k1", b"v5.1"),
+    ]
+    assert {one.timestamp()[1] for one in found if not one.partition()} == {1234}
 
 
 class TestExactlyOnce:
@@ -309,26 +331,51 @@ class TestRefusals:
         found[2] = found[2].replace(value=b"x" * 2_000_000)
         return found
 
+    @pytest.fixture(params=["records", "columns"])
+    def columns(self, request: pytest.FixtureRequest) -> bool:
+        return bool(request.param == "columns")
+
     @pytest.mark.parametrize("exactly", ["true", "false"])
     def test_are_reported_while_the_others_are_sent(
-        self, life: NewLife, kafka: KafkaServer, topic: str, bad: list[SinkRecord], exactly: str
+        self,
+        life: NewLife,
+        kafka: KafkaServer,
+        topic: str,
+        bad: list[SinkRecord],
+        exactly: str,
+        *,
+        columns: bool,
     ) -> None:
-        with life({"exactly.once": exactly}, tolerant=True) as one:
+        with life({"exactly.once": exactly}, tolerant=True, columns=columns) as one:
             one.write(bad)
             assert one.errant_offsets == [2]
         assert len(values(kafka, topic)) == 4
 
     def test_by_the_broker_are_found_too(
-        self, life: NewLife, kafka: KafkaServer, topic: str, bad: list[SinkRecord]
+        self,
+        life: NewLife,
+        kafka: KafkaServer,
+        topic: str,
+        bad: list[SinkRecord],
+        *,
+        columns: bool,
     ) -> None:
-        with life({"kafka.message.max.bytes": "4000000"}, tolerant=True) as one:
+        config = {"kafka.message.max.bytes": "4000000"}
+        with life(config, tolerant=True, columns=columns) as one:
             one.write(bad)
             assert one.errant_offsets == [2]
         assert len(values(kafka, topic)) == 4
 
     def test_end_the_task_where_no_error_is_tolerated(
-        self, life: NewLife, kafka: KafkaServer, topic: str, bad: list[SinkRecord]
+        self,
+        life: NewLife,
+        kafka: KafkaServer,
+        topic: str,
+        bad: list[SinkRecord],
+        *,
+        columns: bool,
     ) -> None:
+        life = partial(life, columns=columns)
         with life() as one, pytest.raises(ProcessingError, match=r"(?s)record 2 of .*max\.bytes"):
             one.write(bad)
         assert values(kafka, topic) == []

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.connect import SchemaError, SourceRecord
+from headrace.connect import SchemaError, SourceBatch, SourceRecord
 from headrace.connect.connectors.postgres import PostgresSourceConnector
 from headrace.connect.connectors.postgres.slots import default_name
 from headrace.connect.testing.contexts import KitOffsets
@@ -62,6 +62,37 @@ def test_rows_that_are_there_come_first_and_changes_follow(
         orders.execute("UPDATE orders SET name = 'A' WHERE id = 1")
         orders.execute("DELETE FROM orders WHERE id = 2")
         assert rows(one.until(3)) == [row(3, "c"), row(1, "A"), ({"id": 2}, None)]
+
+
+@pytest.mark.parametrize("output", ["row", "envelope"])
+def test_rows_that_are_there_come_as_columns_where_their_types_allow(
+    life: NewSourceLife, orders: Connection, output: str
+) -> None:
+    orders.execute("ALTER TABLE orders ADD ok boolean, ADD part float8")
+    orders.execute("INSERT INTO orders VALUES (1, 'a', true, 0.5), (2, NULL, NULL, NULL)")
+    config = {"output.format": output}
+    found: list[list[SourceRecord]] = []
+    for kind in (SourceBatch, list):
+        with life({**config, "slot.drop.on.stop": "true"}) as one:
+            polled: Any = one.task.poll()
+            assert isinstance(polled, kind)
+            records = list(polled.records()) if isinstance(polled, SourceBatch) else polled
+            assert "lsn" in records[-1].offset
+            found.append(records)
+            assert one.quiet(1) == []
+        # No column of Arrow's holds dates as Connect has them.
+        orders.execute("ALTER TABLE orders ADD IF NOT EXISTS day date")
+    for as_column, as_record in zip(*found, strict=True):
+        value, other = as_column.value, as_record.value
+        if output == "envelope":
+            assert (value["op"], value["before"]) == (other["op"], other["before"]) == ("r", None)
+            assert value["source"].keys() == other["source"].keys()
+            assert as_column.timestamp_ms == value["ts_ms"]
+            value, other = value["after"], other["after"]
+        assert {**value, "day": None} == other
+        assert as_column.key == as_record.key
+        assert as_column.key_schema == as_record.key_schema
+    assert [record.key for record in found[0]] == [{"id": 1}, {"id": 2}]
 
 
 def test_no_change_is_lost_between_snapshot_and_stream(

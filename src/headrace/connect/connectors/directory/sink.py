@@ -23,7 +23,7 @@ from headrace.connect import (
 from headrace.connect.connectors.directory._naming import file_name, offsets_of
 from headrace.connect.connectors.directory._writing import write_file
 from headrace.connect.connectors.durable import sync_folder, write_whole
-from headrace.connect.connectors.formats.writing import WRITERS, column_of, joined
+from headrace.connect.connectors.formats.writing import WRITERS, as_written, column_of, joined
 from headrace.connect.connectors.offsets import KeptOffsets, Progress, changed, newest, set_by_hand
 from headrace.errors import ConnectorConfigError, StoreError
 
@@ -78,9 +78,7 @@ class DirectorySinkTask(SinkTask):
         rows = self._progress.fresh_rows(batch)
         if len(rows) == 0:
             return
-        column = rows.value
-        if self._config["format"] == "jsonl":
-            column = column_of(column.to_pylist(), "jsonl")
+        column = as_written(rows.value, self._config["format"])
         self._add(batch.queue, rows.offset[0].as_py(), column)
         self._progress.take_rows(rows)
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from headrace.connect.columns import json_texts
 from headrace.connect.connectors.texts import as_json
 from headrace.errors import SerializationError
 
-__all__ = ["WRITERS", "column_of", "joined", "write_rows"]
+__all__ = ["WRITERS", "as_written", "column_of", "joined", "write_rows"]
 
 
 def column_of(values: Sequence[Any], kind: str) -> pa.Array:
@@ -31,6 +33,17 @@ def column_of(values: Sequence[Any], kind: str) -> pa.Array:
         message = f"The values fit into no column together: {error}"
         hint = "Give them one shape with a transform such as Cast, or write format=jsonl."
         raise SerializationError(message, hint=hint) from error
+
+
+def as_written(column: pa.Array, kind: str) -> pa.Array:
+    """Give the column that a format writes of one; for JSON lines, one of JSON.
+
+    >>> as_written(pa.array([{"a": 1.0}, None, {"a": None}]), "jsonl").to_pylist()
+    [b'{"a":1.0}', b'null', b'{"a":null}']
+    """
+    if kind != "jsonl":
+        return column
+    return json_texts(column, as_json).fill_null("null").cast(pa.binary())
 
 
 def joined(pieces: Sequence[pa.Array], kind: str) -> pa.Array:
@@ -84,7 +97,10 @@ def _csv(file: BinaryIO, column: pa.Array, compression: str) -> None:
 
 def _jsonl(file: BinaryIO, column: pa.Array, compression: str) -> None:
     del compression
-    file.write(b"".join([line + b"\n" for line in column.to_pylist()]))
+    if len(column):
+        lines = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
+        file.write(pc.binary_join(lines, pa.scalar(b"\n", column.type))[0].as_buffer())
+        file.write(b"\n")
 
 
 WRITERS: dict[str, Callable[[BinaryIO, pa.Array, str], None]] = {

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.connect import (
@@ -14,6 +16,7 @@ from headrace.connect import (
     ConfigProblem,
     Queue,
     SchemaError,
+    SinkBatch,
     SinkConnector,
     SinkRecord,
     SinkTask,
@@ -31,6 +34,7 @@ from headrace.connect.connectors.kafka.settings import (
     is_outage,
     unreachable,
 )
+from headrace.connect.connectors.offsets import batch_from
 from headrace.connect.connectors.texts import raw_bytes
 from headrace.errors import FencedError, ProcessingError
 
@@ -40,6 +44,10 @@ if TYPE_CHECKING:
 __all__ = ["KafkaSinkConnector", "KafkaSinkTask"]
 
 _ANSWER = 30.0
+#: Whoever finds the producer full looks again so soon, s.
+_ROOM = 0.01
+#: Kafka's client chooses the partition.
+_BY_KEY = -1
 
 _KEYS = KAFKA_KEYS | declare(
     key(
@@ -121,7 +129,7 @@ class KafkaSinkTask(SinkTask):
         self._identity = f"{config['transactional.id.prefix']}{name}-{self.context.task}"
         self._log = offset_log(config, name)
         self._counts: dict[str, int] = {}
-        self._records: list[SinkRecord] = []
+        self._records: list[SinkRecord | SinkBatch] = []
         #: Behind the last record of each queue that was committed, and that was gathered.
         self._done: dict[Queue, int] = {}
         self._gathered: dict[Queue, int] = {}
@@ -140,6 +148,9 @@ class KafkaSinkTask(SinkTask):
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "linger.ms": 5,
+            "delivery.report.only.error": True,
+            # A batch of the engine's usual size does not wait for room.
+            "queue.buffering.max.messages": 1_000_000,
         }
         if self._exactly:
             timeout = self._config["transaction.timeout.ms"]
@@ -214,13 +225,27 @@ class KafkaSinkTask(SinkTask):
             else:
                 self._records.append(record)
 
+    def put_batch(self, batch: SinkBatch) -> None:
+        """Gather columns of bytes or text without headers; what else there is goes record by record."""
+        headers = batch.headers
+        plain = headers is None or headers.null_count == len(headers)
+        if not (self._exactly and plain and _is_raw(batch.value) and _is_raw(batch.key)):
+            self.put(batch.records())
+            return
+        queue = batch.queue
+        before = max(self._done.get(queue, 0), self._gathered.get(queue, 0))
+        fresh = batch_from(batch, _rows_below(batch, before))
+        if len(fresh):
+            self._gathered[queue] = fresh.offset[-1].as_py() + 1
+            self._records.append(fresh)
+
     def flush(self, offsets: Mapping[Queue, int]) -> None:
         """Send the records and the offsets, all or nothing; after an outage the same call comes again."""
         if not self._exactly:
             self._send_all(self._records)
         else:
             moved = {queue: to for queue, to in offsets.items() if to > self._done.get(queue, -1)}
-            records = [one for one in self._records if one.offset < moved.get(one.queue, 0)]
+            records = _below(self._records, moved)
             if moved or records:
                 self._transact(records, moved)
                 self._done.update(moved)
@@ -243,7 +268,7 @@ class KafkaSinkTask(SinkTask):
         check_answers(self._config)
         return True
 
-    def _send_all(self, records: Sequence[SinkRecord]) -> None:
+    def _send_all(self, records: Sequence[SinkRecord | SinkBatch]) -> None:
         assert self._producer is not None
         self._failures.clear()
         self._produce(self._producer, records)
@@ -258,8 +283,11 @@ class KafkaSinkTask(SinkTask):
         if lost:
             raise self._told(KafkaException(lost[0]))
 
-    def _transact(self, records: Sequence[SinkRecord], offsets: Mapping[Queue, int | None]) -> None:
-        attempts = self._config["delivery.attempts"]
+    def _transact(
+        self, records: Sequence[SinkRecord | SinkBatch], offsets: Mapping[Queue, int | None]
+    ) -> None:
+        # What was sent as columns is sent again record by record, to find out which is refused.
+        attempts = self._config["delivery.attempts"] + any(map(_is_columns, records))
         for attempt in range(1, attempts + 1):
             try:
                 records = self._attempt(records, offsets)
@@ -311,8 +339,8 @@ class KafkaSinkTask(SinkTask):
         return unreachable(self._config, error) if is_outage(error.args[0]) else error
 
     def _attempt(
-        self, records: Sequence[SinkRecord], offsets: Mapping[Queue, int | None]
-    ) -> Sequence[SinkRecord]:
+        self, records: Sequence[SinkRecord | SinkBatch], offsets: Mapping[Queue, int | None]
+    ) -> Sequence[SinkRecord | SinkBatch]:
         producer = self._producer
         assert producer is not None
         if not self._in_doubt:
@@ -346,8 +374,13 @@ class KafkaSinkTask(SinkTask):
             except KafkaException as again:
                 raise self._told(again) from again
 
-    def _without_refused(self, records: Sequence[SinkRecord]) -> list[SinkRecord]:
-        """Report the records that Kafka will never take."""
+    def _without_refused(self, gathered: Sequence[SinkRecord | SinkBatch]) -> list[SinkRecord]:
+        """Report the records that Kafka will never take, and give the others one by one."""
+        records = [
+            record
+            for one in gathered
+            for record in (one.records() if isinstance(one, SinkBatch) else [one])
+        ]
         refused = {
             (record.queue, record.offset)
             for record, error in self._failures
@@ -358,14 +391,17 @@ class KafkaSinkTask(SinkTask):
                 self.context.report(record, _refused(record, error))
         return [one for one in records if (one.queue, one.offset) not in refused]
 
-    def _produce(self, producer: Producer, records: Sequence[SinkRecord]) -> None:
+    def _produce(self, producer: Producer, records: Sequence[SinkRecord | SinkBatch]) -> None:
         for record in records:
+            if isinstance(record, SinkBatch):
+                self._produce_columns(producer, record)
+                continue
             arguments = self._arguments(record)
             while True:
                 try:
                     producer.produce(**arguments, on_delivery=self._noted(record))
                 except BufferError:
-                    producer.poll(0.1)
+                    producer.poll(_ROOM)
                     continue
                 except KafkaException as error:
                     if error.args[0].code() not in _REFUSALS:
@@ -373,6 +409,25 @@ class KafkaSinkTask(SinkTask):
                     self.context.report(record, _refused(record, error.args[0]))
                 break
         producer.poll(0)
+
+    def _produce_columns(self, producer: Producer, batch: SinkBatch) -> None:
+        topic = self._topic(batch.queue.topic)
+        partition = self._partition(topic, batch.queue)
+        columns = (batch.value, batch.key, batch.timestamp_ms)
+        rows = zip(*(_listed(column, len(batch)) for column in columns), strict=True)
+        for row, (value, key_, time) in enumerate(rows):
+            while True:
+                try:
+                    producer.produce(topic, value, key_, partition, None, None, time or 0)
+                except BufferError:
+                    producer.poll(_ROOM)
+                    continue
+                except KafkaException as error:
+                    if error.args[0].code() not in _REFUSALS:
+                        raise
+                    [record] = batch_from(batch, row, 1).records()
+                    self.context.report(record, _refused(record, error.args[0]))
+                break
 
     def _noted(self, record: SinkRecord) -> Callable[[KafkaError | None, Any], None]:
         def note(error: KafkaError | None, _message: Any) -> None:
@@ -382,11 +437,12 @@ class KafkaSinkTask(SinkTask):
         return note
 
     def _arguments(self, record: SinkRecord) -> dict[str, Any]:
-        topic = self._format.replace("${topic}", record.topic)
+        topic = self._topic(record.topic)
         found: dict[str, Any] = {
             "topic": topic,
             "key": _bytes(record, record.key, "key"),
             "value": _bytes(record, record.value, "value"),
+            "partition": self._partition(topic, record.queue),
         }
         if record.timestamp_ms is not None:
             found["timestamp"] = record.timestamp_ms
@@ -394,9 +450,13 @@ class KafkaSinkTask(SinkTask):
             found["headers"] = [
                 (one.key, _bytes(record, one.value, f"header {one.key}")) for one in record.headers
             ]
-        if self._by_queue:
-            found["partition"] = record.queue.queue_id % self._count(topic)
         return found
+
+    def _topic(self, name: str) -> str:
+        return self._format.replace("${topic}", name)
+
+    def _partition(self, topic: str, queue: Queue) -> int:
+        return queue.queue_id % self._count(topic) if self._by_queue else _BY_KEY
 
     def _count(self, topic: str) -> int:
         assert self._producer is not None
@@ -472,6 +532,39 @@ _FENCES = frozenset(
         KafkaError.INVALID_PRODUCER_EPOCH,
     }
 )
+
+
+def _is_raw(column: pa.Array | None) -> bool:
+    if column is None:
+        return True
+    kind = column.type
+    return bool(pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_null(kind))
+
+
+def _is_columns(gathered: SinkRecord | SinkBatch) -> bool:
+    return isinstance(gathered, SinkBatch)
+
+
+def _listed(column: pa.Array | None, count: int) -> list[Any]:
+    return [None] * count if column is None else column.to_pylist()
+
+
+def _rows_below(batch: SinkBatch, offset: int) -> int:
+    return int(np.searchsorted(batch.offset.to_numpy(), offset))
+
+
+def _below(
+    gathered: Iterable[SinkRecord | SinkBatch], ends: Mapping[Queue, int]
+) -> list[SinkRecord | SinkBatch]:
+    """Give what stands below the ends of its queues."""
+    found: list[SinkRecord | SinkBatch] = []
+    for one in gathered:
+        end = ends.get(one.queue, 0)
+        if not isinstance(one, SinkBatch):
+            found += [one] if one.offset < end else []
+        elif rows := _rows_below(one, end):
+            found.append(batch_from(one, 0, rows))
+    return found
 
 
 def _is_fence(error: KafkaError) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import pyarrow as pa
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -22,6 +24,7 @@ from headrace.connect import (
     ConfigDeclaration,
     ConfigProblem,
     Header,
+    SourceBatch,
     SourceConnector,
     SourceRecord,
     SourceTask,
@@ -103,7 +106,7 @@ _KEYS = KAFKA_KEYS | declare(
         "batch.max.rows",
         int,
         "Most records of one poll.",
-        default=2000,
+        default=10_000,
         valid=between(2, 100_000),
         group="Topics",
     ),
@@ -120,6 +123,8 @@ class KafkaSourceTask(SourceTask):
         self._config = config
         self._limit: int = config["batch.max.rows"]
         self._keep: bool = config["keep.partitions"]
+        #: What was read and waits to be given.
+        self._read: deque[Sequence[SourceRecord] | SourceBatch] = deque()
         self._format: str = config["topic.format"]
         name = self.context.connector
         self._consumer = Consumer(
@@ -139,22 +144,31 @@ class KafkaSourceTask(SourceTask):
         share = json.loads(config.texts.get(_SHARE, "[]"))
         self._consumer.assign([self._place(topic, number) for topic, number in share])
 
-    def poll(self) -> Sequence[SourceRecord] | None:
-        """Give what is new."""
+    def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
+        """Give what is new of one partition after the other."""
+        if not self._read:
+            self._read_on()
+        return self._read.popleft() if self._read else None
+
+    def _read_on(self) -> None:
         assert self._consumer is not None
         first = self._consumer.poll(0.5)
         if first is None:
-            return None
+            return
         # Whoever asks for many waits for many: only what is here already comes along.
         arrived = [first, *self._consumer.consume(self._limit - 1, timeout=0)]
-        found = []
+        found: dict[tuple[str | None, int | None], list[Message[Any, Any]]] = defaultdict(list)
         for message in arrived:
             error = message.error()
             if error is None:
-                found.append(self._record(message))
+                found[message.topic(), message.partition()].append(message)
             else:
                 self._judge(message, error)
-        return found
+        for messages in found.values():
+            if any(message.headers() for message in messages):
+                self._read.append([self._record(message) for message in messages])
+            else:
+                self._read.append(self._columns(messages))
 
     def commit(self) -> None:
         """Show the position to Kafka's own tools; it is never read back."""
@@ -182,6 +196,22 @@ class KafkaSourceTask(SourceTask):
             return TopicPartition(topic, number, int(committed["kafka_offset"]))
         first = self._config["start.from"] == "earliest"
         return TopicPartition(topic, number, OFFSET_BEGINNING if first else OFFSET_END)
+
+    def _columns(self, messages: Sequence[Message[Any, Any]]) -> SourceBatch:
+        """Put messages of a partition that have no headers into columns."""
+        last, moments = self._record(messages[-1]), [one.timestamp() for one in messages]
+        times = [None if kind == TIMESTAMP_NOT_AVAILABLE else time for kind, time in moments]
+        return SourceBatch(
+            partition=last.partition,
+            offset=last.offset,
+            topic=last.topic,
+            key=pa.array([message.key() for message in messages], pa.binary()),
+            value=pa.array([message.value() for message in messages], pa.binary()),
+            key_schema=_RAW,
+            value_schema=_RAW,
+            timestamp_ms=pa.array(times, pa.int64()),
+            queue=None if last.queue is None else pa.repeat(last.queue, len(messages)),
+        )
 
     def _record(self, message: Message[Any, Any]) -> SourceRecord:
         topic, number, offset = message.topic(), message.partition(), message.offset()

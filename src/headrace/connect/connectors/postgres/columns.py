@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.types import TypeInfo
@@ -27,6 +28,7 @@ from headrace.connect.schema import (
     STRING,
     TIME,
     TIMESTAMP,
+    Type,
     array,
     decimal,
     struct,
@@ -59,6 +61,15 @@ _TIMES = frozenset({"timestamp", "timestamptz"})
 _LOADED = frozenset(_PLAIN) - {"json", "jsonb", "uuid"} | _TIMES | {"numeric"}
 #: A modifier holds the digits behind the point of a numeric, and this much more.
 _MODIFIER = 4
+#: Types whose values are in Arrow's columns what they are by themselves.
+_ARROW: Mapping[Type, pa.DataType] = {
+    Type.BOOLEAN: pa.bool_(),
+    Type.INT16: pa.int16(),
+    Type.INT32: pa.int32(),
+    Type.INT64: pa.int64(),
+    Type.FLOAT64: pa.float64(),
+    Type.STRING: pa.string(),
+}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -189,6 +200,9 @@ class RowReader:
         )
         self._names = tuple(by_name)
         self._converts = [(one.name, one.convert) for one in columns if one.convert is not None]
+        kinds = [None if one.convert else _ARROW.get(one.schema.type) for one in columns]
+        logical = any(one.schema.name and one.schema.type is not Type.STRING for one in columns)
+        self._kinds = None if logical or None in kinds or not columns else kinds
 
     def value(self, row: Sequence[Any]) -> dict[str, Any]:
         """Give a row, as the driver loaded it, as a struct; cells behind the columns are left."""
@@ -198,6 +212,22 @@ class RowReader:
             if cell is not None:
                 found[name] = convert(cell)
         return found
+
+    def struct(self, rows: Sequence[Sequence[Any]]) -> pa.StructArray | None:
+        """Give rows, as the driver loaded them, as structs in a column; None: not all types can be."""
+        if self._kinds is None:
+            return None
+        cells = zip(*rows, strict=True)
+        columns = [
+            pa.array(list(some), kind) for some, kind in zip(cells, self._kinds, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, self._names)
+
+    def struct_key(self, structs: pa.StructArray) -> pa.StructArray | None:
+        """Give the keys of structs in a column; ``None`` where the table has none."""
+        if not self.keys:
+            return None
+        return pa.StructArray.from_arrays([structs.field(name) for name in self.keys], self.keys)
 
     def key(self, value: Mapping[str, Any]) -> dict[str, Any] | None:
         """Give the key of a struct; ``None`` where the table has none."""

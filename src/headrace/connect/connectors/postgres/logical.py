@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
-from headrace.connect import Config, SourceRecord, SourceTaskContext
+from headrace.connect import Config, SourceBatch, SourceRecord, SourceTaskContext
 from headrace.connect.connectors.postgres.columns import TypeBook, TypeOptions
 from headrace.connect.connectors.postgres.connection import (
     connect,
@@ -96,7 +96,7 @@ class LogicalFeed:
         self.partition = {"slot": self._slot}
         self._words = connection_words(config, f"headrace {context.connector}")
         self._stream: ReplicationConnection | None = None
-        self._snapshot: Iterator[SourceRecord] | None = None
+        self._snapshot: Iterator[Sequence[SourceRecord] | SourceBatch] | None = None
         self._is_connected = False
         self._connection = connect(self._words)
         try:
@@ -133,7 +133,7 @@ class LogicalFeed:
         self._confirmed: Lsn = 0
         self._reported = 0.0
 
-    def poll(self) -> Sequence[SourceRecord] | None:
+    def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
         """Give rows of the snapshot, then changes."""
         with outages_told():
             if not self._is_connected:
@@ -170,26 +170,28 @@ class LogicalFeed:
             self._stream.close()
             self._stream = None
 
-    def _from_snapshot(self) -> list[SourceRecord]:
+    def _from_snapshot(self) -> Sequence[SourceRecord] | SourceBatch | None:
         assert self._snapshot is not None
-        found: list[SourceRecord] = []
-        for record in self._snapshot:
-            found.append(record)
-            if len(found) == self._limit:
-                return found
-        self._snapshot = None
+        found = next(self._snapshot, None)
+        if found is None:
+            self._snapshot = None
         return found
 
-    def _snapshotted(self) -> Iterator[SourceRecord]:
+    def _snapshotted(self) -> Iterator[Sequence[SourceRecord] | SourceBatch]:
         # What an earlier life began is begun anew: its slot's snapshot is gone.
         self._drop_slot()
         with ReplicationConnection(self._words) as replication:
             slot = replication.create_slot(self._slot)
             with connect(self._words) as reader:
-                rows = snapshot(
-                    reader, self._translator(), self._tables, slot, self.partition, self._types()
+                yield from snapshot(
+                    reader,
+                    self._translator(),
+                    self._tables,
+                    slot,
+                    self.partition,
+                    self._types(),
+                    self._limit,
                 )
-                yield from rows
         self._given = _Place(slot.consistent_point, 0)
 
     def _changes(self) -> list[SourceRecord]:

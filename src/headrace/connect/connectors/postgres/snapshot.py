@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-from headrace.connect import SourceRecord
+import pyarrow as pa
+
+from headrace.connect import SourceBatch, SourceRecord
 from headrace.connect.connectors.postgres.catalog import quoted, table_info
 from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import lsn_text
-from headrace.connect.connectors.postgres.translation import Made, Moment, Translator
+from headrace.connect.connectors.postgres.translation import (
+    Made,
+    MadeColumns,
+    Moment,
+    Translator,
+)
 
 if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.connection import Connection
@@ -20,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["snapshot"]
 
+_Rows: TypeAlias = "Sequence[Made] | MadeColumns"
+
 
 def snapshot(
     connection: Connection,
@@ -28,8 +37,9 @@ def snapshot(
     slot: NewSlot,
     partition: Position,
     options: TypeBook,
-) -> Iterator[SourceRecord]:
-    """Give every row as it was when the slot was made.
+    most: int,
+) -> Iterator[Sequence[SourceRecord] | SourceBatch]:
+    """Give every row as it was when the slot was made, so many at once at most.
 
     Only the last record's position says that the snapshot is whole: a task that dies before that
     was committed takes a new one.
@@ -38,18 +48,19 @@ def snapshot(
     connection.execute(f"SET TRANSACTION SNAPSHOT '{slot.snapshot}'")
     moment = Moment(slot.consistent_point, int(time.time() * 1000), None, snapshot=True)
     types = TypeBook(connection, options.options)
-    before: Made | None = None
+    before: _Rows | None = None
     count = 0
     for table in tables:
-        for made in _rows(connection, translator, types, table, moment):
+        for made in _rows(connection, translator, types, table, moment, most):
             if before is not None:
                 count += 1
-                yield _record(before, partition, {"snapshot": count})
+                yield _given(before, partition, {"snapshot": count}, moment)
             before = made
+    # Nobody need wait for its locks until the last rows are taken.
+    connection.execute("COMMIT")
     if before is not None:
         done = {"lsn": lsn_text(slot.consistent_point), "record": 0}
-        yield _record(before, partition, done)
-    connection.execute("COMMIT")
+        yield _given(before, partition, done, moment, on_the_way={"snapshot": count + 1})
 
 
 def _rows(
@@ -58,7 +69,8 @@ def _rows(
     types: TypeBook,
     table: TableName,
     moment: Moment,
-) -> Iterator[Made]:
+    most: int,
+) -> Iterator[_Rows]:
     source = quoted(table)
     keys = table_info(connection, table).keys
     described = connection.execute(f"SELECT * FROM {source} LIMIT 0").description or ()
@@ -71,22 +83,45 @@ def _rows(
         )
         for one in described
     ]
-    make = translator.snapshot_table(table, RowReader(translator.topic(table), columns, keys))
+    reader = RowReader(translator.topic(table), columns, keys)
     with connection.cursor("headrace") as cursor:
         cursor.execute(f"SELECT * FROM {source}")
-        while rows := cursor.fetchmany(1000):
-            for row in rows:
-                yield make(row, moment)
+        while rows := cursor.fetchmany(most):
+            yield translator.snapshot_rows(table, reader, rows, moment)
 
 
-def _record(made: Made, partition: Position, offset: Mapping[str, Any]) -> SourceRecord:
-    return SourceRecord(
-        partition=partition,
-        offset=offset,
-        topic=made.topic,
-        key=made.key,
-        value=made.value,
-        key_schema=made.key_schema,
-        value_schema=made.value_schema,
-        timestamp_ms=made.timestamp_ms,
-    )
+def _given(
+    made: _Rows,
+    partition: Position,
+    offset: Position,
+    moment: Moment,
+    *,
+    on_the_way: Position | None = None,
+) -> Sequence[SourceRecord] | SourceBatch:
+    """Give rows that are behind a position as a whole, and on the way to it before."""
+    if isinstance(made, MadeColumns):
+        times = pa.repeat(pa.scalar(moment.timestamp_ms, pa.int64()), len(made.value))
+        return SourceBatch(
+            partition=partition,
+            offset=offset,
+            topic=made.topic,
+            key=made.key,
+            value=made.value,
+            key_schema=made.key_schema,
+            value_schema=made.value_schema,
+            timestamp_ms=times,
+        )
+    places = [on_the_way or offset] * (len(made) - 1) + [offset]
+    return [
+        SourceRecord(
+            partition=partition,
+            offset=place,
+            topic=one.topic,
+            key=one.key,
+            value=one.value,
+            key_schema=one.key_schema,
+            value_schema=one.value_schema,
+            timestamp_ms=one.timestamp_ms,
+        )
+        for one, place in zip(made, places, strict=True)
+    ]

@@ -13,6 +13,7 @@ from headrace.connect import (
     Config,
     ConfigDeclaration,
     ConfigProblem,
+    SourceBatch,
     SourceConnector,
     SourceRecord,
     SourceTask,
@@ -38,7 +39,7 @@ _SHARE = "task.tables"
 class Feed(Protocol):
     """Where a task's records come from."""
 
-    def poll(self) -> Sequence[SourceRecord] | None:
+    def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
         """Give what is new."""
 
     def commit(self) -> None:
@@ -60,7 +61,7 @@ class PostgresSourceTask(SourceTask):
         with outages_told():
             self._feed = kind(config, tables, self.context)
 
-    def poll(self) -> Sequence[SourceRecord] | None:
+    def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
         """Give what is new."""
         assert self._feed is not None
         return self._feed.poll()

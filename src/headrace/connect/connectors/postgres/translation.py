@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from logging import Logger
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from headrace.connect import Schema, SchemaError
 from headrace.connect.connectors.postgres.catalog import quoted, table_info
 from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.connection import Connection
     from headrace.connect.connectors.postgres.pgoutput import Begin, Row
 
-__all__ = ["Made", "Moment", "Translator"]
+__all__ = ["Made", "MadeColumns", "Moment", "Translator"]
 
 Value = dict[str, Any]
 
@@ -40,6 +42,15 @@ _SOURCE = struct(
         "snapshot": BOOLEAN,
     },
     name="headrace.postgres.Source",
+)
+_SOURCE_ARROW = pa.struct(
+    {
+        "schema": pa.string(),
+        "table": pa.string(),
+        "lsn": pa.string(),
+        "txId": pa.int64(),
+        "snapshot": pa.bool_(),
+    }
 )
 
 
@@ -68,6 +79,17 @@ class Made:
     key_schema: Schema | None
     value_schema: Schema | None
     timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MadeColumns:
+    """What many records of a table say, as columns."""
+
+    topic: str
+    key: pa.StructArray | None
+    value: pa.StructArray
+    key_schema: Schema | None
+    value_schema: Schema
 
 
 @dataclass(slots=True)
@@ -131,10 +153,27 @@ class Translator:
         topic = self.topic(name)
         return _Table(name, topic, rows, rows.loaders(self.connection), _enveloped(topic, rows))
 
-    def snapshot_table(self, name: TableName, rows: RowReader) -> Callable[[Row, Moment], Made]:
-        """Give what turns a row of a snapshot into a record."""
-        table = self._table(name, rows)
-        return lambda row, moment: self._row(table, rows.value(row), "r", moment, None)
+    def snapshot_rows(
+        self, name: TableName, reader: RowReader, rows: Sequence[Row], moment: Moment
+    ) -> list[Made] | MadeColumns:
+        """Turn rows of a snapshot into records: as columns, where their types allow."""
+        table = self._table(name, reader)
+        structs = reader.struct(rows)
+        if structs is None:
+            return [self._row(table, reader.value(row), "r", moment, None) for row in rows]
+        key, count = reader.struct_key(structs), len(rows)
+        key_schema = None if key is None else reader.key_schema
+        if not self.envelope:
+            return MadeColumns(table.topic, key, structs, key_schema, reader.schema)
+        parts = {
+            "before": pa.nulls(count, structs.type),
+            "after": structs,
+            "source": pa.repeat(pa.scalar(_source(table, moment), _SOURCE_ARROW), count),
+            "op": pa.repeat("r", count),
+            "ts_ms": pa.repeat(pa.scalar(moment.timestamp_ms, pa.int64()), count),
+        }
+        value = pa.StructArray.from_arrays(list(parts.values()), list(parts))
+        return MadeColumns(table.topic, key, value, key_schema, table.envelope)
 
     def translate(
         self, change: Insert | Update | Delete | Truncate, moment: Moment
@@ -205,17 +244,10 @@ class Translator:
         action: str,
         moment: Moment,
     ) -> Made:
-        source = {
-            "schema": table.name.schema,
-            "table": table.name.name,
-            "lsn": lsn_text(moment.lsn),
-            "txId": moment.xid,
-            "snapshot": moment.snapshot,
-        }
         value = {
             "before": before,
             "after": after,
-            "source": source,
+            "source": _source(table, moment),
             "op": action,
             "ts_ms": moment.timestamp_ms,
         }
@@ -276,6 +308,16 @@ class Translator:
         # A row that is gone by now: its delete follows.
         texts: Sequence[str | None] = found or [None] * len(places)
         return [None if text is None else text.encode() for text in texts]
+
+
+def _source(table: _Table, moment: Moment) -> Value:
+    return {
+        "schema": table.name.schema,
+        "table": table.name.name,
+        "lsn": lsn_text(moment.lsn),
+        "txId": moment.xid,
+        "snapshot": moment.snapshot,
+    }
 
 
 def _name(name: str) -> str:

@@ -21,7 +21,7 @@ from headrace.connect import (
     SinkRecord,
     SinkTask,
 )
-from headrace.connect.connectors.formats.writing import column_of
+from headrace.connect.connectors.formats.writing import as_written, column_of
 from headrace.connect.connectors.offsets import Progress, batch_from, set_by_hand
 from headrace.connect.connectors.s3._folders import Folders, field_of, field_of_column
 from headrace.connect.connectors.s3._marks import Mark, Marks, write_object
@@ -113,9 +113,7 @@ class S3SinkTask(SinkTask):
         if len(rows) == 0:
             return
         offsets = rows.offset.to_pylist()
-        column = rows.value
-        if self._shape.format == "jsonl":
-            column = column_of(column.to_pylist(), "jsonl")
+        column = as_written(rows.value, self._shape.format)
         by_folder = self._placed(rows)
         for folder, places in by_folder.items():
             whole = len(places) == len(column)
