@@ -13,12 +13,12 @@ import pytest
 
 from tests.cluster.brokers import OneBroker, environment, headrace
 from tests.cluster.machines import SHARED, Network, Running, why_not
-from tests.cluster.spark_cluster import MARKS, TOGETHER, at_most
+from tests.cluster.spark_cluster import MARKS, TOGETHER
 from tests.cluster.witness import Said, read_said
 from tests.connect.chaos import marked
 from tests.connect.chaos.marked import read_marks
 from tests.connect.chaos.test_chaos import copies_that_overlap
-from tests.faults.harness import await_true
+from tests.faults.harness import at_most, await_true
 
 #: How long the machine is cut off, s.
 CUT = 60.0

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from headrace.spark.turns import Kind, Turns, TurnTaker
+from headrace.spark.turns import Kind, Pace, Turns, TurnTaker
 
 SOON = 30
 
@@ -97,7 +97,9 @@ def test_so_many_run_at_once() -> None:
         ((0.05,), Kind.QUICK, 0.2),
         ((0.2, 0.2), Kind.QUICK, 0.8),
         ((0.01, 0.5), Kind.QUICK, 0.53),
-        ((0.5,), Kind.SLOW, 2),
+        ((0.4,), Kind.SLOW, 2),
+        ((1.5,), Kind.SLOW, 6),
+        ((1.9, 7.5, 8.0), Kind.SLOW, 17.9),
         ((0.3, 0.01, 0.01), Kind.QUICK, 0.69),
         ((0.01, 3), Kind.ON_TRIAL, 2),
         ((3, 0.01), Kind.QUICK, 0.1),
@@ -203,3 +205,24 @@ def test_a_block_that_raises_gives_its_turn_back(turns: Turns) -> None:
     with suppress(ValueError), turns.taker(60).turn():
         raise ValueError
     assert at_once(turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "most"),
+    [
+        ([(10_000, 0.1), (40_000, 0.1), (160_000, 0.1)], 640_000),
+        ([(10_000, 0.4), (20_000, 0.4)], 40_000),
+        ([(10_000, 0.6)] * 2, 10_000),
+        ([(9_999, 0.1)], 10_000),
+        ([(10_000, 2.0)], 5_000),
+        ([(10, 5.0)], 1_000),
+        ([(10_000, 0.1), (40_000, 2.0), (20_000, 0.2)], 80_000),
+    ],
+)
+def test_batches_become_as_large_as_others_can_wait_for(
+    batches: list[tuple[int, float]], most: int
+) -> None:
+    pace = Pace()
+    for records, seconds in batches:
+        pace.note(records, seconds)
+    assert pace.most == most

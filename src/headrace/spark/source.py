@@ -157,10 +157,13 @@ class JobReader(DataSourceStreamReader):
         del limit
         return self.plan(start)
 
-    def plan(self, start: dict[str, Any], *, asked: bool = False) -> dict[str, Any]:
+    def plan(
+        self, start: dict[str, Any], *, asked: bool = False, most: int | None = None
+    ) -> dict[str, Any]:
         """Plan the batch behind an offset; give that offset where there is none.
 
-        ``asked`` tells that something outside waits for one.
+        ``asked`` tells that something outside waits for one, ``most`` how many records it may have
+        where that is fewer than the settings say.
         """
         launch = self._launch
         begin = msgspec.convert(start, BatchOffset)
@@ -171,7 +174,7 @@ class JobReader(DataSourceStreamReader):
         offsets: Mapping[QueueName, int] = begin.queues
         while True:
             try:
-                answer = self._ask(job, offsets, asked=asked)
+                answer = self._ask(job, offsets, asked=asked, most=most)
                 _check_standing(job.plan.job, launch.epoch, begin.batch, answer.record)
                 held = held_offsets(job.plan, offsets, answer)
             except (FencedError, InputMissingError, CommitLostError, OffsetExpiredError) as error:
@@ -186,12 +189,18 @@ class JobReader(DataSourceStreamReader):
         return self._batch(job, begin, offsets, answer, asked=asked) or start
 
     def _ask(
-        self, job: JobConnection, offsets: Mapping[QueueName, int], *, asked: bool
+        self,
+        job: JobConnection,
+        offsets: Mapping[QueueName, int],
+        *,
+        asked: bool,
+        most: int | None,
     ) -> PlanAnswer:
+        limit = job.plan.settings.max_records_per_batch
         return job.transactions.plan(
             job.source_topics(),
             offsets,
-            job.plan.settings.max_records_per_batch,
+            limit if most is None else min(most, limit),
             0 if self._hurries or asked else self._idle_wait,
         )
 

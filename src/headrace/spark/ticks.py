@@ -24,7 +24,7 @@ from headrace.runtime.task import guarded
 from headrace.spark.query import later_stages, stop_query
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.source import JobReader, SplitPartition, run_split
-from headrace.spark.turns import Turns, TurnTaker
+from headrace.spark.turns import Pace, Turns, TurnTaker
 from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ class _Planner:
         self._end = self._at
         #: The parts of the batch that was planned last.
         self.parts: Sequence[SplitPartition] = ()
+        self._pace = Pace()
 
     def plan(self) -> int | None:
         """Wait for something to do; give the number of the next batch, or None: nothing came."""
@@ -254,6 +255,9 @@ class _Planner:
 
     def go_on(self) -> None:
         """Plan behind the batch that was planned: it is committed."""
+        before, after = self._at["queues"], self._end["queues"]
+        records = sum(to - before[queue] for queue, to in after.items() if queue in before)
+        self._pace.note(records, self._ticks.turns.last)
         self._at = self._end
 
     def _planned(self) -> dict[str, Any]:
@@ -264,7 +268,8 @@ class _Planner:
             return self._at
         ticks.rests.clear()
         if ticks.impulse is None:
-            return reader.plan(self._at)
+            # What Spark's own frames write is a file a batch: those shall not be small.
+            return reader.plan(self._at, most=None if ticks.work else self._pace.most)
         topics = ticks.impulse.wait(_PATIENCE)
         if topics is None:
             return self._at

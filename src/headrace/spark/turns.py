@@ -18,14 +18,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Kind", "TurnTaker", "Turns"]
+__all__ = ["Kind", "Pace", "TurnTaker", "Turns"]
 
 #: Whoever waits looks so often whether it still must, s.
 _LOOK_SECONDS = 0.2
 #: Batches that take less are quick, s.
 _QUICK_SECONDS = 0.25
-#: A quick one keeps its turn so many times as long as its batches take, and at least so long, s.
-_KEPT_TIMES, _KEPT_SECONDS = 4, 0.1
+#: Who is known keeps its turn so many times as long as its batches take; a quick one at least so
+#: long, and nobody longer, s.
+_KEPT_TIMES, _KEPT_SECONDS, _LONGEST_SECONDS = 4, 0.1, 30.0
+#: A batch that takes longer has fewer records the next time, s.
+_LONG_SECONDS = 1.0
+#: How many records the first batch of a run may have, and the fewest that any batch may have.
+_FIRST_RECORDS, _FEWEST_RECORDS = 10_000, 1_000
 #: How much the last batch says of the next.
 _WEIGHT = 0.25
 
@@ -78,7 +83,8 @@ class Turns:
         Parameters
         ----------
         lasting
-            After so many seconds a turn may be another's, though its batch goes on.
+            After so many seconds the turn of a job that nobody knows may be another's, though its
+            batch goes on.
         """
         return TurnTaker(self, lasting)
 
@@ -132,6 +138,8 @@ class TurnTaker:
     used: float = 0.0
     #: How long its batches take, s; None: nobody knows.
     usual: float | None = None
+    #: How long the last one took, s.
+    last: float = 0.0
     #: Of which kind it was when it last asked.
     joined: Kind | None = None
 
@@ -145,9 +153,10 @@ class TurnTaker:
     @property
     def kept_seconds(self) -> float:
         """Tell how long it keeps a turn for which others wait."""
-        if self.usual is None or self.kind is Kind.SLOW:
+        if self.usual is None:
             return self.lasting
-        return min(self.lasting, max(_KEPT_SECONDS, _KEPT_TIMES * self.usual))
+        least = _KEPT_SECONDS if self.kind is Kind.QUICK else self.lasting
+        return min(_LONGEST_SECONDS, max(least, _KEPT_TIMES * self.usual))
 
     def turn(self, *, unless: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
         """Wait for a turn and have it until the block is left; tell whether there was one.
@@ -166,8 +175,10 @@ class TurnTaker:
 
     def note(self, seconds: float) -> None:
         """Note how long a batch has taken."""
+        kept = self.kept_seconds
         self.used += seconds
-        if seconds > self.lasting:
+        self.last = seconds
+        if seconds > max(kept, self.lasting):
             self.usual = None
         elif self.usual is None:
             self.usual = seconds
@@ -184,3 +195,28 @@ class _Turn:
     #: Nobody takes it from it before that time.
     until: float = 0.0
     come: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many records a batch may have, so that it is not long what others wait for.
+
+    Examples
+    --------
+    >>> pace = Pace()
+    >>> pace.note(pace.most, seconds=0.2)
+    >>> pace.most
+    40000
+    >>> pace.note(40_000, seconds=4.0)
+    >>> pace.most
+    10000
+    """
+
+    most: int = _FIRST_RECORDS
+
+    def note(self, records: int, seconds: float) -> None:
+        """Note how many a batch had, and how long it took."""
+        if seconds > _LONG_SECONDS:
+            self.most = max(_FEWEST_RECORDS, min(self.most, int(records * _LONG_SECONDS / seconds)))
+        elif records >= self.most and seconds < _LONG_SECONDS / 2:
+            self.most *= 2 if seconds > _LONG_SECONDS / 4 else 4
