@@ -47,6 +47,7 @@ class Readiness:
     topics: tuple[str, ...]
     folder: Path
     batches: int
+    waiting: int = 1
 
     def wait(self, seconds: float) -> tuple[str, ...] | None:
         """Look how many batches were asked for."""

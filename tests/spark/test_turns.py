@@ -35,10 +35,12 @@ def turns(clock: Clock) -> Turns:
 
 
 def at_once(turns: Turns) -> int:
-    """Count the turns that are free for jobs that are new."""
+    """Count the turns that are free for jobs that are slow."""
     with ExitStack() as stack:
         for number in range(10):
-            if not stack.enter_context(turns.taker(60).turn(unless=lambda: True)):
+            taker = turns.taker(60)
+            taker.usual = 1.0
+            if not stack.enter_context(taker.turn(unless=lambda: True)):
                 return number
     return 10
 
@@ -81,12 +83,20 @@ def order_behind(turns: Turns, first: TurnTaker, *others: TurnTaker) -> list[int
     return [others.index(taker) + 1 for taker in order]
 
 
-def test_so_many_run_at_once() -> None:
-    turns = Turns(3)
-    assert at_once(turns) == 3
+def test_so_many_run_at_once(clock: Clock) -> None:
+    turns = Turns(4, clock=clock)
+    assert at_once(turns) == 4
+    with used(turns, clock, 1.5).turn(), used(turns, clock, 1.5).turn():
+        assert at_once(turns) == 2
+    assert at_once(turns) == 4
+
+
+def test_half_as_many_that_nobody_knows_run_at_once() -> None:
+    turns = Turns(4)
     with turns.taker(60).turn(), turns.taker(60).turn():
-        assert at_once(turns) == 1
-    assert at_once(turns) == 3
+        with turns.taker(60).turn(unless=lambda: True) as got:
+            assert not got
+        assert at_once(turns) == 4
 
 
 @pytest.mark.parametrize(
@@ -111,6 +121,24 @@ def test_kind_is_known_by_what_batches_took(
     taker = used(turns, clock, *batches)
     assert taker.kind is kind
     assert taker.kept_seconds == pytest.approx(kept, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "records", "kind"),
+    [
+        (0.2, 10_000, Kind.QUICK),
+        (0.3, 10_000, Kind.SLOW),
+        (0.9, 9_999, Kind.QUICK),
+        (1.1, 9_999, Kind.SLOW),
+        (0.9, 0, Kind.QUICK),
+    ],
+)
+def test_who_keeps_up_may_take_longer(
+    turns: Turns, clock: Clock, seconds: float, records: int, kind: Kind
+) -> None:
+    taker = used(turns, clock, seconds)
+    taker.committed(records)
+    assert taker.kind is kind
 
 
 def test_who_has_used_as_much_goes_in_the_order_in_which_it_asked(turns: Turns) -> None:
@@ -165,9 +193,10 @@ def test_a_turn_that_has_lasted_long_is_anothers(turns: Turns, clock: Clock) -> 
         clock.now += 2.1
         with turns.taker(2).turn() as other:
             assert other
-            assert at_once(turns) == 0
+            with turns.taker(2).turn(unless=lambda: True) as third:
+                assert not third
     # The end of either gives back what was its own.
-    assert at_once(turns) == 1
+    assert not turns._running
 
 
 def test_forty_that_were_quick_and_hang_hold_up_a_quick_one_for_seconds(
@@ -198,13 +227,13 @@ def test_whoever_need_not_wait_any_more_runs_without_a_turn(turns: Turns) -> Non
         with turns.taker(60).turn(unless=lambda: next(looks)) as got:
             assert not got
         assert not turns._waiting
-    assert at_once(turns) == 1
+    assert not turns._running
 
 
 def test_a_block_that_raises_gives_its_turn_back(turns: Turns) -> None:
     with suppress(ValueError), turns.taker(60).turn():
         raise ValueError
-    assert at_once(turns) == 1
+    assert not turns._running
 
 
 @pytest.mark.parametrize(

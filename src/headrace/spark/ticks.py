@@ -24,7 +24,7 @@ from headrace.runtime.task import guarded
 from headrace.spark.query import later_stages, stop_query
 from headrace.spark.rows import ROW_SCHEMA, rows_of
 from headrace.spark.source import JobReader, SplitPartition, run_split
-from headrace.spark.turns import Pace, Turns, TurnTaker
+from headrace.spark.turns import Turns, TurnTaker
 from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ class Batch(Protocol):
 
 class Impulse(Protocol):
     """Tells when there is something for the next batch."""
+
+    @property
+    def waiting(self) -> int:
+        """How many records there were when it last told of some."""
 
     def wait(self, seconds: float) -> Sequence[str] | None:
         """Wait for news; give the topics that they are for, or None where there are none."""
@@ -233,7 +237,6 @@ class _Planner:
         self._end = self._at
         #: The parts of the batch that was planned last.
         self.parts: Sequence[SplitPartition] = ()
-        self._pace = Pace()
 
     def plan(self) -> int | None:
         """Wait for something to do; give the number of the next batch, or None: nothing came."""
@@ -255,10 +258,15 @@ class _Planner:
 
     def go_on(self) -> None:
         """Plan behind the batch that was planned: it is committed."""
-        before, after = self._at["queues"], self._end["queues"]
-        records = sum(to - before[queue] for queue, to in after.items() if queue in before)
-        self._pace.note(records, self._ticks.turns.last)
+        self._ticks.turns.committed(self._records())
         self._at = self._end
+
+    def _records(self) -> int:
+        """Tell how many records the batch had that was planned, but for those of new queues."""
+        impulse, before, after = self._ticks.impulse, self._at["queues"], self._end["queues"]
+        if impulse is not None:
+            return impulse.waiting
+        return sum(to - before[queue] for queue, to in after.items() if queue in before)
 
     def _planned(self) -> dict[str, Any]:
         ticks, reader = self._ticks, self._reader
@@ -269,7 +277,7 @@ class _Planner:
         ticks.rests.clear()
         if ticks.impulse is None:
             # What Spark's own frames write is a file a batch: those shall not be small.
-            return reader.plan(self._at, most=None if ticks.work else self._pace.most)
+            return reader.plan(self._at, most=None if ticks.work else ticks.turns.pace.most)
         topics = ticks.impulse.wait(_PATIENCE)
         if topics is None:
             return self._at

@@ -1,9 +1,9 @@
 """Turns that the batches of many jobs take, so that few run at once and none holds up the others.
 
-A turn goes to who has used the least time, and not to who asked first: a job whose batches are
-short waits for what runs, never for a queue of others.  Jobs are of three kinds, by how long their
-batches have taken, and each kind has turns of its own.  So whoever is quick does not wait for who
-is slow, nor either of them for who has yet to show that its batches end at all.
+A turn goes to who has used the least time, and not to who asked first.  Jobs are of three kinds, by
+what their batches have been, and each kind has turns of its own.  So whoever keeps up with what
+comes does not wait for who has much to do, nor either of them for who has yet to show that its
+batches end at all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["Kind", "Pace", "TurnTaker", "Turns"]
 
 #: Whoever waits looks so often whether it still must, s.
 _LOOK_SECONDS = 0.2
-#: Batches that take less are quick, s.
-_QUICK_SECONDS = 0.25
+#: Batches that take less are quick, s; those of a job that keeps up may take longer.
+_QUICK_SECONDS, _LIVE_SECONDS = 0.25, 1.0
 #: Who is known keeps its turn so many times as long as its batches take; a quick one at least so
 #: long, and nobody longer, s.
 _KEPT_TIMES, _KEPT_SECONDS, _LONGEST_SECONDS = 4, 0.1, 30.0
@@ -53,7 +53,7 @@ class Turns:
     Parameters
     ----------
     most
-        Batches of a kind that have a turn at the same time.
+        Batches of a kind that have a turn at the same time; of those on trial half as many.
     clock
         Gives the time, s.
 
@@ -120,12 +120,38 @@ class Turns:
             kept = [turn for turn in self._running if turn.kind is kind and turn.until > now]
             self._running = [turn for turn in self._running if turn.kind is not kind] + kept
             waiting.sort(key=lambda turn: turn.taker.used)
-            for turn in waiting[: max(0, self._most - len(kept))]:
+            most = max(1, self._most // 2) if kind is Kind.ON_TRIAL else self._most
+            for turn in waiting[: max(0, most - len(kept))]:
                 self._used[kind] = max(self._used[kind], turn.taker.used)
                 turn.until = now + turn.taker.kept_seconds
                 self._waiting.remove(turn)
                 self._running.append(turn)
                 turn.come.set()
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many records a batch may have, so that it is not long what others wait for.
+
+    Examples
+    --------
+    >>> pace = Pace()
+    >>> pace.note(pace.most, seconds=0.2)
+    >>> pace.most
+    40000
+    >>> pace.note(40_000, seconds=4.0)
+    >>> pace.most
+    10000
+    """
+
+    most: int = _FIRST_RECORDS
+
+    def note(self, records: int, seconds: float) -> None:
+        """Note how many a batch had, and how long it took."""
+        if seconds > _LONG_SECONDS:
+            self.most = max(_FEWEST_RECORDS, min(self.most, int(records * _LONG_SECONDS / seconds)))
+        elif records >= self.most and seconds < _LONG_SECONDS / 2:
+            self.most *= 2 if seconds > _LONG_SECONDS / 4 else 4
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +166,10 @@ class TurnTaker:
     usual: float | None = None
     #: How long the last one took, s.
     last: float = 0.0
+    #: Whether the last one had all that there was, and that was not much.
+    live: bool = False
+    #: How many records the next one may have, where the driver chooses.
+    pace: Pace = field(default_factory=Pace)
     #: Of which kind it was when it last asked.
     joined: Kind | None = None
 
@@ -148,7 +178,8 @@ class TurnTaker:
         """Tell what is known of its batches."""
         if self.usual is None:
             return Kind.ON_TRIAL
-        return Kind.QUICK if self.usual < _QUICK_SECONDS else Kind.SLOW
+        quick = self.usual < (_LIVE_SECONDS if self.live else _QUICK_SECONDS)
+        return Kind.QUICK if quick else Kind.SLOW
 
     @property
     def kept_seconds(self) -> float:
@@ -167,6 +198,11 @@ class TurnTaker:
             Tells that the wait is over: the block runs without a turn.
         """
         return self.turns.have(self, unless)
+
+    def committed(self, records: int) -> None:
+        """Note how many records the last batch had."""
+        self.live = records < min(self.pace.most, _FIRST_RECORDS)
+        self.pace.note(records, self.last)
 
     def join(self, kind: Kind, used: float) -> None:
         """Ask among those of a kind, of which the last that had a turn has used so much, s."""
@@ -195,28 +231,3 @@ class _Turn:
     #: Nobody takes it from it before that time.
     until: float = 0.0
     come: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass(slots=True)
-class Pace:
-    """How many records a batch may have, so that it is not long what others wait for.
-
-    Examples
-    --------
-    >>> pace = Pace()
-    >>> pace.note(pace.most, seconds=0.2)
-    >>> pace.most
-    40000
-    >>> pace.note(40_000, seconds=4.0)
-    >>> pace.most
-    10000
-    """
-
-    most: int = _FIRST_RECORDS
-
-    def note(self, records: int, seconds: float) -> None:
-        """Note how many a batch had, and how long it took."""
-        if seconds > _LONG_SECONDS:
-            self.most = max(_FEWEST_RECORDS, min(self.most, int(records * _LONG_SECONDS / seconds)))
-        elif records >= self.most and seconds < _LONG_SECONDS / 2:
-            self.most *= 2 if seconds > _LONG_SECONDS / 4 else 4

@@ -116,6 +116,8 @@ class HostImpulse:
         self._channel = TaskChannel(address, timedelta(seconds=30))
         self._committed = committed
         self._told = 0
+        #: How many records there were when the host last told of some.
+        self.waiting = 0
         #: How many queues a topic shall have that is made for the task, where the task says so.
         self.queues: dict[str, int] = {}
 
@@ -128,6 +130,7 @@ class HostImpulse:
         found = self._channel.await_topics(timedelta(seconds=seconds))
         if found is None:
             return None
+        self.waiting = self._channel.waiting
         self.queues |= {topic: count for topic, count in found.items() if count is not None}
         return list(found)
 

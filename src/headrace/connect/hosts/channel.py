@@ -80,6 +80,8 @@ class TaskChannel:
         self.timeout = timeout
         self._lock = threading.Lock()
         self._connected: socket.socket | None = None
+        #: How many records a source task had when it was last asked whether it has some.
+        self.waiting = 0
         #: The request whose answer has not been taken.
         self._due: _Request | None = None
 
@@ -156,6 +158,7 @@ class TaskChannel:
         Each comes with the number of queues that it shall have where it is made, if the task says.
         """
         header, _ = self._ask({"op": "ready", "wait_ms": _milliseconds(wait)})
+        self.waiting = header["more"]
         return dict(header["topics"]) if header["ready"] else None
 
     # A sink task.

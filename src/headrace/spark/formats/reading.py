@@ -67,6 +67,9 @@ class SparkReads:
         Gives the committed offset of each partition, by its name.
     """
 
+    #: Nobody counts rows that Spark reads before they are read.
+    waiting = 0
+
     def __init__(
         self,
         order: Mapping[str, Any],
