@@ -115,13 +115,20 @@ def _kill_engine(scene: Scene) -> None:
     assert scene.worker.kill_engine()
 
 
-def _stop_postgres(scene: Scene) -> None:
+def _lose_servers(scene: Scene) -> None:
     scene.database.server.crash()
+    scene.gates["http"].set("refuses")
 
 
 def _move_postgres(scene: Scene) -> None:
     scene.database.server.start()
     scene.gates["postgres"].target = scene.database.server.port
+
+
+def _fail_over(scene: Scene) -> None:
+    _move_postgres(scene)
+    scene.gates["http"].target = scene.standby
+    scene.gates["http"].set("open")
 
 
 def _lose_seconds(scene: Scene) -> None:
@@ -132,8 +139,8 @@ def _lose_seconds(scene: Scene) -> None:
     server.do("SELECT pg_reload_conf()")
     # Sessions take it up with their next statement.
     time.sleep(3)
-    server.server.crash()
     scene.kafka.crash(lost=1)
+    server.server.crash()
 
 
 def _come_back(scene: Scene) -> None:
@@ -193,11 +200,11 @@ FAULTS = (
     ),
     Fault(
         "peer fails over",
-        "PostgreSQL is killed, and another server with its data takes its address.",
-        _stop_postgres,
-        _move_postgres,
+        "PostgreSQL is killed, and a server with its data takes its address; another web service with the same data takes that of the first.",
+        _lose_servers,
+        _fail_over,
         seconds=1,
-        connectors=_POSTGRES,
+        connectors=(*_POSTGRES, "http-sink"),
     ),
     Fault(
         "worker killed",

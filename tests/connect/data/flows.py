@@ -136,11 +136,17 @@ class Flow:
 
 
 class Service(ThreadingHTTPServer):
-    """A web service that takes each request once, by its key."""
+    """A web service that takes each request once, by its key.
 
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        seen: set[str] = set()
+    Parameters
+    ----------
+    other
+        One that has the same data.
+    """
+
+    def __init__(self, other: Service | None = None) -> None:
+        self.numbers: list[int] = [] if other is None else other.numbers
+        self.seen: set[str] = set() if other is None else other.seen
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -149,8 +155,8 @@ class Service(ThreadingHTTPServer):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 key = str(self.headers["idempotency-key"])
-                if key not in seen:
-                    seen.add(key)
+                if key not in service.seen:
+                    service.seen.add(key)
                     service.numbers += [one["n"] for one in json.loads(body)]
                 self.send_response(200)
                 self.send_header("content-length", "0")
@@ -198,19 +204,14 @@ class Database:
             yield [int(n) for (n,) in found]
 
 
-def of_topic(address: str, topic: str) -> Iterator[list[int]]:
+def of_topic(client: Client, topic: str) -> Iterator[list[int]]:
+    consumer = PullConsumer(client, "flows")
     read: dict[Any, int] = {}
     while True:
-        with Client(address, PATIENT) as client:
-            consumer = PullConsumer(client, "flows")
-            try:
-                queues = client.queues(topic, refresh=True)
-            except TopicNotFoundError:
-                queues = []
-            bodies = []
-            for queue, end in consumer.end_offsets(queues).items():
-                first = read.get(queue, consumer.begin_offset(queue))
-                for block in consumer.blocks(queue, first, end):
+        bodies: list[bytes] = []
+        with contextlib.suppress(TopicNotFoundError):
+            for queue, end in consumer.end_offsets(client.queues(topic, refresh=True)).items():
+                for block in consumer.blocks(queue, read.get(queue, 0), end):
                     bodies += block.columns().body.to_pylist()
                 read[queue] = end
         yield [int(json.loads(body)["n"]) for body in bodies]
@@ -311,6 +312,8 @@ class Scene:
     #: What stands before servers of others, by their names.
     gates: dict[str, Gate]
     remote: Remote
+    #: The port of a second web service with the data of the first.
+    standby: int
     feeding: Feeding
     flows: dict[str, Flow]
     #: Numbers that may be lost, as peers have lost what they had confirmed.
@@ -383,22 +386,25 @@ def running_scene(folder: Path, storage: S3Server, search: SearchServer) -> Iter
         kafka = stack.enter_context(running_kafka(gate=gates["kafka"]))
         broker = stack.enter_context(running_broker(folder / "broker"))
         client = stack.enter_context(Client(broker.address, PATIENT))
-        service = stack.enter_context(Service())
-        serving = threading.Thread(target=service.serve_forever, args=(0.05,))
-        serving.start()
-        stack.callback(serving.join)
-        stack.callback(service.shutdown)
-        gates["http"].target = service.server_address[1]
+        services = [stack.enter_context(Service())]
+        services.append(stack.enter_context(Service(services[0])))
+        for service in services:
+            serving = threading.Thread(target=service.serve_forever, args=(0.05,))
+            serving.start()
+            stack.callback(serving.join)
+            stack.callback(service.shutdown)
+        gates["http"].target = services[0].server_address[1]
         database = Database(server, "postgres")
         feeding = Feeding(client, database, kafka)
         remote = Remote(stack.enter_context(running_broker(folder / "remote")))
-        with Client(remote.address) as other:
-            Admin(other).create_topic("there", queues=2)
+        stack.callback(remote.set, "open")
+        other = stack.enter_context(Client(remote.address, PATIENT))
+        Admin(other).create_topic("there", queues=2)
         given = {
-            "rows": Reading(partial(of_topic, broker.address, ROWS)),
-            "there": Reading(partial(of_topic, remote.address, "there")),
+            "rows": Reading(partial(of_topic, client, ROWS)),
+            "there": Reading(partial(of_topic, other, "there")),
         }
-        ends = Ends(gates, broker.address, database, kafka, storage.bucket(), search, service)
+        ends = Ends(gates, client, database, kafka, storage.bucket(), search, services[0])
         scene = Scene(
             Worker("w1", broker.address, folder),
             broker,
@@ -406,8 +412,9 @@ def running_scene(folder: Path, storage: S3Server, search: SearchServer) -> Iter
             kafka,
             gates,
             remote,
+            services[1].server_address[1],
             feeding,
-            ends.sinks(given["rows"]) | ends.sources() | flows_of_remote(broker, remote, given),
+            ends.sinks(given["rows"]) | ends.sources() | flows_of_remote(client, remote, given),
         )
         for flow in scene.flows.values():
             flow.config |= _RESTARTS
@@ -427,7 +434,7 @@ class Ends:
 
     gates: Mapping[str, Gate]
     #: Of the worker's own brokers.
-    address: str
+    client: Client
     database: Database
     kafka: KafkaServer
     bucket: S3Bucket
@@ -503,13 +510,13 @@ class Ends:
                 self.gates["postgres"],
                 database | _JSON,
                 Reading(partial(self.database.numbers, "origin"), whole=True),
-                Reading(partial(of_topic, self.address, "pg-origin")),
+                Reading(partial(of_topic, self.client, "pg-origin")),
             ),
             "kafka-source": Flow(
                 self.gates["kafka"],
                 kafka | _RAW,
                 Reading(partial(of_kafka, self.kafka.address, "origin")),
-                Reading(partial(of_topic, self.address, "kafka-origin")),
+                Reading(partial(of_topic, self.client, "kafka-origin")),
             ),
         }
 
@@ -526,7 +533,7 @@ class Ends:
 
 
 def flows_of_remote(
-    broker: Broker, remote: Remote, given: Mapping[str, Reading]
+    client: Client, remote: Remote, given: Mapping[str, Reading]
 ) -> dict[str, Flow]:
     """Make the connectors between two clusters; the source brings back what the sink has taken."""
     reach = {"rocketmq.namesrv": remote.address} | _RAW
@@ -550,6 +557,6 @@ def flows_of_remote(
             remote,
             source | reach,
             given["there"],
-            Reading(partial(of_topic, broker.address, "back")),
+            Reading(partial(of_topic, client, "back")),
         ),
     }
