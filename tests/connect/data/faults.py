@@ -30,13 +30,16 @@ _HEAD = """# What faults cost
 
 Nine connectors of one worker move rows while what they reach, the worker, or a part of it fails.
 Each cell says after how many seconds rows of its connector move again that were given after the end of the fault, and what was lost or doubled, where something was.
-All is on one machine, with some 50 rows a second for each connector; what is with the rows "nothing" is the usual delay of a row.
+The column "nothing" is the usual delay of a row.
 
 "Lost" and "doubled" compare what is at the other end with what was given to the connector: rows in the topic, table or cluster that it reads.
-What was given begins seconds before the fault and ends when rows move again.
-`http-sink` may double rows by its contract, all others must not; where only some connectors have a peer that can be made to fail in that way, the others have "not tried".
+What was given begins seconds before the fault and ends when all rows move again.
+`http-sink` may double rows by its contract, all others must not.
+"Not tried" is what a peer of the tests cannot be made to do: Kafka has one broker there, and the other cluster, S3 and OpenSearch have nobody who could take their address.
 
-`make soak ARGS=tests/connect/data/test_healing.py` runs all of it, `make test-all` the faults with a star; with `FAULTS_RECORDED=1` the soak writes down what it has measured, and `python -m tests.connect.data.faults > docs/connect-faults.md` makes this page of that.
+All processes shared two cores with other tests at a load of 20 to 45, at up to 50 rows a second for each connector.
+`make soak ARGS=tests/connect/data/test_healing.py` runs all of it, `make test-all` the faults with a star.
+With `FAULTS_RECORDED=1` either writes down what it has measured, and `python -m tests.connect.data.faults > docs/connect-faults.md` makes this page of that.
 """
 
 
@@ -191,7 +194,7 @@ FAULTS = (
     ),
     Fault(
         "peer loses its last second",
-        "PostgreSQL confirms before it writes, and dies; Kafka dies, and its logs are cut to where they were a second before. Both are started again. Lost is what they had confirmed.",
+        'PostgreSQL confirms before it writes, and dies; Kafka dies, and its logs are cut to where they were a second before. Both are started again. What they lost is not in "rows in" of a source. A source of Kafka says once that the log was cut, and fails; started again, it goes on where it was, and what was written anew below that is lost to it.',
         _lose_seconds,
         _come_back,
         connectors=_POSTGRES + _KAFKA,
@@ -258,7 +261,8 @@ def page(measured: Mapping[str, Mapping[str, Cell]]) -> str:
     ]
     parts = [_HEAD, _table(heads, rows)]
     for fault in FAULTS:
-        parts.append(f"## {fault.name[0].upper()}{fault.name[1:]}\n\n{fault.done}\n")
+        sentences = fault.done.replace(". ", ".\n")
+        parts.append(f"## {fault.name[0].upper()}{fault.name[1:]}\n\n{sentences}\n")
         cells = measured.get(fault.name)
         parts.append("Not run yet.\n" if cells is None else _details(cells))
     return "\n".join(parts)

@@ -223,10 +223,12 @@ def of_kafka(address: str, topic: str) -> Iterator[list[int]]:
     place = 0
     while True:
         consumer = Consumer(settings)
-        consumer.assign([TopicPartition(topic, 0, place)])
         found: list[int] = []
         try:
-            for message in iter(partial(consumer.poll, 5), None):
+            # Where rows come all the time, the end is never seen.
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
+            consumer.assign([TopicPartition(topic, 0, place)])
+            while place < end and (message := consumer.poll(5)) is not None:
                 if message.error() is not None:
                     break
                 found.append(int(json.loads(message.value() or b"")["n"]))
@@ -364,11 +366,16 @@ class Scene:
         family = self.worker.family()
         try:
             self.worker.stop(60)
+            await_true("no process of the worker", lambda: not any(map(_lives, family)), 30)
         finally:
-            _, left = psutil.wait_procs(family, timeout=30)
-            for process in left:
+            for process in filter(_lives, family):
                 process.kill()
-        assert left == [], f"processes that outlived their worker: {left}"
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @contextmanager
