@@ -37,7 +37,7 @@ What was given begins seconds before the fault and ends when all rows move again
 `http-sink` may double rows by its contract, all others must not.
 "Not tried" is what a peer of the tests cannot be made to do: Kafka has one broker there, and the other cluster, S3 and OpenSearch have nobody who could take their address.
 
-All processes shared two cores with other tests at a load of 20 to 45, at up to 50 rows a second for each connector.
+All processes shared two cores with other tests at a load of 15 to 45, at up to 50 rows a second for each connector.
 `make soak ARGS=tests/connect/data/test_healing.py` runs all of it, `make test-all` the faults with a star.
 With `FAULTS_RECORDED=1` either writes down what it has measured, and `python -m tests.connect.data.faults > docs/connect-faults.md` makes this page of that.
 """
