@@ -53,18 +53,17 @@ class Worker:
         The cluster of brokers.
     folder
         Where its own folder and its log are.
-    times
-        Options that say how long it waits for what.
+    options
+        More options, such as how long it waits for what; without a group it stands alone.
     """
 
-    def __init__(self, name: str, namesrv: str, folder: Path, times: Sequence[str] = QUICK) -> None:
+    def __init__(self, name: str, namesrv: str, folder: Path, options: Sequence[str] = ()) -> None:
         self.name, self.log = name, folder / f"{name}.log"
         self._command = [
-            *(sys.executable, "-m", "headrace", "connect", "worker", "--group", "chaos"),
-            *("--namesrv", namesrv, "--worker-id", name, "--port", "0", "--master", "local[2]"),
-            *("--data", str(folder / name), "--plugins", marked.__name__),
+            *(sys.executable, "-m", "headrace", "connect", "worker", "--namesrv", namesrv),
+            *("--worker-id", name, "--port", "0", "--data", str(folder / name)),
             *("--call-timeout", "60 s"),
-            *times,
+            *options,
         ]
         self._environment = {
             **{one: text for one, text in os.environ.items() if not one.startswith("HEADRACE_")},
@@ -129,6 +128,15 @@ class Worker:
         self._process.kill()
         self._process.wait()
 
+    def kill_engine(self) -> bool:
+        """SIGKILL its engine with all that belongs to it; tell whether there was one."""
+        for process in self.family():
+            with contextlib.suppress(psutil.Error):
+                if _ENGINE in process.cmdline():
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return True
+        return False
+
     def signal(self, number: signal.Signals) -> None:
         """Send the supervisor a signal."""
         assert self._process is not None
@@ -155,7 +163,8 @@ class Workers:
     """
 
     def __init__(self, namesrv: str, folder: Path, times: Sequence[str] = QUICK) -> None:
-        self.all = [Worker(name, namesrv, folder, times) for name in ("w1", "w2", "w3")]
+        options = ("--group", "chaos", "--master", "local[2]", "--plugins", marked.__name__, *times)
+        self.all = [Worker(name, namesrv, folder, options) for name in ("w1", "w2", "w3")]
         self._http = httpx.Client(timeout=20)
         #: What was done to them.
         self.strikes: Counter[str] = Counter()
@@ -204,12 +213,7 @@ class Workers:
 
     def _engine(self, worker: Worker, chance: random.Random) -> bool:
         del chance
-        for process in worker.family():
-            with contextlib.suppress(psutil.Error):
-                if _ENGINE in process.cmdline():
-                    os.killpg(process.pid, signal.SIGKILL)
-                    return True
-        return False
+        return worker.kill_engine()
 
     def _host(self, worker: Worker, chance: random.Random) -> bool:
         with contextlib.suppress(httpx.HTTPError, ProcessLookupError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -43,11 +42,35 @@ log.cleaner.enable=false
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KafkaServer:
-    """Where a running broker is."""
+    """Where a running broker is; whoever has started it may also end it and start it again."""
 
     address: str
+    _folder: Path = Path()
+    _port: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+
+    def crash(self, lost: float = 0) -> None:
+        """End it as a power cut does; what was written in the last seconds is lost."""
+        assert self._process is not None
+        before = {log: log.stat().st_size for log in self._logs()}
+        time.sleep(lost)
+        self._process.kill()
+        self._process.wait(timeout=30)
+        for log in self._logs() if lost else []:
+            os.truncate(log, before.get(log, 0))
+
+    def start(self) -> None:
+        """Start it again on its folder, at its ports."""
+        log = self._folder / "log"
+        self._process = spawn(["run", self._folder / "server.properties"], log)
+        assert _answers(self._process, self._port), log.read_text()
+
+    def _logs(self) -> list[Path]:
+        """Name the files of records; the controller's own are flushed with each write."""
+        found = self._folder.glob("data/*/*.log")
+        return [log for log in found if not log.parent.name.startswith("__cluster")]
 
     def create_topic(self, partitions: int = 1) -> str:
         """Make a topic that no other test has; give its name."""
@@ -77,11 +100,12 @@ def running_kafka(java: str = "", gate: Gate | None = None) -> Iterator[KafkaSer
     folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
     try:
         process, port = _start(folder, java, gate)
+        address = f"127.0.0.1:{port if gate is None else gate.port}"
+        server = KafkaServer(address, folder, port, process)
         try:
-            yield KafkaServer(f"127.0.0.1:{port if gate is None else gate.port}")
+            yield server
         finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait(timeout=30)
+            server.crash()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

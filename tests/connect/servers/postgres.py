@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,27 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PostgresServer:
-    """Where a running server is."""
+    """Where a running server is; whoever has started it may also end it and start it again."""
 
     port: int
     folder: Path
     pid: int
+    _settings: dict[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it on its folder, on a free port."""
+        data = self.folder / "data"
+        self._process, self.port = _start(self.folder, data, _owner(), self._settings)
+        self.pid = self._process.pid
+
+    def crash(self) -> None:
+        """End it at once; what it has not written by then is lost."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(timeout=30)
 
     def dsn(self, database: str = "postgres") -> str:
         """Give the words that connect to a database of it."""
@@ -93,12 +107,12 @@ def running_postgres(**settings: str) -> Iterator[PostgresServer]:
         data = folder / "data"
         words = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"]
         _run([_program("initdb"), "-D", str(data), "--locale=C", *words], owner)
-        process, port = _start(folder, data, owner, _SETTINGS | settings)
+        server = PostgresServer(0, folder, 0, _SETTINGS | settings)
+        server.start()
         try:
-            yield PostgresServer(port, folder, process.pid)
+            yield server
         finally:
-            process.send_signal(signal.SIGQUIT)
-            process.wait(timeout=30)
+            server.crash()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

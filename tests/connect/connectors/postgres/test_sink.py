@@ -31,7 +31,7 @@ from headrace.connect.schema import (
 from headrace.connect.schema import (
     decimal as decimal_of,
 )
-from headrace.errors import FencedError, ProcessingError
+from headrace.errors import FencedError, ProcessingError, StateError
 from tests.connect.connectors.postgres.conftest import Connection
 from tests.connect.connectors.sinks import QUEUE, Life, ends, record
 
@@ -342,6 +342,23 @@ class TestExactlyOnce:
             with pytest.raises(psycopg.OperationalError):
                 hanging.__exit__(None, None, None)
         assert len(rows(db)) == 2
+
+    def test_what_a_database_has_confirmed_and_lost_is_written_again(
+        self, inserting: NewLife, db: Connection
+    ) -> None:
+        with inserting() as one:
+            one.write([row(0, 0, "a")])
+            one.write([row(1, 1, "b"), row(2, 2, "c")])
+            # As a server does that comes back as it was before the second batch.
+            db.execute("DELETE FROM orders WHERE name > 'a'")
+            db.execute("UPDATE headrace_connect_offsets SET next_offset = 1")
+            cut_others(db)
+            with pytest.raises(StateError, match="up to offset 3, and has it up to 1 now"):
+                one.write([row(3, 3, "d")])
+        with inserting(generation=2) as two:
+            assert two.offset == 1
+            two.write([row(at, at, name) for at, name in enumerate("bcd", 1)])
+        assert {name for (name, _) in rows(db)} == {"a", "b", "c", "d"}
 
     def test_queues_of_other_tasks_are_left_alone(self, inserting: NewLife) -> None:
         other = Queue("orders", "broker-a", 1)

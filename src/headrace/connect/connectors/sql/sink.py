@@ -13,7 +13,7 @@ from headrace.connect.connectors.sql.layouts import table_name
 from headrace.connect.connectors.sql.mapping import MappingOptions, RowMapper
 from headrace.connect.connectors.sql.offsets import OffsetTable
 from headrace.connect.connectors.sql.tables import Tables
-from headrace.errors import ConnectionFailedError, HeadraceError, ProcessingError
+from headrace.errors import ConnectionFailedError, HeadraceError, ProcessingError, StateError
 
 if TYPE_CHECKING:
     from headrace.connect.connectors.sql.database import SqlDatabase
@@ -148,11 +148,25 @@ class SqlSinkTask(SinkTask):
         self._prepare(changes)
         with self._database.transaction():
             if self._offsets is not None:
-                if again and self._offsets.read(offsets) == dict(offsets):
-                    # The answer to the commit was lost, not the commit.
-                    return
+                if again:
+                    kept = self._offsets.read(offsets)
+                    if kept == dict(offsets):
+                        # The answer to the commit was lost, not the commit.
+                        return
+                    self._check_memory(kept)
                 self._offsets.store(offsets)
             self._apply(changes)
+
+    def _check_memory(self, kept: Mapping[Queue, int]) -> None:
+        """Raise where the database has come back without what it had confirmed."""
+        for queue, offset in kept.items():
+            if offset < (done := self._done.get(queue, 0)):
+                raise StateError(
+                    f"The database had confirmed queue {queue.queue_id} of topic {queue.topic} up to"
+                    f" offset {done}, and has it up to {offset} now.",
+                    hint="The task goes on from there when it is started again: restart it, or set"
+                    " restart.max.attempts.",
+                )
 
     def _prepare(self, changes: list[Change]) -> None:
         fitting = []

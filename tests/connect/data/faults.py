@@ -1,0 +1,297 @@
+"""The faults that connectors meet in tests, and the page of what each cost, which they measure.
+
+``python -m tests.connect.data.faults > docs/connect-faults.md`` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tests.connect.data.flows import CONNECTORS, Scene
+from tests.connect.servers.gate import Way
+
+__all__ = ["FAULTS", "RECORDED", "Cell", "Fault", "page", "read", "record"]
+
+#: What runs have measured.
+RECORDED = Path(__file__).with_name("faults.json")
+_POSTGRES = ("pg-sink", "pg-source")
+_KAFKA = ("kafka-sink", "kafka-source")
+#: A port, an address in memory, a time: they tell nothing, and differ each time.
+_OF_THE_RUN = re.compile(r"\b\d{4,}\b")
+_LONGEST = 130
+_HEAD = """# What faults cost
+
+Nine connectors of one worker move rows while what they reach, the worker, or a part of it fails.
+Each cell says after how many seconds rows of its connector move again that were given after the end of the fault, and what was lost or doubled, where something was.
+The column "nothing" is the usual delay of a row.
+
+"Lost" and "doubled" compare what is at the other end with what was given to the connector: rows in the topic, table or cluster that it reads.
+What was given begins seconds before the fault and ends when all rows move again.
+`http-sink` may double rows by its contract, all others must not.
+"Not tried" is what a peer of the tests cannot be made to do: Kafka has one broker there, and the other cluster, S3 and OpenSearch have nobody who could take their address.
+
+All processes shared two cores with other tests at a load of 15 to 45, at up to 50 rows a second for each connector.
+`make soak ARGS=tests/connect/data/test_healing.py` runs all of it, `make test-all` the faults with a star.
+With `FAULTS_RECORDED=1` either writes down what it has measured, and `python -m tests.connect.data.faults > docs/connect-faults.md` makes this page of that.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong for a while."""
+
+    name: str
+    #: What is done, in a sentence.
+    done: str
+    strike: Callable[[Scene], None]
+    end: Callable[[Scene], None]
+    #: From the strike to its end.
+    seconds: float = 0.0
+    #: Whose peers it concerns.
+    connectors: tuple[str, ...] = CONNECTORS
+    #: Whether tasks stay in their processes, and are `RUNNING`, all the time.
+    keeps: bool = True
+    #: Whether each task says by the end what it waits for.
+    told: bool = False
+    #: Whether peers lose what they have confirmed.
+    loses: bool = False
+    #: Whether `make test-all` has it.
+    brief: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def title(self) -> str:
+        """Name it as the page does."""
+        return f"{self.name} *" if self.brief else self.name
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fault cost a connector."""
+
+    rows_in: int
+    rows_out: int
+    doubled: int
+    lost: int
+    #: Seconds; None: they did not, for as long as the test waited.
+    moves_after: float | None
+    #: In the order in which they were seen.
+    states: list[str]
+    waits_for: str = ""
+
+    @property
+    def brief(self) -> str:
+        """Tell it in a few words."""
+        moved = "does not move" if self.moves_after is None else f"{self.moves_after:.1f} s"
+        wrong = [f"{n} {what}" for n, what in ((self.lost, "lost"), (self.doubled, "doubled")) if n]
+        return ", ".join([moved, *wrong])
+
+    @property
+    def shown(self) -> str:
+        """Tell what `status` showed meanwhile."""
+        text = _OF_THE_RUN.sub("…", " ".join(self.waits_for.split())).replace("|", "\\|")
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+        return ", ".join(self.states) + (f": {text}" if text else "")
+
+
+def _all_peers(way: Way) -> Callable[[Scene], None]:
+    def act(scene: Scene) -> None:
+        for peer in scene.peers:
+            peer.set(way)
+
+    return act
+
+
+def _nothing(scene: Scene) -> None:
+    pass
+
+
+def _kill_engine(scene: Scene) -> None:
+    assert scene.worker.kill_engine()
+
+
+def _lose_servers(scene: Scene) -> None:
+    scene.database.server.crash()
+    scene.gates["http"].set("refuses")
+
+
+def _move_postgres(scene: Scene) -> None:
+    scene.database.server.start()
+    scene.gates["postgres"].target = scene.database.server.port
+
+
+def _fail_over(scene: Scene) -> None:
+    _move_postgres(scene)
+    scene.gates["http"].target = scene.standby
+    scene.gates["http"].set("open")
+
+
+def _lose_seconds(scene: Scene) -> None:
+    """Have both forget what they confirmed in their last seconds."""
+    server = scene.database
+    for setting in ("synchronous_commit = off", "wal_writer_delay = '1s'"):
+        server.do(f"ALTER SYSTEM SET {setting}")
+    server.do("SELECT pg_reload_conf()")
+    # Sessions take it up with their next statement.
+    time.sleep(3)
+    scene.kafka.crash(lost=1)
+    server.server.crash()
+
+
+def _come_back(scene: Scene) -> None:
+    _move_postgres(scene)
+    scene.kafka.start()
+    scene.database.do("ALTER SYSTEM RESET ALL")
+    scene.database.do("SELECT pg_reload_conf()")
+
+
+def _away(
+    name: str, way: Way, seconds: float, done: str, *, told: bool = False, brief: bool = False
+) -> Fault:
+    ends = _all_peers("open")
+    return Fault(name, done, _all_peers(way), ends, seconds, told=told, brief=brief)
+
+
+#: In the order of the page.
+FAULTS = (
+    Fault("nothing", "Nothing fails.", _nothing, _nothing),
+    _away(
+        "peer restarts",
+        "refuses",
+        1,
+        "All connections to the peers are cut, and refused for a second; RocketMQ's broker is killed and started again.",
+    ),
+    _away("peer is away 1 s", "silent", 1, "Connections stay, and nothing passes for a second."),
+    _away(
+        "peer is away 30 s",
+        "silent",
+        30,
+        "Connections stay, and nothing passes for 30 s.",
+        brief=True,
+    ),
+    _away("peer is away 5 min", "silent", 300, "Connections stay, and nothing passes for 5 min."),
+    _away(
+        "peer refuses",
+        "refuses",
+        18,
+        "Connections are cut, and refused for 18 s.",
+        told=True,
+        brief=True,
+    ),
+    _away(
+        "peer is slow",
+        "slow",
+        30,
+        "For 30 s each 16 KiB, or what there is, passes after a pause of 0.2 s; RocketMQ's broker runs for a twentieth of the time.",
+    ),
+    Fault(
+        "peer loses its last second",
+        'PostgreSQL confirms before it writes, and dies; Kafka dies, and its logs are cut to where they were a second before. Both are started again. What they lost is not in "rows in" of a source. A source of Kafka says once that the log was cut, and fails; started again, it goes on where it was, and what was written anew below that is lost to it.',
+        _lose_seconds,
+        _come_back,
+        connectors=_POSTGRES + _KAFKA,
+        keeps=False,
+        loses=True,
+    ),
+    Fault(
+        "peer fails over",
+        "PostgreSQL is killed, and a server with its data takes its address; another web service with the same data takes that of the first.",
+        _lose_servers,
+        _fail_over,
+        seconds=1,
+        connectors=(*_POSTGRES, "http-sink"),
+    ),
+    Fault(
+        "worker killed",
+        "The worker's process gets SIGKILL, and a new one is started on its folder at once.",
+        lambda scene: scene.worker.kill(),
+        lambda scene: scene.worker.start(),
+        keeps=False,
+        brief=True,
+    ),
+    Fault(
+        "host killed",
+        "The processes of all nine tasks get SIGKILL; `restart.max.attempts` is -1.",
+        lambda scene: scene.kill_hosts(),
+        _nothing,
+        keeps=False,
+    ),
+    Fault(
+        "engine killed",
+        "The engine with its Java and Python processes gets SIGKILL.",
+        _kill_engine,
+        _nothing,
+    ),
+    Fault(
+        "broker killed",
+        "The broker of the worker's own cluster gets SIGKILL, and is started again after a second.",
+        lambda scene: scene.broker.kill(),
+        lambda scene: scene.broker.restart(),
+        seconds=1,
+    ),
+)
+
+
+def read() -> dict[str, dict[str, Cell]]:
+    """Read what was measured, by fault and connector."""
+    return msgspec.json.decode(RECORDED.read_bytes(), type=dict[str, dict[str, Cell]])
+
+
+def record(fault: Fault, cells: Mapping[str, Cell]) -> None:
+    """Write down what a fault cost, in place of what it cost before."""
+    found = read() | {fault.name: dict(cells)}
+    known = {one.name: found[one.name] for one in FAULTS if one.name in found}
+    RECORDED.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n")
+
+
+def page(measured: Mapping[str, Mapping[str, Cell]]) -> str:
+    """Write the page of all faults."""
+    heads = ["connector", *(fault.title for fault in FAULTS)]
+    rows = [
+        [f"`{name}`", *(_brief(fault, name, measured.get(fault.name)) for fault in FAULTS)]
+        for name in CONNECTORS
+    ]
+    parts = [_HEAD, _table(heads, rows)]
+    for fault in FAULTS:
+        sentences = fault.done.replace(". ", ".\n")
+        parts.append(f"## {fault.name[0].upper()}{fault.name[1:]}\n\n{sentences}\n")
+        cells = measured.get(fault.name)
+        parts.append("Not run yet.\n" if cells is None else _details(cells))
+    return "\n".join(parts)
+
+
+def _brief(fault: Fault, connector: str, cells: Mapping[str, Cell] | None) -> str:
+    if connector not in fault.connectors:
+        return "not tried"
+    return "not run yet" if cells is None else cells[connector].brief
+
+
+def _details(cells: Mapping[str, Cell]) -> str:
+    heads = ["connector", "rows in", "rows out", "doubled", "lost", "moves again after"]
+    rows = [
+        [
+            f"`{name}`",
+            *(f"{n:,}" for n in (cell.rows_in, cell.rows_out, cell.doubled, cell.lost)),
+            "not" if cell.moves_after is None else f"{cell.moves_after:.1f} s",
+            cell.shown,
+        ]
+        for name, cell in ((name, cells[name]) for name in CONNECTORS if name in cells)
+    ]
+    return _table([*heads, "state shown meanwhile"], rows)
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(read()))
