@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
+from pyspark import TaskContext
 
 from headrace import StreamBuilder, serdes
 from headrace.runtime.job_plan import JobPlan
@@ -68,7 +69,7 @@ def test_garbage_is_collected_late_in_tasks_and_as_ever_in_who_plans_batches(
     monkeypatch.setattr(gc, "set_threshold", lambda *given: seen.append(given))
     connection(handle("planned"))
     assert seen == []
-    monkeypatch.setattr(worker.TaskContext, "get", object)
+    monkeypatch.setattr(TaskContext, "get", object)
     connection(handle("run"))
     assert [first for first, *_ in seen] == [500_000]
     assert gc.get_threshold() == before
