@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
+from pyspark import TaskContext
 
 from headrace import StreamBuilder, serdes
 from headrace.runtime.job_plan import JobPlan
@@ -57,3 +60,16 @@ def test_a_job_with_another_plan_replaces_what_was_kept_of_it() -> None:
     after = connection(handle("job", "127.0.0.1:2"))
     assert list(worker._connections.values()) == [after]
     assert before is not after
+
+
+def test_garbage_is_collected_late_in_tasks_and_as_ever_in_who_plans_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, seen = gc.get_threshold(), []
+    monkeypatch.setattr(gc, "set_threshold", lambda *given: seen.append(given))
+    connection(handle("planned"))
+    assert seen == []
+    monkeypatch.setattr(TaskContext, "get", object)
+    connection(handle("run"))
+    assert [first for first, *_ in seen] == [500_000]
+    assert gc.get_threshold() == before

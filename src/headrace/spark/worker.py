@@ -72,7 +72,10 @@ def _connect(handle: PlanHandle) -> JobConnection:
     _forget(plan.job)
     while len(_connections) >= _MOST_CONNECTIONS:
         _connections.pop(next(iter(_connections))).instances.close()
-    gc.set_threshold(_COLLECT_AFTER, 10, 10)
+    if TaskContext.get() is not None:
+        # Not in a driver that plans its own batches: what stands for Java's objects there goes round
+        # in cycles, and Java keeps what it stands for until they are found.
+        gc.set_threshold(_COLLECT_AFTER, 10, 10)
     return plan.connect(_client(plan))
 
 
