@@ -16,13 +16,21 @@ from benchmarks.measures import Plan, benchmark
 from benchmarks.sizes import QUEUES, Sizes
 from headrace.client import Admin, Client, PullConsumer
 
-__all__ = ["assert_all_once", "connect_files", "write_lines", "written"]
+__all__ = [
+    "assert_all_once",
+    "assert_numbers",
+    "bodies",
+    "connect_files",
+    "numbered_lines",
+    "write_lines",
+    "written",
+]
 
 #: Digits of the number that each line begins with.
 _DIGITS = 9
 
 
-@benchmark({"connect_file_source": "rows/s", "connect_file_sink": "rows/s"})
+@benchmark({"connect_file_source": "rows/s", "connect_file_sink": "rows/s"}, turns="files")
 def connect_files(plan: Plan) -> Iterator[Mapping[str, float]]:
     """Move lines by ``file-source``, then by ``file-sink``; one task each."""
     sizes = plan.sizes
@@ -39,28 +47,37 @@ def connect_files(plan: Plan) -> Iterator[Mapping[str, float]]:
                 }
 
 
-def write_lines(path: Path, sizes: Sizes) -> None:
-    """Write numbered lines of some 90 bytes."""
+def numbered_lines(sizes: Sizes) -> Iterator[pa.BinaryArray]:
+    """Make numbered lines of some 95 bytes."""
     rows, words = sizes.connect_lines, sizes.few_words
     first = 0
+    halves = (random_lines(rows, words, seed=seed) for seed in (42, 43))
+    for left, right in zip(*halves, strict=True):
+        numbers = pa.array(np.arange(first, first + len(left))).cast(pa.string())
+        padded = pc.utf8_lpad(numbers, _DIGITS, "0").cast(pa.binary())
+        yield pc.binary_join_element_wise(padded, left, right, b" ")
+        first += len(left)
+
+
+def write_lines(path: Path, sizes: Sizes) -> None:
+    """Write numbered lines to a file."""
     with path.open("wb") as file:
-        halves = (random_lines(rows, words, seed=seed) for seed in (42, 43))
-        for left, right in zip(*halves, strict=True):
-            numbers = pa.array(np.arange(first, first + len(left))).cast(pa.string())
-            padded = pc.utf8_lpad(numbers, _DIGITS, "0").cast(pa.binary())
-            column = pc.binary_join_element_wise(padded, left, right, b" ")
+        for column in numbered_lines(sizes):
             file.write(b"\n".join(column.to_pylist()) + b"\n")
-            first += len(left)
 
 
 def assert_all_once(lines: Iterable[bytes], count: int) -> None:
     """Make sure that each of so many lines is there, and none of them twice."""
-    numbers = np.fromiter((int(line[:_DIGITS]) for line in lines), np.int64)
-    times = np.bincount(numbers, minlength=count)
-    assert len(times) == count, f"there are lines up to number {len(times) - 1}"
+    assert_numbers((int(line[:_DIGITS]) for line in lines), count, "lines")
+
+
+def assert_numbers(numbers: Iterable[int], count: int, what: str) -> None:
+    """Make sure that each number below a count is there, and none of them twice."""
+    times = np.bincount(np.fromiter(numbers, np.int64), minlength=count)
+    assert len(times) == count, f"there are {what} up to number {len(times) - 1}"
     lost, doubled = int((times == 0).sum()), int((times > 1).sum())
-    assert not lost, f"{lost} of {count} lines are lost"
-    assert not doubled, f"{doubled} of {count} lines came more than once"
+    assert not lost, f"{lost} of {count} {what} are lost"
+    assert not doubled, f"{doubled} of {count} {what} came more than once"
 
 
 def _source_rate(
@@ -69,7 +86,7 @@ def _source_rate(
     config = {"connector.class": "file-source", "file": str(lines), "topic": topic}
     with worker.connector(f"from-file-{topic}", config):
         rate = rate_of(lambda: stored(client, topic), sizes.connect_lines, worker)
-    assert_all_once(_bodies(client, topic), sizes.connect_lines)
+    assert_all_once(bodies(client, topic), sizes.connect_lines)
     return rate
 
 
@@ -89,7 +106,8 @@ def written(copy: Path, lines: Path, worker: ConnectRest, sizes: Sizes) -> float
     return rate * sizes.connect_lines / size
 
 
-def _bodies(client: Client, topic: str) -> Iterator[bytes]:
+def bodies(client: Client, topic: str) -> Iterator[bytes]:
+    """Read all messages of a topic."""
     consumer = PullConsumer(client)
     for queue, end in consumer.end_offsets(client.queues(topic)).items():
         for block in consumer.blocks(queue, 0, end):

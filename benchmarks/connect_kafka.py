@@ -1,96 +1,114 @@
-"""Kafka Connect's own connectors of files, on a real Kafka: what ours stand beside."""
+"""Lines of Kafka to a topic here and back to Kafka, exactly once, by a worker of Connect."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
-from pathlib import Path
 
-import httpx
-from confluent_kafka import Consumer, TopicPartition
+import pyarrow as pa
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from benchmarks.connect_files import assert_all_once, write_lines, written
-from benchmarks.connect_worker import ConnectRest, rate_of
-from benchmarks.measures import Plan, UnavailableError, benchmark
+from benchmarks.clusters import embedded
+from benchmarks.connect_files import assert_all_once, bodies, numbered_lines
+from benchmarks.connect_worker import ConnectWorker, rate_of, running_connect, stored
+from benchmarks.measures import Plan, benchmark
 from benchmarks.sizes import QUEUES, Sizes
+from headrace.client import Admin, Client
 from tests.connect.servers.kafka import KafkaServer, running_kafka
-from tests.connect.servers.kafka_connect import running_kafka_connect
 
-__all__ = ["kafka_connect_files"]
+__all__ = ["BROKER_JAVA", "COLLECTOR", "committed", "connect_kafka", "fill", "visible"]
 
-#: What Kafka's own scripts give to its broker and to Connect.
-_COLLECTOR = "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20"
-_BROKER_JAVA = f"-Xmx1G -Xms1G {_COLLECTOR}"
-_CONNECT_JAVA = f"-Xmx2G -Xms256M {_COLLECTOR}"
-_FILE = "org.apache.kafka.connect.file.FileStream"
-#: Nobody waits longer for any step of a peer.
-_LIMIT = timedelta(minutes=5)
-_READ_AT_ONCE = 10_000
+#: What Kafka's own scripts give to its broker.
+COLLECTOR = "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20"
+BROKER_JAVA = f"-Xmx1G -Xms1G {COLLECTOR}"
+_BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+_AT_ONCE = 10_000
 
 
-@benchmark({"kafka_connect_file_source": "rows/s", "kafka_connect_file_sink": "rows/s"})
-def kafka_connect_files(plan: Plan) -> Iterator[Mapping[str, float]]:
-    """Move the lines of ``connect_file_source``, exactly once into the topic; one task each."""
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            raise UnavailableError(f"{tool} is not installed, which Kafka Connect needs")
+@benchmark({"connect_kafka_source": "rows/s", "connect_kafka_sink": "rows/s"}, turns="kafka")
+def connect_kafka(plan: Plan) -> Iterator[Mapping[str, float]]:
+    """Move lines by ``kafka-source``, then by ``kafka-sink``; one task each."""
     sizes = plan.sizes
-    patience = min(sizes.patience, _LIMIT)
     with (
-        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
-        running_kafka(_BROKER_JAVA) as kafka,
-        running_kafka_connect(kafka, _CONNECT_JAVA) as url,
-        httpx.Client(base_url=url, timeout=60) as http,
+        embedded() as (address, folder),
+        Client(address) as client,
+        running_kafka(BROKER_JAVA) as kafka,
+        running_connect(address, folder / "worker", sizes.patience) as worker,
     ):
-        lines = Path(folder) / "lines.txt"
-        write_lines(lines, sizes)
-        worker = ConnectRest(http, patience)
         for _ in range(plan.runs):
             topic = kafka.create_topic(QUEUES)
+            fill(kafka, topic, numbered_lines(sizes))
+            Admin(client).create_topic(topic, queues=QUEUES)
             yield {
-                "kafka_connect_file_source": _source_rate(worker, kafka, lines, topic, sizes),
-                "kafka_connect_file_sink": _sink_rate(worker, topic, lines, sizes),
+                "connect_kafka_source": _source_rate(worker, kafka, client, topic, sizes),
+                "connect_kafka_sink": _sink_rate(worker, kafka, topic, sizes),
             }
 
 
 def _source_rate(
-    worker: ConnectRest, kafka: KafkaServer, lines: Path, topic: str, sizes: Sizes
+    worker: ConnectWorker, kafka: KafkaServer, client: Client, topic: str, sizes: Sizes
 ) -> float:
     config = {
-        "connector.class": f"{_FILE}SourceConnector",
-        "file": str(lines),
-        "topic": topic,
-        # By default each poll of 2,000 lines is a transaction; ours takes what a second gives.
-        "transaction.boundary": "interval",
-        "transaction.boundary.interval.ms": "1000",
+        "connector.class": "kafka-source",
+        "kafka.bootstrap.servers": kafka.address,
+        "kafka.topics": topic,
+        "key.converter": _BYTES,
+        "value.converter": _BYTES,
     }
-    places = [TopicPartition(topic, number) for number in range(QUEUES)]
-    with _reading(kafka) as consumer:
-
-        def visible() -> int:
-            """Offsets of what is committed; the marks of a few transactions count with it."""
-            return sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
-
-        with worker.connector(f"from-file-{topic}", config):
-            rate = rate_of(visible, sizes.connect_lines, worker)
-        consumer.assign(places)
-        assert_all_once(_values(consumer), sizes.connect_lines)
+    with worker.connector(f"from-{topic}", config):
+        rate = rate_of(lambda: stored(client, topic), sizes.connect_lines, worker)
+    assert_all_once(bodies(client, topic), sizes.connect_lines)
     return rate
 
 
-def _sink_rate(worker: ConnectRest, topic: str, lines: Path, sizes: Sizes) -> float:
-    copy = lines.with_name(topic)
-    config = {"connector.class": f"{_FILE}SinkConnector", "file": str(copy), "topics": topic}
-    with worker.connector(f"to-file-{topic}", config):
-        return written(copy, lines, worker, sizes)
+def _sink_rate(worker: ConnectWorker, kafka: KafkaServer, topic: str, sizes: Sizes) -> float:
+    copy = kafka.create_topic(QUEUES)
+    config = {
+        "connector.class": "kafka-sink",
+        "kafka.bootstrap.servers": kafka.address,
+        "topics": topic,
+        "kafka.topic.format": copy,
+        "key.converter": _BYTES,
+        "value.converter": _BYTES,
+    }
+    with visible(kafka, copy) as shown, worker.connector(f"to-{topic}", config):
+        rate = rate_of(shown, sizes.connect_lines, worker)
+        assert_all_once(committed(kafka, copy), sizes.connect_lines)
+    return rate
+
+
+def fill(kafka: KafkaServer, topic: str, columns: Iterable[pa.BinaryArray]) -> None:
+    """Send columns of values, each in equal shares to all partitions of a topic."""
+    producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 50})
+    for column in columns:
+        share = -(-len(column) // QUEUES)
+        for number in range(QUEUES):
+            values = column.slice(number * share, share).to_pylist()
+            producer.produce_batch(topic, [{"value": value} for value in values], number)
+        assert not producer.flush(60), "Kafka has not taken all"
+
+
+@contextmanager
+def visible(kafka: KafkaServer, topic: str) -> Iterator[Callable[[], int]]:
+    """Count what is committed in a topic; the marks of a few transactions count with it."""
+    places = [TopicPartition(topic, number) for number in range(QUEUES)]
+    with _reading(kafka) as consumer:
+        yield lambda: sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
+
+
+def committed(kafka: KafkaServer, topic: str) -> Iterator[bytes]:
+    """Read what is committed in a topic, until nothing more comes for some seconds."""
+    with _reading(kafka) as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in range(QUEUES)])
+        while messages := consumer.consume(_AT_ONCE, timeout=5):
+            for message in messages:
+                value = message.value()
+                assert value is not None, message.error()
+                yield value
 
 
 @contextmanager
 def _reading(kafka: KafkaServer) -> Iterator[Consumer]:
-    """Give a consumer that sees what is committed, and nothing else."""
     settings = {
         "bootstrap.servers": kafka.address,
         "group.id": "benchmark",
@@ -103,11 +121,3 @@ def _reading(kafka: KafkaServer) -> Iterator[Consumer]:
         yield consumer
     finally:
         consumer.close()
-
-
-def _values(consumer: Consumer) -> Iterator[bytes]:
-    while messages := consumer.consume(_READ_AT_ONCE, timeout=5):
-        for message in messages:
-            value = message.value()
-            assert value is not None, message.error()
-            yield value

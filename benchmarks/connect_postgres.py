@@ -1,31 +1,49 @@
-"""Rows of a topic to a table of PostgreSQL, exactly once, by a worker of Connect."""
+"""Rows of a topic to a table of PostgreSQL and back, exactly once, by a worker of Connect."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import orjson
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.clusters import embedded
-from benchmarks.connect_worker import ConnectWorker, rate_of, running_connect
+from benchmarks.connect_files import assert_numbers, bodies
+from benchmarks.connect_worker import ConnectWorker, rate_of, running_connect, stored
 from benchmarks.lines import spread
 from benchmarks.measures import Plan, benchmark
 from benchmarks.sizes import QUEUES, Sizes
 from headrace.client import Admin, Client
 from tests.connect.servers.postgres import running_postgres
 
-__all__ = ["connect_postgres"]
+__all__ = [
+    "assert_changes",
+    "assert_rows",
+    "connect_postgres",
+    "connect_postgres_source",
+    "inserting",
+    "orders",
+    "table_of_orders",
+]
 
 _TOPIC = "orders"
 _CHUNK = 50_000
+#: Rows of a transaction that a source is to see.
+_TRANSACTION = 1_000
+_INSERT = """
+    INSERT INTO orders SELECT id, 'customer-' || id %% 100000, 1 + id %% 19, id %% 100000 / 100.0,
+    'left at door ' || id %% 1000 FROM generate_series(%s::bigint, %s::bigint - 1) AS id
+"""
 
 
-@benchmark({"connect_postgres_sink": "rows/s"})
+@benchmark({"connect_postgres_sink": "rows/s"}, turns="postgres-sink")
 def connect_postgres(plan: Plan) -> Iterator[Mapping[str, float]]:
     """Insert JSON of five fields into a table with a primary key; one task."""
     sizes = plan.sizes
@@ -35,14 +53,14 @@ def connect_postgres(plan: Plan) -> Iterator[Mapping[str, float]]:
         running_postgres(fsync="on") as server,
     ):
         Admin(client).create_topic(_TOPIC, queues=QUEUES)
-        spread(client, _TOPIC, _orders(sizes.connect_orders))
+        spread(client, _TOPIC, orders(sizes.connect_orders))
         with running_connect(address, folder / "worker", sizes.patience) as worker:
             for run in range(plan.runs):
                 with server.database() as database:
                     yield {"connect_postgres_sink": _rate(worker, run, database, sizes)}
 
 
-def _orders(count: int) -> Iterator[pa.BinaryArray]:
+def orders(count: int) -> Iterator[pa.BinaryArray]:
     """Make objects of JSON, each with an ``id`` of its own."""
     random = np.random.default_rng(42)
     for first in range(0, count, _CHUNK):
@@ -90,6 +108,88 @@ def _rate(worker: ConnectWorker, run: int, database: str, sizes: Sizes) -> float
 
         with worker.connector(name, config):
             rate = rate_of(written, sizes.connect_orders, worker)
-        found = connection.execute(f"SELECT count(*), count(DISTINCT id) FROM {_TOPIC}").fetchone()
-    assert found == (sizes.connect_orders,) * 2, f"rows and different ids: {found}"
+        assert_rows(connection, sizes.connect_orders)
     return rate
+
+
+def assert_rows(connection: psycopg.Connection[Any], count: int) -> None:
+    """Make sure that so many orders are in their table, none of them twice."""
+    found = connection.execute("SELECT count(*), count(DISTINCT id) FROM orders").fetchone()
+    assert found == (count, count), f"rows and different ids: {found}"
+
+
+@benchmark(
+    {"connect_postgres_snapshot": "rows/s", "connect_postgres_changes": "rows/s"},
+    turns="postgres-source",
+)
+def connect_postgres_source(plan: Plan) -> Iterator[Mapping[str, float]]:
+    """Read a table that is there, then rows that come, by the log of changes; one task."""
+    sizes = plan.sizes
+    with (
+        embedded() as (address, folder),
+        Client(address) as client,
+        running_postgres(fsync="on") as server,
+        running_connect(address, folder / "worker", sizes.patience) as worker,
+    ):
+        for run in range(plan.runs):
+            with server.database() as database:
+                yield _source_rates(worker, client, run, database, sizes.connect_orders)
+
+
+def _source_rates(
+    worker: ConnectWorker, client: Client, run: int, database: str, rows: int
+) -> Mapping[str, float]:
+    place, topic = conninfo_to_dict(database), f"run{run}-orders"
+    table_of_orders(database, rows)
+    Admin(client).create_topic(topic, queues=QUEUES)
+    config = {
+        "connector.class": "postgres-source",
+        "mode": "logical",
+        "connection.url": f"postgresql://{place['host']}:{place['port']}/{place['dbname']}",
+        "connection.user": str(place["user"]),
+        "tables": "orders",
+        "topic.prefix": f"run{run}-",
+        "output.format": "envelope",
+        "slot.drop.on.stop": "true",
+        "key.converter": "json",
+        "key.converter.schemas.enable": "false",
+        "value.converter": "json",
+        "value.converter.schemas.enable": "false",
+    }
+    with worker.connector(f"from-postgres-{run}", config):
+        snapshot = rate_of(lambda: stored(client, topic), rows, worker)
+        with inserting(database, rows):
+            changes = rate_of(lambda: stored(client, topic) - rows, rows, worker)
+    assert_changes(bodies(client, topic), 2 * rows)
+    return {"connect_postgres_snapshot": snapshot, "connect_postgres_changes": changes}
+
+
+def table_of_orders(database: str, rows: int) -> None:
+    """Make a table of so many orders."""
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, customer text NOT NULL,"
+            " pieces bigint NOT NULL, price float8 NOT NULL, note text NOT NULL)"
+        )
+        connection.execute(_INSERT, [0, rows])
+
+
+@contextmanager
+def inserting(database: str, rows: int) -> Iterator[None]:
+    """Insert as many orders more, in small transactions, while the block runs."""
+
+    def insert() -> None:
+        with psycopg.connect(database, autocommit=True) as connection:
+            for first in range(rows, 2 * rows, _TRANSACTION):
+                connection.execute(_INSERT, [first, min(first + _TRANSACTION, 2 * rows)])
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(insert)
+        yield
+        done.result()
+
+
+def assert_changes(envelopes: Iterable[bytes], count: int) -> None:
+    """Make sure that each of so many orders was told of as new, and none of them twice."""
+    ids = (orjson.loads(envelope)["after"]["id"] for envelope in envelopes)
+    assert_numbers(ids, count, "orders")

@@ -145,7 +145,9 @@ def await_true(
         time.sleep(pause)
 
 
-def rate_of(count: Callable[[], int], total: int, worker: ConnectRest) -> float:
+def rate_of(
+    count: Callable[[], int], total: int, worker: ConnectRest, *, look: float = _LOOK
+) -> float:
     """Watch a count grow; give what is added in a second.
 
     The rate runs from the look that first shows a tenth of the total to the one that shows all of
@@ -159,6 +161,8 @@ def rate_of(count: Callable[[], int], total: int, worker: ConnectRest) -> float:
         What will be there in the end.
     worker
         Tells when there is nothing more to wait for.
+    look
+        Seconds between two looks: many where a look costs little.
     """
     begin = looked = time.monotonic()
     before = 0
@@ -171,7 +175,7 @@ def rate_of(count: Callable[[], int], total: int, worker: ConnectRest) -> float:
             worker.fail_if_failed()
         if now > begin + worker.patience.total_seconds():
             raise TimeoutError(f"{shown} of {total} came within {worker.patience}")
-        time.sleep(_LOOK)
+        time.sleep(look)
     return (total - before) / (time.monotonic() - begin)
 
 

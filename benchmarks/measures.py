@@ -66,18 +66,20 @@ class Benchmark:
     work: Callable[[Plan], Runs]
     #: Whether it runs only when asked for: it measures another system, for minutes.
     peers: bool
+    #: Those of one name run in turns, so that what drifts comes to all alike; empty: alone.
+    turns: str = ""
 
 
 _registered: list[Benchmark] = []
 
 
 def benchmark(
-    units: Mapping[str, str], *, peers: bool = False
+    units: Mapping[str, str], *, peers: bool = False, turns: str = ""
 ) -> Callable[[Callable[[Plan], Runs]], Callable[[Plan], Runs]]:
     """Register a function as the benchmark of the measures in ``units``."""
 
     def register(work: Callable[[Plan], Runs]) -> Callable[[Plan], Runs]:
-        _registered.append(Benchmark(units, work, peers))
+        _registered.append(Benchmark(units, work, peers, turns))
         return work
 
     return register
@@ -134,35 +136,38 @@ class Runner:
         return self.folder / f"{self._begun:%Y%m%dT%H%M%SZ}.jsonl"
 
     def run(self, benchmarks: list[Benchmark]) -> None:
-        """Run benchmarks one after another; the failure of one does not end the others."""
-        for one in benchmarks:
-            names = ", ".join(one.units)
+        """Run benchmarks one after another or in turns; the failure of one ends no other."""
+        for group in _groups(benchmarks):
             begun = time.monotonic()
-            _say(f"{names} ...")
-            try:
-                for line in self._measure(one):
-                    self._keep(line)
-                self._keep_ratios()
-            except UnavailableError as error:
-                self.failures[names] = str(error)
-                _say(f"  left out: {error}")
-            except Exception as error:  # noqa: BLE001 - hours of other results must not be lost
-                # A failure of Spark fills screens; all of it stands where it happened.
-                self.failures[names] = (str(error) or type(error).__name__).splitlines()[0]
-                _say(traceback.format_exc())
+            measured = [self._measure(one) for one in group]
+            while measured:
+                measured = [one for one in measured if next(one, None)]
+            self._keep_ratios()
             _say(f"  took {time.monotonic() - begun:.1f} s")
 
-    def _measure(self, one: Benchmark) -> Iterator[Line]:
-        values: dict[str, list[float]] = defaultdict(list)
-        for number, run in enumerate(one.work(self.plan), 1):
-            for name, value in run.items():
-                values[name].append(value)
-            shown = ", ".join(
-                f"{name} {value:,.4g} {one.units[name]}" for name, value in run.items()
-            )
-            _say(f"  run {number} of {self.plan.runs}: {shown}")
-        for name, unit in one.units.items():
-            yield _line(name, unit, values[name])
+    def _measure(self, one: Benchmark) -> Iterator[bool]:
+        """Measure a benchmark, and stop behind each of its runs."""
+        names = ", ".join(one.units)
+        _say(f"{names} ...")
+        try:
+            values: dict[str, list[float]] = defaultdict(list)
+            for number, run in enumerate(one.work(self.plan), 1):
+                for name, value in run.items():
+                    values[name].append(value)
+                shown = ", ".join(
+                    f"{name} {value:,.4g} {one.units[name]}" for name, value in run.items()
+                )
+                _say(f"  run {number} of {self.plan.runs}: {shown}")
+                yield True
+            for name, unit in one.units.items():
+                self._keep(_line(name, unit, values[name]))
+        except UnavailableError as error:
+            self.failures[names] = str(error)
+            _say(f"  left out: {error}")
+        except Exception as error:  # noqa: BLE001 - hours of other results must not be lost
+            # A failure of Spark fills screens; all of it stands where it happened.
+            self.failures[names] = (str(error) or type(error).__name__).splitlines()[0]
+            _say(traceback.format_exc())
 
     def _keep_ratios(self) -> None:
         for ratio in RATIOS:
@@ -182,6 +187,14 @@ class Runner:
             file.write(f"{text}\n")
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
+
+
+def _groups(benchmarks: Iterable[Benchmark]) -> list[list[Benchmark]]:
+    """Put together what runs in turns."""
+    found: dict[object, list[Benchmark]] = defaultdict(list)
+    for one in benchmarks:
+        found[one.turns or id(one)].append(one)
+    return list(found.values())
 
 
 def _line(name: str, unit: str, values: list[float]) -> Line:

@@ -52,6 +52,11 @@ _MODES = Ratio("rocketmq_exactly_once", "rocketmq_at_most_once")
 _COPY_MODES = Ratio("rocketmq_copy_exactly_once", "rocketmq_copy_at_most_once")
 _CONNECT_SOURCE = Ratio("connect_file_source", "kafka_connect_file_source")
 _CONNECT_SINK = Ratio("connect_file_sink", "kafka_connect_file_sink")
+_CONNECT_KAFKA_SOURCE = Ratio("connect_kafka_source", "kafka_connect_mirror")
+_CONNECT_KAFKA_SINK = Ratio("connect_kafka_sink", "kafka_connect_mirror")
+_CONNECT_POSTGRES_SINK = Ratio("connect_postgres_sink", "debezium_jdbc_sink")
+_CONNECT_SNAPSHOT = Ratio("connect_postgres_snapshot", "debezium_postgres_snapshot")
+_CONNECT_CHANGES = Ratio("connect_postgres_changes", "debezium_postgres_changes")
 _CONNECT_STUCK = Ratio("connect_beside_stuck", "connect_alone")
 
 _COLUMNS = Ratio("word_count_columns", "word_count_1k")
@@ -77,6 +82,11 @@ RATIOS = [
     _COPY_MODES,
     _CONNECT_SOURCE,
     _CONNECT_SINK,
+    _CONNECT_KAFKA_SOURCE,
+    _CONNECT_KAFKA_SINK,
+    _CONNECT_POSTGRES_SINK,
+    _CONNECT_SNAPSHOT,
+    _CONNECT_CHANGES,
     _CONNECT_STUCK,
 ]
 
@@ -179,9 +189,23 @@ TARGETS: dict[str, Target | None] = {
     "connect_file_sink": None,
     "kafka_connect_file_source": None,
     "kafka_connect_file_sink": None,
-    _CONNECT_SOURCE.name: None,
-    _CONNECT_SINK.name: None,
+    _CONNECT_SOURCE.name: Target("at least", 1.0),
+    _CONNECT_SINK.name: Target("at least", 1.0),
+    "connect_kafka_source": None,
+    "connect_kafka_sink": None,
+    "kafka_connect_mirror": None,
+    _CONNECT_KAFKA_SOURCE.name: Target("at least", 1.0),
+    _CONNECT_KAFKA_SINK.name: Target("at least", 1.0),
     "connect_postgres_sink": Target("at least", 20_000),
+    "debezium_jdbc_sink": None,
+    _CONNECT_POSTGRES_SINK.name: Target("at least", 1.0),
+    "connect_postgres_snapshot": None,
+    "connect_postgres_changes": None,
+    "debezium_postgres_snapshot": None,
+    "debezium_postgres_changes": None,
+    _CONNECT_SNAPSHOT.name: Target("at least", 1.0),
+    _CONNECT_CHANGES.name: Target("at least", 1.0),
+    "connect_s3_sink": None,
     "connect_first_row": Target("below", 5),
     "connect_100_start": Target("below", 20),
     "connect_100_first_rows": None,

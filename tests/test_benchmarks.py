@@ -244,6 +244,32 @@ def test_failure_of_one_benchmark_does_not_end_the_others(
     assert json.loads(runner.path.read_text())["measure"] == "word_count_1k"
 
 
+def test_benchmarks_of_one_name_run_in_turns_and_the_failure_of_one_ends_no_other(
+    registry: list[Benchmark], tmp_path: Path
+) -> None:
+    done: list[str] = []
+
+    def register(name: str, runs: int) -> None:
+        @benchmark({name: "rows/s"}, turns="files")
+        def work(_: Plan) -> Iterator[Mapping[str, float]]:
+            for _run in range(runs):
+                done.append(name)
+                yield {name: 1.0}
+            if runs < 3:
+                raise RuntimeError("no luck")
+
+    register("connect_file_sink", 3)
+    register("kafka_connect_file_sink", 3)
+    register("connect_s3_sink", 1)
+    runner = Runner(Plan(3, SMALL), tmp_path)
+    runner.run(registry)
+    pair = ["connect_file_sink", "kafka_connect_file_sink"]
+    assert done == [*pair, "connect_s3_sink", *pair, *pair]
+    assert runner.failures == {"connect_s3_sink": "no luck"}
+    kept = [json.loads(line)["measure"] for line in runner.path.read_text().splitlines()]
+    assert kept == [*pair, " / ".join(pair)]
+
+
 def test_peers_are_measured_only_when_asked_for_and_with_what_they_compare_to(
     registry: list[Benchmark],
 ) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from benchmarks import (
     connect_files,
+    connect_kafka,
     connect_many,
     connect_postgres,
+    connect_s3,
     connect_start,
     connect_stuck,
 )
@@ -44,12 +46,23 @@ def test_a_worker_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
             address, tmp_path / "worker", SMALL.patience, "--plugins", connect_stuck.CHAOS
         ) as worker,
     ):
-        for module in (connect_files, connect_postgres, connect_start, connect_stuck, connect_many):
+        for module in (
+            connect_files,
+            connect_postgres,
+            connect_kafka,
+            connect_s3,
+            connect_start,
+            connect_stuck,
+            connect_many,
+        ):
             place = nullcontext((address, tmp_path))
             monkeypatch.setattr(module, "embedded", lambda place=place: place)
             monkeypatch.setattr(module, "running_connect", lambda *_: nullcontext(worker))
         keep(connect_files.connect_files(plan()))
         keep(connect_postgres.connect_postgres(plan()))
+        keep(connect_postgres.connect_postgres_source(plan()))
+        keep(connect_kafka.connect_kafka(plan()))
+        keep(connect_s3.connect_s3(plan()))
         keep(connect_start.connect_first_row(plan()))
         keep(connect_stuck.connect_beside_stuck(plan()))
         keep(connect_many.connect_100(plan()))

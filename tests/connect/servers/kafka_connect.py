@@ -6,13 +6,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
-from tests.connect.servers.kafka import KafkaServer, free_ports, spawn
+from tests.connect.servers.kafka import SCRIPT, KafkaServer, free_ports, spawn
 
 _CONFIG = """
 bootstrap.servers={address}
@@ -35,13 +35,21 @@ status.storage.partitions=1
 
 
 @contextmanager
-def running_kafka_connect(kafka: KafkaServer, java: str = "") -> Iterator[str]:
+def running_kafka_connect(
+    kafka: KafkaServer, java: str = "", plugins: Sequence[str] = (), **settings: str
+) -> Iterator[str]:
     """Start a worker whose sources write exactly once; give the URL of its REST API.
 
-    ``java`` replaces the options of the Java process, which are for a quick start.
+    ``java`` replaces the options of the Java process, which are for a quick start.  The jars of
+    ``plugins`` are fetched where they are missing; settings of the worker have ``_`` for a dot.
     """
+    more = {name.replace("_", "."): value for name, value in settings.items()}
+    for name in plugins:
+        found = subprocess.run([SCRIPT, "plugin", name], check=True, capture_output=True, text=True)
+        more["plugin.path"] = found.stdout.strip()
+    config = _CONFIG + "".join(f"{name}={value}\n" for name, value in more.items())
     with tempfile.TemporaryDirectory(prefix="headrace-kafka-connect-") as folder:
-        process, url = _start(Path(folder), kafka, java)
+        process, url = _start(Path(folder), config, kafka, java)
         try:
             yield url
         finally:
@@ -49,11 +57,13 @@ def running_kafka_connect(kafka: KafkaServer, java: str = "") -> Iterator[str]:
             process.wait(timeout=30)
 
 
-def _start(folder: Path, kafka: KafkaServer, java: str) -> tuple[subprocess.Popen[bytes], str]:
+def _start(
+    folder: Path, settings: str, kafka: KafkaServer, java: str
+) -> tuple[subprocess.Popen[bytes], str]:
     log, config = folder / "log", folder / "worker.properties"
     for _ in range(3):
         (port,) = free_ports(1)
-        config.write_text(_CONFIG.format(address=kafka.address, port=port))
+        config.write_text(settings.format(address=kafka.address, port=port))
         process = spawn(["connect", config], log, java)
         url = f"http://127.0.0.1:{port}"
         if _answers(process, url):
