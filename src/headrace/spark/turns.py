@@ -24,9 +24,10 @@ __all__ = ["Kind", "Pace", "TurnTaker", "Turns"]
 _LOOK_SECONDS = 0.2
 #: Batches that take less are quick, s; those of a job that keeps up may take longer.
 _QUICK_SECONDS, _LIVE_SECONDS = 0.25, 1.0
-#: Who is known keeps its turn so many times as long as its batches take; a quick one at least so
-#: long, and nobody longer, s.
-_KEPT_TIMES, _KEPT_SECONDS, _LONGEST_SECONDS = 4, 0.1, 30.0
+#: Who is quick keeps its turn so many times as long as its batches take, and at least so long, s.
+_KEPT_TIMES, _KEPT_SECONDS = 4, 0.1
+#: Who is on trial keeps it so long, s.
+_TRIAL_SECONDS = 1.0
 #: A batch that takes longer has fewer records the next time, s.
 _LONG_SECONDS = 1.0
 #: How many records the first batch of a run may have, and the fewest that any batch may have.
@@ -40,7 +41,7 @@ class Kind(Enum):
 
     QUICK = "quick"
     SLOW = "slow"
-    #: None has ended yet, or the last took longer than a turn.
+    #: None has ended yet.
     ON_TRIAL = "on trial"
 
 
@@ -53,7 +54,7 @@ class Turns:
     Parameters
     ----------
     most
-        Batches of a kind that have a turn at the same time; of those on trial half as many.
+        Batches of a kind that have a turn at the same time.
     clock
         Gives the time, s.
 
@@ -83,8 +84,8 @@ class Turns:
         Parameters
         ----------
         lasting
-            After so many seconds the turn of a job that nobody knows may be another's, though its
-            batch goes on.
+            After so many seconds a turn may be another's, though its batch goes on; that of a
+            quick job, or of one on trial, earlier.
         """
         return TurnTaker(self, lasting)
 
@@ -120,8 +121,7 @@ class Turns:
             kept = [turn for turn in self._running if turn.kind is kind and turn.until > now]
             self._running = [turn for turn in self._running if turn.kind is not kind] + kept
             waiting.sort(key=lambda turn: turn.taker.used)
-            most = max(1, self._most // 2) if kind is Kind.ON_TRIAL else self._most
-            for turn in waiting[: max(0, most - len(kept))]:
+            for turn in waiting[: max(0, self._most - len(kept))]:
                 self._used[kind] = max(self._used[kind], turn.taker.used)
                 turn.until = now + turn.taker.kept_seconds
                 self._waiting.remove(turn)
@@ -185,9 +185,10 @@ class TurnTaker:
     def kept_seconds(self) -> float:
         """Tell how long it keeps a turn for which others wait."""
         if self.usual is None:
+            return min(self.lasting, _TRIAL_SECONDS)
+        if self.kind is Kind.SLOW:
             return self.lasting
-        least = _KEPT_SECONDS if self.kind is Kind.QUICK else self.lasting
-        return min(_LONGEST_SECONDS, max(least, _KEPT_TIMES * self.usual))
+        return min(self.lasting, max(_KEPT_SECONDS, _KEPT_TIMES * self.usual))
 
     def turn(self, *, unless: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
         """Wait for a turn and have it until the block is left; tell whether there was one.
@@ -211,12 +212,9 @@ class TurnTaker:
 
     def note(self, seconds: float) -> None:
         """Note how long a batch has taken."""
-        kept = self.kept_seconds
         self.used += seconds
         self.last = seconds
-        if seconds > max(kept, self.lasting):
-            self.usual = None
-        elif self.usual is None:
+        if self.usual is None:
             self.usual = seconds
         else:
             self.usual += _WEIGHT * (seconds - self.usual)
