@@ -67,9 +67,9 @@ def write_without_processes(context: SparkContext) -> None:
         conf.setClassLoader(compiler.getClassLoader())
         conf.set(_IMPLEMENTATION, _CLASS)
         # There is one for all who ask in this process: the first that was made.
-        files = java.org.apache.hadoop.fs.FileSystem
-        files.closeAll()
-        files.get(java.java.net.URI("file:///"), conf)
+        files, place = java.org.apache.hadoop.fs.FileSystem, java.java.net.URI("file:///")
+        files.get(place, conf).close()
+        files.get(place, conf)
     except (Py4JError, TypeError) as error:
         # Another Spark may have other classes: then its files take the time that they take.
         logger.info("Spark sets the permissions of local files by chmod: %s", error)
