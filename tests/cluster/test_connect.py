@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.brokers import OneBroker, environment, headrace
 from tests.cluster.machines import SHARED, Network, Running, why_not
-from tests.cluster.spark_cluster import MARKS, TOGETHER
+from tests.cluster.spark_cluster import MARKS
 from tests.cluster.witness import Said, read_said
 from tests.connect.chaos import marked
 from tests.connect.chaos.marked import read_marks
@@ -34,7 +34,7 @@ RATE, TASKS = 300, 3
 _WORKERS = ("worker-1", "worker-2", "worker-3")
 _PATIENCE = 240
 
-pytestmark = [*MARKS, TOGETHER]
+pytestmark = MARKS
 
 
 class Group:

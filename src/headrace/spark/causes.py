@@ -359,7 +359,7 @@ class _Records:
             with urlopen(f"{page}/json/", timeout=_PATIENCE) as answer:  # noqa: S310
                 told = json.load(answer)
         except (OSError, ValueError):
-            return f"{master} has given it none yet; its page, which may tell why, is not {page}"
+            return f"{master} has given it none yet; {page}, where it may tell why, does not answer"
         if not told["workers"]:
             return f"no worker has registered with {master}"
         others = ", ".join(

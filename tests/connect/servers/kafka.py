@@ -155,7 +155,8 @@ def spawn(arguments: list[str | Path], log: Path, java: str = "") -> subprocess.
     with log.open("ab") as output:
         return subprocess.Popen(
             [SCRIPT, *arguments],
-            env=os.environ | ({"KAFKA_JAVA": java} if java else {}),
+            # Options for a quick start are not for a Java that has options of its own.
+            env=os.environ | ({"KAFKA_JAVA": java, "JAVA_TOOL_OPTIONS": ""} if java else {}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
