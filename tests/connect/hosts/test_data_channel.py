@@ -450,25 +450,6 @@ async def test_sink_hears_nobody_who_is_behind_a_later_batch(tmp_path: Path) -> 
             await asyncio.to_thread(channel.flush, 1, {Q0: 4}, epoch=4)
 
 
-@on_loop
-async def test_sink_forgets_what_an_older_epoch_put_behind_its_opening(tmp_path: Path) -> None:
-    async with launcher_in(tmp_path) as launcher:
-        _, _, channel = await sink(launcher, tmp_path)
-        with channel:
-            await asyncio.to_thread(channel.open, [Q0], {})
-            await asyncio.to_thread(channel.put, 1, [(Q0, 0, 4)], rows(Q0, 0, 4), epoch=1)
-            await asyncio.to_thread(channel.fence, 2)
-            with pytest.raises(ProcessingError, match="batch 9 of epoch 1 is late"):
-                await asyncio.to_thread(channel.put, 9, [(Q0, 4, 6)], rows(Q0, 4, 6), epoch=1)
-            await asyncio.to_thread(channel.put, 1, [(Q0, 0, 2)], rows(Q0, 0, 2), epoch=2)
-            # A roll-back of the same job opens nothing.
-            await asyncio.to_thread(channel.fence, 3)
-        said = [line.split()[0] for line in (tmp_path / "trace").read_text().splitlines()]
-        assert [word for word in said if word in {"open", "put", "close"}] == [
-            *("open", "put", "close", "open", "put"),
-        ]
-
-
 @pytest.mark.requirement(35)
 @on_loop
 async def test_put_that_raises_fails_the_task_and_the_request(tmp_path: Path) -> None:

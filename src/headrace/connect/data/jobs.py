@@ -200,12 +200,7 @@ class TaskJob:
     ) -> tuple[Ticks, tuple[Operator, ...]]:
         work = None if told is None else SparkWrites(told, self._order.unit.task)
         operators = self._delivery(queues, in_engine=told is not None)
-        return Ticks(opening=queues, work=work, opened=self._fence_host), operators
-
-    def _fence_host(self, record: CommitRecord) -> None:
-        """Have the host's task hear nobody of an older epoch: what they have sent may come late."""
-        with TaskChannel(self._order.address, self._patience) as channel:
-            channel.fence(record.epoch)
+        return Ticks(opening=queues, work=work), operators
 
     def _delivery(self, queues: SinkQueues, *, in_engine: bool) -> tuple[Operator, ...]:
         order = self._order

@@ -176,10 +176,6 @@ class TaskChannel:
         )
         return None if header["offsets"] is None else _offsets(header["offsets"])
 
-    def fence(self, epoch: int) -> None:
-        """Have the task refuse batches of older epochs, and forget what they have put since it opened."""
-        self._ask({"op": "fence", "epoch": epoch})
-
     def put(
         self,
         batch: int,

@@ -55,10 +55,6 @@ class SinkUnit(Unit):
         self._serving: Serving
         #: Epoch and batch of the newest request: who speaks of an older one is late.
         self._newest = (0, 0)
-        #: What was asked of the last opening, until the epoch is known that begins with it.
-        self._opened: dict[str, Any] | None = None
-        #: Whether anything was put since.
-        self._touched = False
         #: The last flush that was done, and its answer: it is not done twice.
         self._flushed: tuple[object, Answer] | None = None
         #: What the engine does in the task's place.
@@ -145,7 +141,6 @@ class SinkUnit(Unit):
     def _do(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
         doing: dict[str, Callable[[dict[str, Any], Any], Answer]] = {
             "open": self._open,
-            "fence": self._fence,
             "put": self._put,
             "flush": self._flush,
             "close": self._close,
@@ -177,21 +172,11 @@ class SinkUnit(Unit):
         with self.in_call("offsets()"):
             kept = self._again(self._task.offsets)
         self._flushed = None
-        self._opened, self._touched = header, False
         self._letters.clear()
         self._places.begin(_offsets(header.get("positions", ())), kept)
         return self._answered({"offsets": None if kept is None else _listed(kept)})
 
-    def _fence(self, header: dict[str, Any], _records: object) -> Answer:
-        """Hear no older epoch any more; open anew where one was heard after the opening."""
-        self._newest = max(self._newest, (header["epoch"], 0))
-        if self._opened is not None and self._touched:
-            self._open(self._opened, None)
-        self._opened = None
-        return {}, None
-
     def _put(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
-        self._touched = True
         new = None if records is None else self._places.only_new(records)
         for part in () if new is None else pieces(new, *self._most):
             with self.in_call("put()"):
