@@ -12,6 +12,7 @@ from benchmarks import (
     connect_files,
     connect_kafka,
     connect_many,
+    connect_neighbours,
     connect_postgres,
     connect_s3,
     connect_start,
@@ -54,6 +55,7 @@ def test_a_worker_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
             connect_start,
             connect_stuck,
             connect_many,
+            connect_neighbours,
         ):
             place = nullcontext((address, tmp_path))
             monkeypatch.setattr(module, "embedded", lambda place=place: place)
@@ -66,6 +68,7 @@ def test_a_worker_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         keep(connect_start.connect_first_row(plan()))
         keep(connect_stuck.connect_beside_stuck(plan()))
         keep(connect_many.connect_100(plan()))
+        keep(connect_neighbours.connect_neighbours(plan()))
     assert set(found) == {one for one in TARGETS if one.startswith("connect_") and "/" not in one}
     assert all(value > 0 for value in found.values())
 
