@@ -22,6 +22,7 @@ from benchmarks.connect_postgres import (
     assert_changes,
     assert_rows,
     inserting,
+    number_in,
     orders,
     table_of_orders,
 )
@@ -193,11 +194,7 @@ def _jdbc_rate(peer: _Peer, run: int, topic: str, database: str, sizes: Sizes) -
     with psycopg.connect(database, autocommit=True) as connection:
 
         def count() -> int:
-            try:
-                found = connection.execute("SELECT count(*) FROM orders").fetchone()
-            except psycopg.errors.UndefinedTable:
-                return 0
-            return int(found[0]) if found else 0
+            return number_in(connection, "SELECT count(*) FROM orders")
 
         with peer.worker.connector(f"to-postgres-{run}", config):
             rate = rate_of(count, sizes.connect_orders, peer.worker, look=0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 import numpy as np
 import orjson
@@ -29,6 +29,7 @@ __all__ = [
     "connect_postgres",
     "connect_postgres_source",
     "inserting",
+    "number_in",
     "orders",
     "table_of_orders",
 ]
@@ -98,18 +99,25 @@ def _rate(worker: ConnectWorker, run: int, database: str, sizes: Sizes) -> float
 
         def written() -> int:
             """What the sink says in the transactions of its rows; counting those takes long."""
-            try:
-                found = connection.execute(
-                    "SELECT sum(next_offset) FROM headrace_connect_offsets WHERE sink = %s", [name]
-                ).fetchone()
-            except psycopg.errors.UndefinedTable:
-                return 0
-            return int(found[0] or 0) if found else 0
+            return number_in(
+                connection,
+                "SELECT sum(next_offset) FROM headrace_connect_offsets WHERE sink = %s",
+                name,
+            )
 
         with worker.connector(name, config):
             rate = rate_of(written, sizes.connect_orders, worker)
         assert_rows(connection, sizes.connect_orders)
     return rate
+
+
+def number_in(connection: psycopg.Connection[Any], query: LiteralString, *values: str) -> int:
+    """Give the number that a query finds; 0 where its table is not there yet."""
+    try:
+        found = connection.execute(query, values).fetchone()
+    except psycopg.errors.UndefinedTable:
+        return 0
+    return int(found[0] or 0) if found else 0
 
 
 def assert_rows(connection: psycopg.Connection[Any], count: int) -> None:

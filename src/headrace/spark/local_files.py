@@ -51,12 +51,16 @@ public class LocalFiles extends LocalFileSystem {
 
 
 def write_without_processes(context: SparkContext) -> None:
-    """Have Java itself set the permissions of local files, unless the user has named another class.
+    """Have Java itself set the permissions of local files, where Hadoop would start a program for that.
+
+    A class that the user has named stays.
 
     Caller: whoever has just started Spark; nobody has files open by Hadoop's class yet.
     """
     java: Any = context._jvm  # noqa: SLF001 - Spark's Python has no face for it
     try:
+        if java.org.apache.hadoop.io.nativeio.NativeIO.isAvailable():
+            return
         conf = java.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())  # noqa: SLF001
         if conf.get(_IMPLEMENTATION) is not None:
             return

@@ -70,7 +70,7 @@ class Impulse(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many records there were when it last told of some."""
+        """How many records there were when it was asked last."""
 
     def wait(self, seconds: float) -> Sequence[str] | None:
         """Wait for news; give the topics that they are for, or None where there are none."""

@@ -8,13 +8,17 @@ import decimal
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import SchemaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.connect import SinkRecord
 
-__all__ = ["as_json", "as_text", "raw_bytes"]
+__all__ = ["as_json", "as_text", "lines_of", "raw_bytes"]
 
 
 def as_text(value: Any) -> bytes:
@@ -28,6 +32,19 @@ def as_text(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     return as_json(value)
+
+
+def lines_of(column: pa.Array, end: bytes) -> Iterator[memoryview | bytes]:
+    """Give a column of text or bytes, without nulls, as lines, in pieces that are written as they are.
+
+    >>> b"".join(lines_of(pa.array(["a", "b"]), b";"))
+    b'a;b;'
+    """
+    if len(column):
+        lines = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
+        joined = pc.binary_join(lines, pa.scalar(end, pa.binary()).cast(column.type))
+        yield memoryview(joined[0].as_buffer())
+        yield end
 
 
 def raw_bytes(record: SinkRecord, value: Any, part: str, taker: str) -> bytes | None:

@@ -116,10 +116,13 @@ class HostImpulse:
         self._channel = TaskChannel(address, timedelta(seconds=30))
         self._committed = committed
         self._told = 0
-        #: How many records there were when the host last told of some.
-        self.waiting = 0
         #: How many queues a topic shall have that is made for the task, where the task says so.
         self.queues: dict[str, int] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many records the host had when it was asked last."""
+        return self._channel.waiting
 
     def wait(self, seconds: float) -> Sequence[str] | None:
         """Wait until the host has records."""
@@ -130,7 +133,6 @@ class HostImpulse:
         found = self._channel.await_topics(timedelta(seconds=seconds))
         if found is None:
             return None
-        self.waiting = self._channel.waiting
         self.queues |= {topic: count for topic, count in found.items() if count is not None}
         return list(found)
 

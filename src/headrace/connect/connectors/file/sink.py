@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.connect import (
     Config,
@@ -26,7 +25,7 @@ from headrace.connect import (
 )
 from headrace.connect.connectors.file._output import Committed, Output, Rotation, alter, side_of
 from headrace.connect.connectors.offsets import Progress, newest, set_by_hand
-from headrace.connect.connectors.texts import as_text
+from headrace.connect.connectors.texts import as_text, lines_of
 
 if TYPE_CHECKING:
     from headrace.connect.records import Position
@@ -70,11 +69,9 @@ class FileSinkTask(SinkTask):
         column = rows.value
         kind = column.type
         plain = pa.types.is_string(kind) or pa.types.is_binary(kind)
-        if plain and len(column) and not column.null_count:
-            lines = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
-            joined = pc.binary_join(lines, pa.scalar(self._end, pa.binary()).cast(kind))
-            self._output.append(memoryview(joined[0].as_buffer()))
-            self._output.append(self._end)
+        if plain and not column.null_count:
+            for piece in lines_of(column, self._end):
+                self._output.append(piece)
         else:
             self._append(column.to_pylist())
         self._progress.take_rows(rows)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from headrace.connect.columns import json_texts
-from headrace.connect.connectors.texts import as_json
+from headrace.connect.connectors.texts import as_json, lines_of
 from headrace.errors import SerializationError
 
 __all__ = ["WRITERS", "as_written", "column_of", "joined", "write_rows"]
@@ -97,10 +96,7 @@ def _csv(file: BinaryIO, column: pa.Array, compression: str) -> None:
 
 def _jsonl(file: BinaryIO, column: pa.Array, compression: str) -> None:
     del compression
-    if len(column):
-        lines = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
-        file.write(pc.binary_join(lines, pa.scalar(b"\n", column.type))[0].as_buffer())
-        file.write(b"\n")
+    file.writelines(lines_of(column, b"\n"))
 
 
 WRITERS: dict[str, Callable[[BinaryIO, pa.Array, str], None]] = {

@@ -287,7 +287,8 @@ class KafkaSinkTask(SinkTask):
         self, records: Sequence[SinkRecord | SinkBatch], offsets: Mapping[Queue, int | None]
     ) -> None:
         # What was sent as columns is sent again record by record, to find out which is refused.
-        attempts = self._config["delivery.attempts"] + any(map(_is_columns, records))
+        columns = any(isinstance(one, SinkBatch) for one in records)
+        attempts = self._config["delivery.attempts"] + columns
         for attempt in range(1, attempts + 1):
             try:
                 records = self._attempt(records, offsets)
@@ -397,17 +398,8 @@ class KafkaSinkTask(SinkTask):
                 self._produce_columns(producer, record)
                 continue
             arguments = self._arguments(record)
-            while True:
-                try:
-                    producer.produce(**arguments, on_delivery=self._noted(record))
-                except BufferError:
-                    producer.poll(_ROOM)
-                    continue
-                except KafkaException as error:
-                    if error.args[0].code() not in _REFUSALS:
-                        raise
-                    self.context.report(record, _refused(record, error.args[0]))
-                break
+            if error := _refusal(producer, **arguments, on_delivery=self._noted(record)):
+                self.context.report(record, _refused(record, error))
         producer.poll(0)
 
     def _produce_columns(self, producer: Producer, batch: SinkBatch) -> None:
@@ -416,18 +408,9 @@ class KafkaSinkTask(SinkTask):
         columns = (batch.value, batch.key, batch.timestamp_ms)
         rows = zip(*(_listed(column, len(batch)) for column in columns), strict=True)
         for row, (value, key_, time) in enumerate(rows):
-            while True:
-                try:
-                    producer.produce(topic, value, key_, partition, None, None, time or 0)
-                except BufferError:
-                    producer.poll(_ROOM)
-                    continue
-                except KafkaException as error:
-                    if error.args[0].code() not in _REFUSALS:
-                        raise
-                    [record] = batch_from(batch, row, 1).records()
-                    self.context.report(record, _refused(record, error.args[0]))
-                break
+            if error := _refusal(producer, topic, value, key_, partition, None, None, time or 0):
+                [record] = batch_from(batch, row, 1).records()
+                self.context.report(record, _refused(record, error))
 
     def _noted(self, record: SinkRecord) -> Callable[[KafkaError | None, Any], None]:
         def note(error: KafkaError | None, _message: Any) -> None:
@@ -534,15 +517,27 @@ _FENCES = frozenset(
 )
 
 
+def _refusal(producer: Producer, *record: Any, **more: Any) -> KafkaError | None:
+    """Hand a record over once there is room for it; give why it is refused by itself, if it is."""
+    while True:
+        try:
+            producer.produce(*record, **more)
+        except BufferError:
+            producer.poll(_ROOM)
+        except KafkaException as error:
+            refusal: KafkaError = error.args[0]
+            if refusal.code() not in _REFUSALS:
+                raise
+            return refusal
+        else:
+            return None
+
+
 def _is_raw(column: pa.Array | None) -> bool:
     if column is None:
         return True
     kind = column.type
     return bool(pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_null(kind))
-
-
-def _is_columns(gathered: SinkRecord | SinkBatch) -> bool:
-    return isinstance(gathered, SinkBatch)
 
 
 def _listed(column: pa.Array | None, count: int) -> list[Any]:

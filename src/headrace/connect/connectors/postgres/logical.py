@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
-from headrace.connect import Config, SourceBatch, SourceRecord, SourceTaskContext
 from headrace.connect.connectors.postgres.columns import TypeBook, TypeOptions
 from headrace.connect.connectors.postgres.connection import (
     connect,
@@ -45,6 +44,7 @@ from headrace.connect.connectors.postgres.translation import Moment, Translator
 from headrace.errors import StateError
 
 if TYPE_CHECKING:
+    from headrace.connect import Config, SourceBatch, SourceRecord, SourceTaskContext
     from headrace.connect.connectors.sql import TableName
 
 __all__ = ["LogicalFeed"]
@@ -245,18 +245,8 @@ class LogicalFeed:
             self._place = _Place(self._place.lsn, self._place.record + 1)
             if self._place <= self._given:
                 continue
-            found.append(
-                SourceRecord(
-                    partition=self.partition,
-                    offset={"lsn": lsn_text(self._place.lsn), "record": self._place.record},
-                    topic=made.topic,
-                    key=made.key,
-                    value=made.value,
-                    key_schema=made.key_schema,
-                    value_schema=made.value_schema,
-                    timestamp_ms=made.timestamp_ms,
-                )
-            )
+            place = {"lsn": lsn_text(self._place.lsn), "record": self._place.record}
+            found.append(made.placed(self.partition, place))
         return found
 
     def _alive(self, sign: KeepAlive, stream: ReplicationConnection) -> None:

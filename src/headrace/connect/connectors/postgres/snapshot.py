@@ -6,9 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-import pyarrow as pa
-
-from headrace.connect import SourceBatch, SourceRecord
 from headrace.connect.connectors.postgres.catalog import quoted, table_info
 from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import lsn_text
@@ -20,6 +17,7 @@ from headrace.connect.connectors.postgres.translation import (
 )
 
 if TYPE_CHECKING:
+    from headrace.connect import SourceBatch, SourceRecord
     from headrace.connect.connectors.postgres.connection import Connection
     from headrace.connect.connectors.postgres.replication import NewSlot
     from headrace.connect.connectors.sql import TableName
@@ -54,13 +52,13 @@ def snapshot(
         for made in _rows(connection, translator, types, table, moment, most):
             if before is not None:
                 count += 1
-                yield _given(before, partition, {"snapshot": count}, moment)
+                yield _given(before, partition, {"snapshot": count})
             before = made
     # Nobody need wait for its locks until the last rows are taken.
     connection.execute("COMMIT")
     if before is not None:
         done = {"lsn": lsn_text(slot.consistent_point), "record": 0}
-        yield _given(before, partition, done, moment, on_the_way={"snapshot": count + 1})
+        yield _given(before, partition, done, on_the_way={"snapshot": count + 1})
 
 
 def _rows(
@@ -91,37 +89,10 @@ def _rows(
 
 
 def _given(
-    made: _Rows,
-    partition: Position,
-    offset: Position,
-    moment: Moment,
-    *,
-    on_the_way: Position | None = None,
+    made: _Rows, partition: Position, offset: Position, *, on_the_way: Position | None = None
 ) -> Sequence[SourceRecord] | SourceBatch:
     """Give rows that are behind a position as a whole, and on the way to it before."""
     if isinstance(made, MadeColumns):
-        times = pa.repeat(pa.scalar(moment.timestamp_ms, pa.int64()), len(made.value))
-        return SourceBatch(
-            partition=partition,
-            offset=offset,
-            topic=made.topic,
-            key=made.key,
-            value=made.value,
-            key_schema=made.key_schema,
-            value_schema=made.value_schema,
-            timestamp_ms=times,
-        )
+        return made.placed(partition, offset)
     places = [on_the_way or offset] * (len(made) - 1) + [offset]
-    return [
-        SourceRecord(
-            partition=partition,
-            offset=place,
-            topic=one.topic,
-            key=one.key,
-            value=one.value,
-            key_schema=one.key_schema,
-            value_schema=one.value_schema,
-            timestamp_ms=one.timestamp_ms,
-        )
-        for one, place in zip(made, places, strict=True)
-    ]
+    return [one.placed(partition, place) for one, place in zip(made, places, strict=True)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.connect import Schema, SchemaError
+from headrace.connect import Schema, SchemaError, SourceBatch, SourceRecord
 from headrace.connect.connectors.postgres.catalog import quoted, table_info
 from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import (
@@ -28,6 +28,7 @@ from headrace.connect.schema import BOOLEAN, INT64, STRING, struct
 if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.connection import Connection
     from headrace.connect.connectors.postgres.pgoutput import Begin, Row
+    from headrace.connect.records import Position
 
 __all__ = ["Made", "MadeColumns", "Moment", "Translator"]
 
@@ -80,6 +81,19 @@ class Made:
     value_schema: Schema | None
     timestamp_ms: int | None
 
+    def placed(self, partition: Position, offset: Position) -> SourceRecord:
+        """Give the record, at its place."""
+        return SourceRecord(
+            partition=partition,
+            offset=offset,
+            topic=self.topic,
+            key=self.key,
+            value=self.value,
+            key_schema=self.key_schema,
+            value_schema=self.value_schema,
+            timestamp_ms=self.timestamp_ms,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MadeColumns:
@@ -90,6 +104,20 @@ class MadeColumns:
     value: pa.StructArray
     key_schema: Schema | None
     value_schema: Schema
+    timestamp_ms: pa.Array
+
+    def placed(self, partition: Position, offset: Position) -> SourceBatch:
+        """Give the records, which have one place."""
+        return SourceBatch(
+            partition=partition,
+            offset=offset,
+            topic=self.topic,
+            key=self.key,
+            value=self.value,
+            key_schema=self.key_schema,
+            value_schema=self.value_schema,
+            timestamp_ms=self.timestamp_ms,
+        )
 
 
 @dataclass(slots=True)
@@ -163,17 +191,18 @@ class Translator:
             return [self._row(table, reader.value(row), "r", moment, None) for row in rows]
         key, count = reader.struct_key(structs), len(rows)
         key_schema = None if key is None else reader.key_schema
+        times = pa.repeat(pa.scalar(moment.timestamp_ms, pa.int64()), count)
         if not self.envelope:
-            return MadeColumns(table.topic, key, structs, key_schema, reader.schema)
+            return MadeColumns(table.topic, key, structs, key_schema, reader.schema, times)
         parts = {
             "before": pa.nulls(count, structs.type),
             "after": structs,
             "source": pa.repeat(pa.scalar(_source(table, moment), _SOURCE_ARROW), count),
             "op": pa.repeat("r", count),
-            "ts_ms": pa.repeat(pa.scalar(moment.timestamp_ms, pa.int64()), count),
+            "ts_ms": times,
         }
         value = pa.StructArray.from_arrays(list(parts.values()), list(parts))
-        return MadeColumns(table.topic, key, value, key_schema, table.envelope)
+        return MadeColumns(table.topic, key, value, key_schema, table.envelope, times)
 
     def translate(
         self, change: Insert | Update | Delete | Truncate, moment: Moment
