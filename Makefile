@@ -91,8 +91,9 @@ servers: ## Install the servers that tests talk to, where they are missing
 test: setup ## Run the tests that a change waits for, in ten minutes (ARGS="-k name" for some)
 	$(PYTEST) --hold-budgets -m "not slow and not soak" $(ARGS)
 
+# Most of them have Sparks and machines of their own, and times that they are held to.
 test-rest: setup ## Run the tests that `make test` leaves out
-	$(PYTEST) --hold-budgets -m "slow and not soak" $(ARGS)
+	$(PYTEST) --numprocesses 3 --hold-budgets -m "slow and not soak" $(ARGS)
 
 test-all: setup ## Run all tests but the soaks (ARGS="tests/faults" for some of them)
 	$(PYTEST) --hold-budgets -m "not soak" $(ARGS)

@@ -39,7 +39,7 @@ SLOW_BUDGET = 60.0
 SUMS: dict[Tier, tuple[float, float]] = {
     "pure": (800, 1700),
     "broker": (900, 1500),
-    "spark": (600, 2800),
+    "spark": (600, 4000),
     "servers": (600, 1400),
 }
 

@@ -37,6 +37,8 @@ class Trio:
         ]
         scene.put(self.second, "rows", TASKS)
         until(lambda: self.is_shared_by(NAMES))
+        # The first may read later of what the others have read already.
+        until(lambda: scene.where(self.first, "rows") == scene.where(self.second, "rows"))
 
     def is_shared_by(self, names: tuple[str, ...]) -> bool:
         places = Counter(self.scene.where(self.second, "rows").values())

@@ -180,9 +180,9 @@ class Database:
         with psycopg.connect(self.server.dsn(self.name), autocommit=True) as session:
             session.execute(statement.encode())
 
-    def insert(self, numbers: range, over: threading.Event) -> None:
-        """Insert rows, as soon as the server lets that be done."""
-        while not over.is_set():
+    def insert(self, numbers: range, over: threading.Event) -> bool:
+        """Insert rows, as soon as the server lets that be done; tell whether they are there."""
+        while True:
             with (
                 contextlib.suppress(psycopg.OperationalError),
                 psycopg.connect(self.server.dsn(self.name), autocommit=True) as session,
@@ -190,8 +190,9 @@ class Database:
             ):
                 rows = [(n,) for n in numbers]
                 cursor.executemany("INSERT INTO origin VALUES (%s) ON CONFLICT DO NOTHING", rows)
-                return
-            over.wait(0.1)
+                return True
+            if over.wait(0.1):
+                return False
 
     def numbers(self, table: str) -> Iterator[list[int]]:
         """Read a table, which may not be there yet."""
@@ -295,7 +296,8 @@ class Feeding:
             numbers = range(self.count, self.count + 10)
             bodies = [json.dumps({"n": n}).encode() for n in numbers]
             rocket.send_batch([Message(topic=ROWS, body=body) for body in bodies])
-            self._database.insert(numbers, self._over)
+            if not self._database.insert(numbers, self._over):
+                break
             for body in bodies:
                 kafka.produce("origin", body)
             kafka.poll(0)
