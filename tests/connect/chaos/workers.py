@@ -32,6 +32,8 @@ QUICK = (
     *("--rebalance-delay", f"{DELAY} s", "--fence-after", f"{DELAY * 0.4} s"),
     *("--session-timeout", f"{DELAY * 0.4} s"),
 )
+#: What is shown of a log where a test fails, characters.
+_END = 6000
 
 
 def until(holds: Callable[[], object], patience: float, what: str) -> None:
@@ -275,5 +277,9 @@ def running_workers(namesrv: str, folder: Path, times: Sequence[str] = QUICK) ->
     try:
         workers.start()
         yield workers
+    except BaseException:
+        for one in (one for one in workers.all if one.log.exists()):
+            print(f"the end of what {one.name} logged:", one.log.read_text()[-_END:], sep="\n")
+        raise
     finally:
         workers.close()
