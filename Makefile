@@ -21,7 +21,8 @@ COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-c
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 STEP := @.ci/step
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadscope --no-loadscope-reorder
+PROCESSES := 4
+PYTEST = $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -92,8 +93,9 @@ test: setup ## Run the tests that a change waits for, in ten minutes (ARGS="-k n
 	$(PYTEST) --hold-budgets -m "not slow and not soak" $(ARGS)
 
 # Most of them have Sparks and machines of their own, and times that they are held to.
+test-rest: PROCESSES := 3
 test-rest: setup ## Run the tests that `make test` leaves out
-	$(PYTEST) --numprocesses 3 --hold-budgets -m "slow and not soak" $(ARGS)
+	$(PYTEST) --hold-budgets -m "slow and not soak" $(ARGS)
 
 test-all: setup ## Run all tests but the soaks (ARGS="tests/faults" for some of them)
 	$(PYTEST) --hold-budgets -m "not soak" $(ARGS)

@@ -35,7 +35,7 @@ BUDGETS: dict[Tier, float] = {"pure": 0.2, "broker": 1.0, "spark": 5.0, "servers
 #: Seconds that a test may take which `make test` leaves out.
 SLOW_BUDGET = 60.0
 
-#: Seconds that all tests of a tier may take in four processes: those of `make test`, and all.
+#: Seconds that all tests of a tier may take side by side: those of `make test`, and all.
 SUMS: dict[Tier, tuple[float, float]] = {
     "pure": (800, 1700),
     "broker": (900, 1500),

@@ -278,8 +278,9 @@ def running_workers(namesrv: str, folder: Path, times: Sequence[str] = QUICK) ->
         workers.start()
         yield workers
     except BaseException:
-        for one in (one for one in workers.all if one.log.exists()):
-            print(f"the end of what {one.name} logged:", one.log.read_text()[-_END:], sep="\n")
+        for one in workers.all:
+            if one.log.exists():
+                print(f"the end of what {one.name} logged:", one.log.read_text()[-_END:], sep="\n")
         raise
     finally:
         workers.close()
