@@ -26,6 +26,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 PROGRAM = "tests.connect.coordination.host_program"
 NAMES = ("w1", "w2")
+#: What is shown of a log where a test fails, characters.
+END = 6000
 
 
 class Member:
@@ -56,6 +58,8 @@ class Member:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        # It is seen where the test failed.
+        print(f"the end of what {self.name} logged:", self.log.read_text()[-END:], sep="\n")
 
 
 class Scene:
@@ -63,7 +67,7 @@ class Scene:
 
     def __init__(self, folder: Path, opened: contextlib.ExitStack, address: str) -> None:
         self.folder, self._opened, self.address = folder, opened, address
-        self.http = opened.enter_context(httpx.Client(timeout=20))
+        self.http = opened.enter_context(httpx.Client(timeout=60))
 
     def proxy(self) -> Proxy:
         with Client(self.address) as client:

@@ -26,6 +26,8 @@ _KAFKA = ("kafka-sink", "kafka-source")
 #: A port, an address in memory, a time: they tell nothing, and differ each time.
 _OF_THE_RUN = re.compile(r"\b\d{4,}\b")
 _LONGEST = 130
+#: Where a source of Kafka says that people should have it go on.
+_POSITION = re.compile(r"'kafka_offset': (\d+)")
 _HEAD = """# What faults cost
 
 Nine connectors of one worker move rows while what they reach, the worker, or a part of it fails.
@@ -142,7 +144,8 @@ def _lose_seconds(scene: Scene) -> None:
     server.do("SELECT pg_reload_conf()")
     # Sessions take it up with their next statement.
     time.sleep(3)
-    scene.kafka.crash(lost=1)
+    with scene.kafka.about_to_crash():
+        time.sleep(1)
     server.server.crash()
 
 
@@ -151,6 +154,22 @@ def _come_back(scene: Scene) -> None:
     scene.kafka.start()
     scene.database.do("ALTER SYSTEM RESET ALL")
     scene.database.do("SELECT pg_reload_conf()")
+
+
+def _come_back_and_set_position(scene: Scene) -> None:
+    """Do what a source asks people for whose log was cut: it has read what is lost."""
+    _come_back(scene)
+    source, told = "/connectors/kafka-source", ""
+    while (found := _POSITION.search(told)) is None:
+        status = scene.ask("GET", f"{source}/status") or {}
+        told = " ".join(str(task.get("trace")) for task in status.get("tasks", ()))
+        time.sleep(0.1)
+    scene.ask("PUT", f"{source}/stop")
+    where = {"kafka_topic": "origin", "kafka_partition": 0}
+    offsets = [{"partition": where, "offset": {"kafka_offset": int(found[1])}}]
+    while scene.ask("PATCH", f"{source}/offsets", {"offsets": offsets}) is None:
+        time.sleep(0.1)
+    scene.ask("PUT", f"{source}/resume")
 
 
 def _away(
@@ -194,9 +213,9 @@ FAULTS = (
     ),
     Fault(
         "peer loses its last second",
-        'PostgreSQL confirms before it writes, and dies; Kafka dies, and its logs are cut to where they were a second before. Both are started again. What they lost is not in "rows in" of a source. A source of Kafka says once that the log was cut, and fails; started again, it goes on where it was, and what was written anew below that is lost to it.',
+        'PostgreSQL confirms before it writes, and dies; Kafka dies, and its logs are cut to where they were a second before. Both are started again. What they lost is not in "rows in" of a source. A source of Kafka fails, also when it is started again, and says from which offset on the log was lost: the test stops it, sets that offset, and resumes it.',
         _lose_seconds,
-        _come_back,
+        _come_back_and_set_position,
         connectors=_POSTGRES + _KAFKA,
         keeps=False,
         loses=True,

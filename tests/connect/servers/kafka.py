@@ -51,14 +51,19 @@ class KafkaServer:
     _port: int = 0
     _process: subprocess.Popen[bytes] | None = None
 
-    def crash(self, lost: float = 0) -> None:
-        """End it as a power cut does; what was written in the last seconds is lost."""
+    def crash(self) -> None:
+        """End it as a power cut does."""
         assert self._process is not None
-        before = {log: log.stat().st_size for log in self._logs()}
-        time.sleep(lost)
         self._process.kill()
         self._process.wait(timeout=30)
-        for log in self._logs() if lost else []:
+
+    @contextmanager
+    def about_to_crash(self) -> Iterator[None]:
+        """End it as a power cut does; what is written meanwhile is lost."""
+        before = {log: log.stat().st_size for log in self._logs()}
+        yield
+        self.crash()
+        for log in self._logs():
             os.truncate(log, before.get(log, 0))
 
     def start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.connect.connectors.sources import (
     task_configs,
     watching,
 )
-from tests.connect.servers.kafka import KafkaServer
+from tests.connect.servers.kafka import KafkaServer, running_kafka
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_records_come_with_all_that_they_have(
     assert (second.key, second.value) == (b"k", None)
     assert (second.partition, second.offset) == (
         {"kafka_topic": topic, "kafka_partition": 2},
-        {"kafka_offset": 2},
+        {"kafka_offset": 2, "kafka_leader_epoch": 0},
     )
 
 
@@ -135,6 +136,37 @@ def test_deleted_records_that_were_not_read_are_a_failure(
     words = r"(?s)Partition 0 of .* no longer has.*reset the partition's offset"
     with life() as two, pytest.raises(StateError, match=words):
         two.until(1)
+
+
+@pytest.mark.slow
+def test_a_log_that_has_lost_its_end_is_a_failure_until_the_position_is_set() -> None:
+    with running_kafka() as kafka, contextlib.ExitStack() as opened:
+        topic = kafka.create_topic()
+        texts = {"kafka.bootstrap.servers": kafka.address, "kafka.topics": topic}
+        where = {"kafka_topic": topic, "kafka_partition": 0}
+        ahead, behind = KitOffsets(), KitOffsets()
+        behind.put(where, {"kafka_offset": 3, "kafka_leader_epoch": 0})
+        send(kafka, topic, 5)
+        with kafka.about_to_crash():
+            send(kafka, topic, 5, start=5)
+            with SourceLife(KafkaSourceConnector, texts, ahead) as one:
+                one.until(10)
+                one.commit()
+            two = opened.enter_context(SourceLife(KafkaSourceConnector, texts, behind))
+            two.until(7)
+        kafka.start()
+        # By its numbers, what has been read is a part of the log again.
+        send(kafka, topic, 20, start=20)
+        with pytest.raises(StateError, match=r"lost its records from offset 5 .*\n.*goes on there"):
+            two.until(1)
+        for _ in range(2):
+            three = opened.enter_context(SourceLife(KafkaSourceConnector, texts, ahead))
+            with pytest.raises(StateError, match=r"from offset 5 .*\n.*\{'kafka_offset': 5\}"):
+                three.until(1)
+        ahead.put(where, {"kafka_offset": 5})
+        for committed, first in ((behind, [3, 4]), (ahead, [])):
+            last = opened.enter_context(SourceLife(KafkaSourceConnector, texts, committed))
+            assert numbers(last.until(len(first) + 20)) == [*first, *range(20, 40)]
 
 
 def test_position_shows_in_kafkas_own_tools(

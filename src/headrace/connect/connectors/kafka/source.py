@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -53,6 +54,11 @@ __all__ = ["KafkaSourceConnector", "KafkaSourceTask"]
 _SHARE = "task.partitions"
 _RAW = BYTES.as_optional()
 _ANSWER = 30.0
+#: Of the leader that wrote the last record before a position.
+_EPOCH = "kafka_leader_epoch"
+_NO_EPOCH = -1
+#: In what the client says of a log that was cut.
+_END_OF_CUT = re.compile(r"truncation detected.*end offset is (\d+)")
 
 _KEYS = KAFKA_KEYS | declare(
     key(
@@ -193,7 +199,9 @@ class KafkaSourceTask(SourceTask):
     def _place(self, topic: str, number: int) -> TopicPartition:
         committed = self.context.offsets.get(_partition(topic, number))
         if committed is not None:
-            return TopicPartition(topic, number, int(committed["kafka_offset"]))
+            # Kafka tells by the epoch when what lies before that offset is no longer what was read.
+            epoch = int(committed.get(_EPOCH, _NO_EPOCH))
+            return TopicPartition(topic, number, int(committed["kafka_offset"]), leader_epoch=epoch)
         first = self._config["start.from"] == "earliest"
         return TopicPartition(topic, number, OFFSET_BEGINNING if first else OFFSET_END)
 
@@ -218,11 +226,12 @@ class KafkaSourceTask(SourceTask):
         assert topic is not None
         assert number is not None
         assert offset is not None
+        epoch = message.leader_epoch()
         kind, moment = message.timestamp()
         headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
         return SourceRecord(
             partition=_partition(topic, number),
-            offset={"kafka_offset": offset + 1},
+            offset={"kafka_offset": offset + 1} | ({} if epoch is None else {_EPOCH: epoch}),
             topic=self._format.replace("${topic}", topic),
             key=message.key(),
             value=message.value(),
@@ -233,8 +242,34 @@ class KafkaSourceTask(SourceTask):
             queue=number if self._keep else None,
         )
 
+    def _judge_cut(self, message: Message[Any, Any], error: KafkaError) -> None:
+        """Raise if the log has lost records that were read, which only the client's words tell."""
+        found = _END_OF_CUT.search(error.str())
+        if found is None:
+            return
+        topic, number, end = message.topic(), message.partition(), int(found[1])
+        assert topic is not None
+        assert number is not None
+        committed = self.context.offsets.get(_partition(topic, number))
+        if committed is None or int(committed["kafka_offset"]) <= end:
+            hint = (
+                "What was committed lies before that: the task goes on there when it is restarted."
+            )
+        else:
+            hint = (
+                f"Stop the connector, and set the partition's offset to {{'kafka_offset': {end}}}"
+                " to go on with what was written there since."
+            )
+        raise StateError(
+            f"Partition {number} of {topic} has lost its records from offset {end} on, of which some"
+            " were read: its broker lost what it had confirmed, or a replica that was behind became"
+            " its leader",
+            hint=hint,
+        )
+
     def _judge(self, message: Message[Any, Any], error: KafkaError) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # named so by the client
+            self._judge_cut(message, error)
             raise StateError(
                 f"Partition {message.partition()} of {message.topic()} no longer has the records"
                 f" from the committed position on: {error}",
