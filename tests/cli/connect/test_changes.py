@@ -78,6 +78,26 @@ def test_the_name_may_stand_in_the_file(
     assert "others" in told
 
 
+def test_a_connector_begins_as_its_file_says_or_the_command(
+    run: Commands, worker: Running, tmp_path: Path
+) -> None:
+    file = tmp_path / "idle.json"
+    held = {"name": "idle", "config": {"connector.class": CHAOS}, "initial_state": "STOPPED"}
+    file.write_text(json.dumps(held))
+    said = run.said("create", "--config", str(file))
+    assert said == "Connector idle (source) is made: nothing starts until it is resumed."
+    worker.do(eventually(lambda: states(worker.connect, "idle") == ["STOPPED"]))
+    said = run.said("create", "other", f"connector.class={CHAOS}", "--initial-state", "paused")
+    assert (
+        said == "Connector other (source) is made: its tasks start, and rest until it is resumed."
+    )
+    worker.do(eventually(lambda: states(worker.connect, "other") == ["PAUSED", "PAUSED"]))
+    file.write_text(json.dumps(held | {"name": "wrong", "initial_state": "asleep"}))
+    told = run.refused("create", "--config", str(file))
+    assert "the initial_state is 'asleep'" in told
+    assert "use RUNNING" in told
+
+
 def test_a_connector_that_nobody_names_is_refused(run: Commands) -> None:
     for given in (("connector.class=x",), ("--config", "connector.class=x")):
         told = run.refused("create", *given)
@@ -92,7 +112,7 @@ def test_a_name_that_is_taken_is_told_how_to_replace_its_config(
         "error: Connector a already exists\n  → --update replaces its config"
     )
     said = run.said("create", "a", "--update", f"connector.class={CHAOS}", "x=2")
-    assert said == "Connector a (source) has a new config: its tasks start."
+    assert said == "Connector a (source) has a new config."
     assert config_of(worker, "a")["x"] == "2"
 
 

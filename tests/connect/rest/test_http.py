@@ -183,7 +183,9 @@ def test_metrics_count_connectors_tasks_and_requests(worker: Running) -> None:
     worker.ask("DELETE", "/connectors/counted")
 
 
-def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
+def test_metrics_tasks_and_the_log_tell_what_was_moved_and_what_is_waited_for(
+    worker: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     worker.ask("PUT", "/connectors/moved/config", json=config_of(CHAOS))
     worker.do(until_running(worker.connect, "moved"))
     launcher: Any = worker.launcher
@@ -195,6 +197,7 @@ def test_metrics_and_tasks_tell_what_was_moved(worker: Running) -> None:
         host.tell(Waits("the database is away"))
 
     worker.do(tell())
+    assert "task moved-0 waits for the database is away" in caplog.messages
     text = worker.ask("GET", "/metrics").text
     labels = '{connector="moved",task="0"}'
     for name, figure in {

@@ -57,7 +57,7 @@ def test_a_start_that_hangs_holds_up_nobody_and_ends_in_error_with_its_cause() -
 @pytest.mark.requirement(26)
 @pytest.mark.requirement(34)
 @pytest.mark.defect(2)
-def test_a_start_that_raises_is_error_with_the_cause() -> None:
+def test_a_start_that_raises_is_error_with_the_cause(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with started(FakeLauncher()) as connect:
             await connect.create("a", config_of(CHAOS, chaos_start="raise"))
@@ -65,6 +65,8 @@ def test_a_start_that_raises_is_error_with_the_cause() -> None:
             assert "ChaosError: start() was told to raise" in connect.status("a").tasks[0].trace
 
     asyncio.run(scenario())
+    (told,) = [one for one in caplog.messages if "was told to raise" in one]
+    assert told.startswith("a-0 failed: ChaosError")
 
 
 @pytest.mark.requirement(27)

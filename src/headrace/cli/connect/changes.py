@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from headrace.cli._terminal import say
-from headrace.cli.connect.configs import ConfigOption, Pairs, read_config
+from headrace.cli.connect.configs import ConfigOption, Given, Pairs, read_config
 from headrace.cli.connect.rest import WorkerApi, asking
 from headrace.errors import ConfigurationError, ConnectConflictError, ConnectRequestError
 
 __all__ = ["ConnectorName", "create", "delete", "pause", "restart", "resume", "stop"]
 
 ConnectorName = Annotated[str, typer.Argument(help="The connector's name.")]
+
+
+class InitialState(StrEnum):
+    """How a connector begins that is made."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+
+_BEGINS = {
+    "RUNNING": "its tasks start",
+    "PAUSED": "its tasks start, and rest until it is resumed",
+    "STOPPED": "nothing starts until it is resumed",
+}
 KeepOffsets = Annotated[
     bool,
     typer.Option(
@@ -34,33 +50,46 @@ def create(
     update: Annotated[
         bool, typer.Option("--update", help="Replace the config, if there is such a connector.")
     ] = False,
+    initial_state: Annotated[
+        InitialState | None,
+        typer.Option(
+            case_sensitive=False,
+            help="How one that is made begins; by default as its file says, else RUNNING.",
+        ),
+    ] = None,
 ) -> None:
     """Make a connector, or replace its config."""
     name, wanted = _wanted(name, config or [], pairs or [])
     there = update and name in worker.get("connectors")
+    state = initial_state or wanted.initial_state
+    body = {"name": name, "config": wanted.config}
     try:
-        if update:
-            info = worker.ask("PUT", "connectors", name, "config", body=wanted)
+        if there:
+            info = worker.ask("PUT", "connectors", name, "config", body=wanted.config)
         else:
-            info = worker.ask("POST", "connectors", body={"name": name, "config": wanted})
+            beside = {} if state is None else {"initial_state": state}
+            info = worker.ask("POST", "connectors", body=body | beside)
     except ConnectConflictError as error:
         error.hint = error.hint or "--update replaces its config"
         raise
     except ConnectRequestError as error:
-        error.hint = error.hint or _describing(wanted)
+        error.hint = error.hint or _describing(wanted.config)
         raise
-    done = "has a new config" if there else "is made"
-    say(f"Connector {name} ({info['type']}) {done}: its tasks start.")
+    if there:
+        say(f"Connector {name} ({info['type']}) has a new config.")
+    else:
+        does = _BEGINS[(state or "RUNNING").upper()]
+        say(f"Connector {name} ({info['type']}) is made: {does}.")
 
 
-def _wanted(name: str | None, config: list[str], pairs: list[str]) -> tuple[str, dict[str, Any]]:
-    """Tell the name of a connector and its config."""
+def _wanted(name: str | None, config: list[str], pairs: list[str]) -> tuple[str, Given]:
+    """Tell the name of a connector, its config and how it begins."""
     if name is not None and "=" in name:
         # Without a name, the first key comes in its place.
         pairs = [name, *pairs]
         name = None
     wanted = read_config([*config, *pairs], name)
-    name = name or wanted.get("name")
+    name = name or wanted.config.get("name")
     if not isinstance(name, str) or not name:
         raise ConfigurationError(
             "the connector has no name",

@@ -6,13 +6,13 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from headrace.errors import ConfigurationError
 
-__all__ = ["ConfigOption", "Pairs", "read_config", "read_json"]
+__all__ = ["ConfigOption", "Given", "Pairs", "read_config", "read_json"]
 
 ConfigOption = Annotated[
     list[str] | None,
@@ -29,7 +29,15 @@ Pairs = Annotated[
 ]
 
 
-def read_config(given: Iterable[str], name: str | None = None) -> dict[str, Any]:
+class Given(NamedTuple):
+    """What files and pairs say of a connector."""
+
+    config: dict[str, Any]
+    #: ``RUNNING``, ``PAUSED`` or ``STOPPED``, where a file has that beside the config.
+    initial_state: str | None = None
+
+
+def read_config(given: Iterable[str], name: str | None = None) -> Given:
     """Put a config together; what comes later wins.
 
     A file that has the connector's name beside the config gives it to the config.
@@ -49,27 +57,30 @@ def read_config(given: Iterable[str], name: str | None = None) -> dict[str, Any]
     Examples
     --------
     >>> read_config(["topic=lines", "file=a=b.txt"])
-    {'topic': 'lines', 'file': 'a=b.txt'}
+    Given(config={'topic': 'lines', 'file': 'a=b.txt'}, initial_state=None)
     """
     config: dict[str, Any] = {}
+    state = None
     for text in given:
-        config |= _part(text, name)
+        part = _part(text, name)
+        config |= part.config
+        state = part.initial_state or state
     if not config:
         raise ConfigurationError(
             "no config is given",
             hint="give --config FILE.json, or keys such as connector.class=file-source",
         )
-    return config
+    return Given(config, state)
 
 
-def _part(text: str, name: str | None) -> dict[str, Any]:
+def _part(text: str, name: str | None) -> Given:
     key, equals, value = text.partition("=")
     if text == "-" or not equals or Path(text).is_file():
         return _unwrapped(read_json(text), text, name)
-    return {key.strip(): value}
+    return Given({key.strip(): value})
 
 
-def _unwrapped(value: Any, file: str, name: str | None) -> dict[str, Any]:
+def _unwrapped(value: Any, file: str, name: str | None) -> Given:
     """Take the config out of a file that has the connector's name beside it."""
     if not isinstance(value, dict):
         raise ConfigurationError(
@@ -77,7 +88,7 @@ def _unwrapped(value: Any, file: str, name: str | None) -> dict[str, Any]:
             hint='write a JSON object, {"connector.class": "..."}',
         )
     if not isinstance(value.get("config"), dict):
-        return value
+        return Given(value)
     other = value.get("name", name)
     if name is not None and other != name:
         raise ConfigurationError(
@@ -85,7 +96,8 @@ def _unwrapped(value: Any, file: str, name: str | None) -> dict[str, Any]:
             hint=f"give the name {other}, or take the name out of the file",
         )
     config: dict[str, Any] = value["config"]
-    return {"name": other, **config} if "name" in value else config
+    named = {"name": other, **config} if "name" in value else config
+    return Given(named, value.get("initial_state"))
 
 
 def read_json(file: str) -> Any:

@@ -58,7 +58,7 @@ def validate(
     """Check a config without making anything; a wrong one ends with status 1."""
     # Both are known here, and need no writing; what is written must still be right.
     known = {"name": "a-connector", "connector.class": plugin}
-    given = known | read_config([*(config or ()), *(pairs or ())])
+    given = known | read_config([*(config or ()), *(pairs or ())]).config
     found = worker.ask("PUT", "connector-plugins", plugin, "config", "validate", body=given)
     if as_json:
         typer.echo(json.dumps(found))

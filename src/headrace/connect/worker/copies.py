@@ -109,6 +109,8 @@ class Copy:
         self._timer: asyncio.TimerHandle | None = None
         # What was asked of the host before it was there.
         self._asked_stop = self._killed = False
+        #: Why it has failed, or what it waits for, as the log says.
+        self._said = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -147,6 +149,7 @@ class Copy:
         self._measure()
         for action in actions:
             if isinstance(action, Record):
+                self._tell(action)
                 if not isinstance(event, Start):  # its claim has said so
                     self._owner.record(self, action)
             elif isinstance(action, Launch):
@@ -161,6 +164,20 @@ class Copy:
                 self._release()
             elif isinstance(action, Refuse):
                 logger.warning("%s; %s is ignored", action.why, type(action.event).__name__)
+
+    def _tell(self, record: Record) -> None:
+        """Log what people look for: what has failed, or waits for something outside."""
+        failed = record.phase is Phase.ERROR
+        news = str(record.cause or "") if failed else record.waits_for
+        if news == self._said:
+            return
+        if failed:
+            logger.error("%s", news)
+        elif news:
+            logger.warning("%s waits for %s", self.id.what, news)
+        elif record.phase is Phase.RUNNING:
+            logger.info("%s waits no more", self.id.what)
+        self._said = news
 
     async def _launch(self) -> None:
         try:
