@@ -450,6 +450,25 @@ async def test_sink_hears_nobody_who_is_behind_a_later_batch(tmp_path: Path) -> 
             await asyncio.to_thread(channel.flush, 1, {Q0: 4}, epoch=4)
 
 
+@on_loop
+async def test_sink_that_was_opened_anew_hears_nobody_of_the_epoch_before(tmp_path: Path) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, _, channel = await sink(launcher, tmp_path)
+        with channel:
+            await asyncio.to_thread(channel.open, [Q0], {Q0: 0}, fenced=True)
+            for fenced in (False, True):
+                if fenced:
+                    await asyncio.to_thread(channel.fence, 2)
+                with pytest.raises(ProcessingError, match="batch 9 of epoch 1 is late"):
+                    await asyncio.to_thread(channel.put, 9, [(Q0, 4, 6)], rows(Q0, 4, 6), epoch=1)
+                with pytest.raises(ProcessingError, match="batch 9 of epoch 1 is late"):
+                    await asyncio.to_thread(channel.flush, 9, {Q0: 6}, epoch=1)
+            await asyncio.to_thread(channel.put, 1, [(Q0, 0, 2)], rows(Q0, 0, 2), epoch=2)
+            await asyncio.to_thread(channel.flush, 1, {Q0: 2}, epoch=2)
+    assert seen(tmp_path) == ["0-0", "0-1"]
+    assert (tmp_path / "trace").read_text().count("flush") == 1
+
+
 @pytest.mark.requirement(35)
 @on_loop
 async def test_put_that_raises_fails_the_task_and_the_request(tmp_path: Path) -> None:

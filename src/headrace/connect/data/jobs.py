@@ -198,9 +198,16 @@ class TaskJob:
     def _sink(
         self, told: Mapping[str, Any] | None, queues: SinkQueues
     ) -> tuple[Ticks, tuple[Operator, ...]]:
-        work = None if told is None else SparkWrites(told, self._order.unit.task)
         operators = self._delivery(queues, in_engine=told is not None)
-        return Ticks(opening=queues, work=work), operators
+        if told is None:
+            return Ticks(opening=queues, opened=self._fence_host), operators
+        # Nothing is brought to the host.
+        return Ticks(opening=queues, work=SparkWrites(told, self._order.unit.task)), operators
+
+    def _fence_host(self, record: CommitRecord) -> None:
+        """Have the host's task refuse what drivers before this one still bring."""
+        with TaskChannel(self._order.address, self._patience) as channel:
+            channel.fence(record.epoch)
 
     def _delivery(self, queues: SinkQueues, *, in_engine: bool) -> tuple[Operator, ...]:
         order = self._order

@@ -73,12 +73,13 @@ class SinkQueues:
     def open(self) -> dict[str | int, int]:
         """Give the task the queues that there are; give where it goes on, by queue.
 
+        It takes no batch before it is told of the epoch that begins.
         That is where the sink itself says, or the last commit; in new queues, where its config
         says.
         """
         found = [queue for topic in self._topics() for queue in self._client.queues(topic)]
         names = [queue.name for queue in found if self._share.owns(queue.name)]
-        offsets = self._open(names, {})
+        offsets = self._open(names, {}, fenced=True)
         fresh = [name for name in names if name not in offsets]
         begins = (offsets, self._first_offsets(fresh))
         return {name: offset for part in begins for name, offset in part.items()}
@@ -109,13 +110,15 @@ class SinkQueues:
         self._say_news()
         return True
 
-    def _open(self, names: Collection[str], offsets: Mapping[str, int]) -> dict[str, int]:
+    def _open(
+        self, names: Collection[str], offsets: Mapping[str, int], *, fenced: bool = False
+    ) -> dict[str, int]:
         """Open queues in the task; give where it goes on."""
         places = {name: _place(name) for name in names}
         known = {**read_positions(self._client, self._kept_as), **offsets}
         committed = {places[name]: known[name] for name in places if name in known}
         with TaskChannel(self._address, self._patience) as channel:
-            kept = channel.open(places.values(), committed)
+            kept = channel.open(places.values(), committed, fenced=fenced)
         self._opened = places
         found = {**committed, **(kept or {})}
         return {name: found[place] for name, place in places.items() if place in found}

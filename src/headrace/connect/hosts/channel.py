@@ -164,17 +164,37 @@ class TaskChannel:
     # A sink task.
 
     def open(
-        self, queues: Iterable[Queue], positions: Mapping[Queue, int] | None = None
+        self,
+        queues: Iterable[Queue],
+        positions: Mapping[Queue, int] | None = None,
+        *,
+        fenced: bool = False,
     ) -> dict[Queue, int] | None:
-        """Give the task its queues; give the offsets that the sink itself keeps, if it does."""
+        """Give the task its queues; give the offsets that the sink itself keeps, if it does.
+
+        Parameters
+        ----------
+        queues
+            All that it has from now on.
+        positions
+            Where the last commit has them.
+        fenced
+            Refuse all batches until `fence` has said which epoch begins: who had the task before
+            may still bring some.
+        """
         header, _ = self._ask(
             {
                 "op": "open",
+                "fenced": fenced,
                 "queues": [list(queue) for queue in queues],
                 "positions": _listed(positions or {}),
             }
         )
         return None if header["offsets"] is None else _offsets(header["offsets"])
+
+    def fence(self, epoch: int) -> None:
+        """Say which epoch begins: batches of older ones are refused from then on."""
+        self._ask({"op": "fence", "epoch": epoch})
 
     def put(
         self,

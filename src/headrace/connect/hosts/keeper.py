@@ -105,7 +105,9 @@ def _be_host(
 ) -> NoReturn:
     status = 70
     try:
-        os.setsid()
+        # A group of its own, but no session: Linux shares the processor out among sessions, and many
+        # busy hosts with one each would leave next to nothing to the engine, which serves them all.
+        os.setpgid(0, 0)
         die_with_parent(keeper)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)

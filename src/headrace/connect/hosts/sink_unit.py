@@ -55,6 +55,8 @@ class SinkUnit(Unit):
         self._serving: Serving
         #: Epoch and batch of the newest request: who speaks of an older one is late.
         self._newest = (0, 0)
+        #: Whether it was opened for an epoch that nobody has named yet.
+        self._fenced = False
         #: The last flush that was done, and its answer: it is not done twice.
         self._flushed: tuple[object, Answer] | None = None
         #: What the engine does in the task's place.
@@ -141,6 +143,7 @@ class SinkUnit(Unit):
     def _do(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
         doing: dict[str, Callable[[dict[str, Any], Any], Answer]] = {
             "open": self._open,
+            "fence": self._fence,
             "put": self._put,
             "flush": self._flush,
             "close": self._close,
@@ -156,11 +159,12 @@ class SinkUnit(Unit):
     def _refuse_late(self, header: dict[str, Any]) -> None:
         """Refuse what somebody brings or makes sure of behind a batch that came after his own."""
         asked = (header.get("epoch", 0), header["batch"])
-        if asked < self._newest:
+        if self._fenced or asked < self._newest:
             raise Refused("batch {1} of epoch {0} is late".format(*asked))
         self._newest = asked
 
     def _open(self, header: dict[str, Any], _records: object) -> Answer:
+        self._fenced = header.get("fenced", False)
         wanted = frozenset(Queue(*one) for one in header["queues"])
         self._close_queues(self._context.open)
         self._context.open = wanted
@@ -175,6 +179,11 @@ class SinkUnit(Unit):
         self._letters.clear()
         self._places.begin(_offsets(header.get("positions", ())), kept)
         return self._answered({"offsets": None if kept is None else _listed(kept)})
+
+    def _fence(self, header: dict[str, Any], _records: object) -> Answer:
+        self._newest = max(self._newest, (header["epoch"], 0))
+        self._fenced = False
+        return {}, None
 
     def _put(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
         new = None if records is None else self._places.only_new(records)
