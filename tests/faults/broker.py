@@ -33,7 +33,7 @@ def make_lines(count: int, seed: int = 0, first: int = 0) -> list[str]:
 
 
 class Broker:
-    """An embedded broker in a process of its own, with the topics of the job.
+    """An embedded broker in a process of its own, with some topics.
 
     Parameters
     ----------
@@ -42,6 +42,8 @@ class Broker:
     options, environment
         As of ``spawn_broker``; failpoints hold for the first process only, unless they are
         those of a folder.
+    topics
+        What it has from the beginning: those of the job by default.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Broker:
         data: Path,
         options: Sequence[str] = (),
         environment: dict[str, str] | None = None,
+        topics: Sequence[str] = (LINES, LATEST, EACH),
     ) -> None:
         self._data = data
         self._options = options
@@ -63,7 +66,7 @@ class Broker:
             self._environment.pop(ENVIRONMENT_VARIABLE, None)
         self.address = self._process.address
         with Client(self.address) as client:
-            for topic in (LINES, LATEST, EACH):
+            for topic in topics:
                 Admin(client).create_topic(topic, queues=QUEUES)
 
     def kill(self) -> None:
@@ -84,9 +87,12 @@ class Broker:
         self._process.kill()
         return code
 
-    def restart(self, environment: dict[str, str] | None = None) -> None:
-        """Start again on the same folder and port, from now on with these variables too."""
+    def restart(
+        self, environment: dict[str, str] | None = None, options: Sequence[str] | None = None
+    ) -> None:
+        """Start again on the same folder and port, from now on with these, too."""
         self._environment |= environment or {}
+        self._options = self._options if options is None else options
         self._process = spawn_broker(
             self._data,
             int(self.address.rpartition(":")[2]),
@@ -98,10 +104,13 @@ class Broker:
 
 @contextmanager
 def running_broker(
-    data: Path, options: Sequence[str] = (), environment: dict[str, str] | None = None
+    data: Path,
+    options: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+    topics: Sequence[str] = (LINES, LATEST, EACH),
 ) -> Iterator[Broker]:
     """A broker for the time of a test."""
-    broker = Broker(data, options, environment)
+    broker = Broker(data, options, environment, topics)
     try:
         yield broker
     finally:

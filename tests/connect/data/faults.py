@@ -37,7 +37,7 @@ The column "nothing" is the usual delay of a row.
 "Lost" and "doubled" compare what is at the other end with what was given to the connector: rows in the topic, table or cluster that it reads.
 What was given begins seconds before the fault and ends when all rows move again.
 `http-sink` may double rows by its contract, all others must not.
-"Not tried" is what a peer of the tests cannot be made to do: Kafka has one broker there, and the other cluster, S3 and OpenSearch have nobody who could take their address.
+"Not tried" is what a peer of the tests cannot be made to do: S3 and OpenSearch have nobody there who could take their address, and neither they nor the brokers of RocketMQ lose what they have confirmed.
 
 All processes shared two cores with other tests at a load of 15 to 45, at up to 50 rows a second for each connector.
 `make soak ARGS=tests/connect/data/test_healing.py` runs all of it, `make test-all` the faults with a star.
@@ -54,6 +54,8 @@ class Fault:
     done: str
     strike: Callable[[Scene], None]
     end: Callable[[Scene], None]
+    #: Puts right what is still wrong when all rows move again.
+    then: Callable[[Scene], None] = lambda _scene: None
     #: From the strike to its end.
     seconds: float = 0.0
     #: Whose peers it concerns.
@@ -123,6 +125,14 @@ def _kill_engine(scene: Scene) -> None:
 def _lose_servers(scene: Scene) -> None:
     scene.database.server.crash()
     scene.gates["http"].set("refuses")
+    # It leads the topics; the other one has all that was confirmed.
+    scene.kafka.nodes[1].crash()
+    scene.remote.lose_primary()
+
+
+def _bring_back(scene: Scene) -> None:
+    assert scene.kafka.nodes[1].start(), scene.kafka.nodes[1].logged
+    scene.remote.bring_back()
 
 
 def _move_postgres(scene: Scene) -> None:
@@ -132,6 +142,7 @@ def _move_postgres(scene: Scene) -> None:
 
 def _fail_over(scene: Scene) -> None:
     _move_postgres(scene)
+    scene.remote.fail_over()
     scene.gates["http"].target = scene.standby
     scene.gates["http"].set("open")
 
@@ -176,7 +187,7 @@ def _away(
     name: str, way: Way, seconds: float, done: str, *, told: bool = False, brief: bool = False
 ) -> Fault:
     ends = _all_peers("open")
-    return Fault(name, done, _all_peers(way), ends, seconds, told=told, brief=brief)
+    return Fault(name, done, _all_peers(way), ends, seconds=seconds, told=told, brief=brief)
 
 
 #: In the order of the page.
@@ -222,11 +233,12 @@ FAULTS = (
     ),
     Fault(
         "peer fails over",
-        "PostgreSQL is killed, and a server with its data takes its address; another web service with the same data takes that of the first.",
+        "PostgreSQL is killed, and a server with its data takes its address; another web service with the same data takes that of the first; of two nodes of Kafka the one is killed that leads all topics, and the other takes over by itself; the other cluster's broker is killed, and its follower is promoted.",
         _lose_servers,
         _fail_over,
+        then=_bring_back,
         seconds=1,
-        connectors=(*_POSTGRES, "http-sink"),
+        connectors=(*_POSTGRES, *_KAFKA, "rocketmq-sink", "rocketmq-source", "http-sink"),
     ),
     Fault(
         "worker killed",

@@ -18,12 +18,13 @@ from typing import Any, Protocol, Self
 import httpx
 import psutil
 import psycopg
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from pyarrow import fs
 
 from headrace.client import Admin, Client, Message, PullConsumer
 from headrace.client import Producer as RocketProducer
 from headrace.errors import TopicNotFoundError
+from tests.broker.replication.test_replicas import info, promote
 from tests.connect.chaos.workers import Worker
 from tests.connect.servers.gate import Gate, Way
 from tests.connect.servers.kafka import KafkaServer, running_kafka
@@ -63,11 +64,12 @@ class Peer(Protocol):
 
 
 class Remote:
-    """Another cluster: its broker ends, stands still, or gets little of the machine."""
+    """Another cluster: its primary ends, stands still, or gets little of the machine."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.address = broker.address
+    def __init__(self, primary: Broker, follower: Broker) -> None:
+        self._broker, self._follower = primary, follower
+        self.address = f"{primary.address};{follower.address}"
+        self._await_follower()
         self._hurry = threading.Event()
         self._slow: threading.Thread | None = None
 
@@ -87,6 +89,23 @@ class Remote:
             self._slow.start()
         else:
             self._broker.signal(signal.SIGSTOP if way == "silent" else signal.SIGCONT)
+
+    def lose_primary(self) -> None:
+        """Kill the one that takes messages."""
+        self._broker.kill()
+
+    def fail_over(self) -> None:
+        """Have the follower take its place."""
+        self._broker, self._follower = self._follower, self._broker
+        promote(self._broker.address)
+
+    def bring_back(self) -> None:
+        """Have the one that was lost follow."""
+        self._follower.restart(options=["--follow", self._broker.address])
+        self._await_follower()
+
+    def _await_follower(self) -> None:
+        await_true("a follower", lambda: bool(info(self._broker.address).replicas), _PATIENCE)
 
     def _hold_up(self) -> None:
         while not self._hurry.wait(_TURN):
@@ -227,13 +246,16 @@ def of_kafka(address: str, topic: str) -> Iterator[list[int]]:
         found: list[int] = []
         try:
             # Where rows come all the time, the end is never seen.
-            _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
             consumer.assign([TopicPartition(topic, 0, place)])
             while place < end and (message := consumer.poll(5)) is not None:
                 if message.error() is not None:
                     break
                 found.append(int(json.loads(message.value() or b"")["n"]))
                 place = (message.offset() or 0) + 1
+        except KafkaException:
+            # Who has asked a node that is gone asks no other one: the next turn does.
+            pass
         finally:
             consumer.close()
         yield found
@@ -386,13 +408,13 @@ def running_scene(folder: Path, storage: S3Server, search: SearchServer) -> Iter
     with ExitStack() as stack:
         gates = {
             name: stack.enter_context(Gate())
-            for name in ("postgres", "kafka", "s3", "search", "http")
+            for name in ("postgres", "kafka", "kafka-2", "s3", "search", "http")
         }
         server = stack.enter_context(running_postgres())
         gates["postgres"].target = server.port
         gates["s3"].target = int(storage.endpoint.rpartition(":")[2])
         gates["search"].target = int(search.url.rpartition(":")[2])
-        kafka = stack.enter_context(running_kafka(gate=gates["kafka"]))
+        kafka = stack.enter_context(running_kafka(gates=[gates["kafka"], gates["kafka-2"]]))
         broker = stack.enter_context(running_broker(folder / "broker"))
         client = stack.enter_context(Client(broker.address, PATIENT))
         services = [stack.enter_context(Service())]
@@ -405,7 +427,10 @@ def running_scene(folder: Path, storage: S3Server, search: SearchServer) -> Iter
         gates["http"].target = services[0].server_address[1]
         database = Database(server, "postgres")
         feeding = Feeding(client, database, kafka)
-        remote = Remote(stack.enter_context(running_broker(folder / "remote")))
+        primary = stack.enter_context(running_broker(folder / "1", ["--min-replicas", "1"]))
+        follows = ["--follow", primary.address]
+        follower = stack.enter_context(running_broker(folder / "2", follows, topics=()))
+        remote = Remote(primary, follower)
         stack.callback(remote.set, "open")
         other = stack.enter_context(Client(remote.address, PATIENT))
         Admin(other).create_topic("there", queues=2)

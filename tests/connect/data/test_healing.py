@@ -104,6 +104,7 @@ class Strike:
                     left.remove(name)
             time.sleep(0.1)
         self._last = self._scene.feeding.count
+        self._fault.then(self._scene)
 
     def _cell(self, name: str) -> Cell:
         flow, window = self._flows[name], range(self.first, self._last)

@@ -1,4 +1,4 @@
-"""A real Apache Kafka, one node in KRaft mode, that is gone afterwards."""
+"""A real Apache Kafka in KRaft mode, of one node or some, that is gone afterwards."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -24,16 +24,17 @@ from tests.connect.servers.gate import Gate
 SCRIPT = Path(__file__).parent / "kafka"
 _numbers = itertools.count(1)
 _CONFIG = """
-process.roles=broker,controller
-node.id=1
+process.roles={roles}
+node.id={node}
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners={listeners}
 advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}
 controller.listener.names=CONTROLLER
 log.dirs={folder}/data
-offsets.topic.replication.factor=1
+default.replication.factor={nodes}
+offsets.topic.replication.factor={nodes}
 offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
+transaction.state.log.replication.factor={nodes}
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
@@ -43,39 +44,64 @@ log.cleaner.enable=false
 
 
 @dataclass(slots=True)
-class KafkaServer:
-    """Where a running broker is; whoever has started it may also end it and start it again."""
+class KafkaNode:
+    """One broker, which may end and be started again on its folder, at its port."""
 
-    address: str
-    _folder: Path = Path()
-    _port: int = 0
+    port: int
+    _folder: Path
+    _java: str = ""
     _process: subprocess.Popen[bytes] | None = None
 
     def crash(self) -> None:
-        """End it as a power cut does."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(timeout=30)
+        """End as a power cut does it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=30)
 
-    @contextmanager
-    def about_to_crash(self) -> Iterator[None]:
-        """End it as a power cut does; what is written meanwhile is lost."""
-        before = {log: log.stat().st_size for log in self._logs()}
-        yield
-        self.crash()
-        for log in self._logs():
-            os.truncate(log, before.get(log, 0))
+    def start(self) -> bool:
+        """Start, and tell whether it answers."""
+        config = self._folder / "server.properties"
+        self._process = spawn(["run", config], self._folder / "log", self._java)
+        return _answers(self._process, self.port)
 
-    def start(self) -> None:
-        """Start it again on its folder, at its ports."""
-        log = self._folder / "log"
-        self._process = spawn(["run", self._folder / "server.properties"], log)
-        assert _answers(self._process, self._port), log.read_text()
+    @property
+    def logged(self) -> str:
+        """What it has printed."""
+        return (self._folder / "log").read_text()
 
-    def _logs(self) -> list[Path]:
+    def logs(self) -> list[Path]:
         """Name the files of records; the controller's own are flushed with each write."""
         found = self._folder.glob("data/*/*.log")
         return [log for log in found if not log.parent.name.startswith("__cluster")]
+
+
+@dataclass(slots=True)
+class KafkaServer:
+    """Where a running cluster is; whoever has started it may also end it and start it again."""
+
+    address: str
+    #: The first is the controller, too.
+    nodes: list[KafkaNode] = field(default_factory=list)
+
+    @contextmanager
+    def about_to_crash(self) -> Iterator[None]:
+        """End all as a power cut does; what is written meanwhile is lost."""
+        logs = [log for node in self.nodes for log in node.logs()]
+        before = {log: log.stat().st_size for log in logs}
+        yield
+        self.crash()
+        for log in (log for node in self.nodes for log in node.logs()):
+            os.truncate(log, before.get(log, 0))
+
+    def crash(self) -> None:
+        """End all as a power cut does."""
+        for node in self.nodes:
+            node.crash()
+
+    def start(self) -> None:
+        """Start all again."""
+        for node in self.nodes:
+            assert node.start(), node.logged
 
     def create_topic(self, partitions: int = 1) -> str:
         """Make a topic that no other test has; give its name."""
@@ -84,10 +110,11 @@ class KafkaServer:
         return name
 
     def create(self, name: str, partitions: int = 1) -> None:
-        """Make a topic."""
+        """Make a topic; the last node leads it, where there are several."""
         admin = AdminClient({"bootstrap.servers": self.address})
-        made = admin.create_topics([NewTopic(name, num_partitions=partitions)])
-        made[name].result(timeout=30)
+        nodes = list(range(len(self.nodes), 0, -1)) or [1]
+        wanted = NewTopic(name, num_partitions=partitions, replica_assignment=[nodes] * partitions)
+        admin.create_topics([wanted])[name].result(timeout=30)
         # The broker lists a topic some moments after it has made it.
         deadline = time.monotonic() + 30
         while name not in admin.list_topics(timeout=30).topics:
@@ -96,45 +123,64 @@ class KafkaServer:
 
 
 @contextmanager
-def running_kafka(java: str = "", gate: Gate | None = None) -> Iterator[KafkaServer]:
+def running_kafka(java: str = "", gates: Sequence[Gate] = ()) -> Iterator[KafkaServer]:
     """Start Kafka on free ports of 127.0.0.1; stop and remove it in any case.
 
-    ``java`` replaces the options of the Java process, which are for a quick start.  Clients reach
-    it through the gate, where there is one.
+    ``java`` replaces the options of the Java process, which are for a quick start.  Where there are
+    gates, each has a node behind it, and clients reach that through it.
     """
     folder = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
+    server = KafkaServer("")
     try:
-        process, port = _start(folder, java, gate)
-        address = f"127.0.0.1:{port if gate is None else gate.port}"
-        server = KafkaServer(address, folder, port, process)
-        try:
-            yield server
-        finally:
+        for _ in range(3):
+            server.nodes = _nodes(folder, java, gates)
+            ports = [gate.port for gate in gates] or [server.nodes[0].port]
+            server.address = ",".join(f"127.0.0.1:{port}" for port in ports)
+            if all(node.start() for node in server.nodes):
+                break
             server.crash()
+        else:
+            raise AssertionError(
+                "\n".join(f"Kafka did not start: {node.logged}" for node in server.nodes)
+            )
+        yield server
     finally:
+        server.crash()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, java: str, gate: Gate | None) -> tuple[subprocess.Popen[bytes], int]:
-    log = folder / "log"
-    for _ in range(3):
-        port, controller = free_ports(2)
-        config = folder / "server.properties"
-        if gate is not None:
-            gate.target = port
-        advertised = port if gate is None else gate.port
+def _nodes(folder: Path, java: str, gates: Sequence[Gate]) -> list[KafkaNode]:
+    count = max(1, len(gates))
+    controller, *ports = free_ports(1 + count)
+    nodes = []
+    for number, port in enumerate(ports, 1):
+        own = folder / str(number)
+        shutil.rmtree(own, ignore_errors=True)
+        own.mkdir()
+        listeners, roles = f"PLAINTEXT://127.0.0.1:{port}", "broker"
+        if number == 1:
+            roles += ",controller"
+            listeners += f",CONTROLLER://127.0.0.1:{controller}"
+        if gates:
+            gates[number - 1].target = port
+        config = own / "server.properties"
         config.write_text(
-            _CONFIG.format(port=port, advertised=advertised, controller=controller, folder=folder)
+            _CONFIG.format(
+                roles=roles,
+                node=number,
+                nodes=count,
+                controller=controller,
+                listeners=listeners,
+                advertised=gates[number - 1].port if gates else port,
+                folder=own,
+            )
         )
-        shutil.rmtree(folder / "data", ignore_errors=True)
-        with log.open("wb") as output:
+        with (own / "log").open("wb") as output:
             subprocess.run(
                 [SCRIPT, "format", config], check=True, stdout=output, stderr=output, timeout=120
             )
-        process = spawn(["run", config], log, java)
-        if _answers(process, port):
-            return process, port
-    raise AssertionError(f"Kafka did not start:\n{log.read_text()}")
+        nodes.append(KafkaNode(port, own, java))
+    return nodes
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
