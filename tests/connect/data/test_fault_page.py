@@ -27,9 +27,10 @@ def test_page_is_what_was_measured() -> None:
 
 
 def test_cells_tell_what_was_lost_and_what_was_not_run() -> None:
-    made = page({"peer fails over": dict.fromkeys(("pg-sink", "pg-source", "http-sink"), CELL)})
+    (over,) = (fault for fault in FAULTS if fault.name == "peer fails over")
+    made = page({over.name: dict.fromkeys(over.connectors, CELL)})
     first, second = (line for line in made.splitlines() if line.startswith("| `pg-sink` |"))
-    place = 1 + [fault.name for fault in FAULTS].index("peer fails over")
+    place = 1 + FAULTS.index(over)
     cells = first.strip("| ").split(" | ")
     assert cells.pop(place) == "1.0 s, 1 lost, 2 doubled"
     assert set(cells[1:]) == {"not run yet"}
