@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from headrace.broker import EmbeddedBroker
 from headrace.client import AsyncClient
 from headrace.connect.coordination import Cluster, ClusterTimes
+from headrace.connect.coordination.coordinator import Coordinator
 from headrace.connect.lifecycle import Phase
 from headrace.connect.log import (
+    AssignmentMade,
     ClusterView,
     ConnectorDeleted,
+    MemoryLog,
     Record,
     StatusSet,
     TasksPut,
@@ -25,6 +29,9 @@ from headrace.connect.log import (
 from headrace.connect.naming import UnitId
 from headrace.errors import WorkerIdTakenError
 from tests.connect.log.samples import put
+
+if TYPE_CHECKING:
+    from headrace.connect.coordination.members import Members
 
 TIMES = ClusterTimes(delay=timedelta(seconds=1), pull_wait=timedelta(milliseconds=200))
 
@@ -274,3 +281,40 @@ def test_another_worker_acts_at_once_when_the_first_one_has_gone(tmp_path: Path)
         await workers.running.until(lambda: len(workers.running.copies) == 3)
 
     run(tmp_path, test)
+
+
+class LateMembers:
+    """Whose first answer has lain in a buffer: somebody has joined since."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def workers(self, lost_since: Mapping[str, float] | None = None) -> set[str]:
+        del lost_since
+        self.asked += 1
+        if self.asked == 1:
+            await asyncio.sleep(0.2)
+            return {"w1"}
+        return {"w1", "w2"}
+
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_nobody_acts_on_a_list_of_workers_that_came_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.connect.coordination.coordinator._LONGEST_PAUSE", 0.1)
+
+    async def body() -> None:
+        log = MemoryLog()
+        members = cast("Members", LateMembers())
+        coordinator = Coordinator(log, members, "w1", delay=30, purge_after=60)
+        for name in ("a", "b"):
+            await log.append(put(name))
+        coordinator.start()
+        async for _, record in log.follow(2):
+            assert isinstance(record, AssignmentMade)
+            assert set(record.connectors.values()) == {"w1", "w2"}
+            break
+        await coordinator.stop()
+
+    asyncio.run(body())

@@ -177,12 +177,12 @@ class Coordinator:
 
     async def _workers(self) -> list[str]:
         """Give the names of the workers that are alive, in the order in which they act."""
-        workers, since = self._alive
-        if time.monotonic() - since >= _LONGEST_PAUSE:
-            asked = time.monotonic()
-            workers = sorted(await self._members.workers(self._lost_since))
-            self._alive = workers, asked
-        return workers
+        # An answer that came late may have lain in a buffer: it is asked for once more.
+        for _ in range(2):
+            if time.monotonic() - self._alive[1] >= _LONGEST_PAUSE:
+                asked = time.monotonic()
+                self._alive = sorted(await self._members.workers(self._lost_since)), asked
+        return self._alive[0]
 
     @property
     def _generation(self) -> int:
