@@ -114,6 +114,8 @@ def test_messages_at_one_position_of_two_brokers_count_in_the_windows_of_their_o
             for hours, queue in enumerate(queues):
                 born = 1_700_000_000_000 + 1000 * number + 3_600_000 * hours
                 Producer(client).send(Message(topic=events, body=b"word", born=born), queue)
+        for queue in queues:
+            await_messages(client, queue, PAIRS)
         first, second = (set(positions(client, queue)) for queue in queues)
         assert len(first & second) > PAIRS // 2
         job = tumbling_counts("two-logs", events, counts, timestamp="message")

@@ -132,7 +132,6 @@ def _lose_servers(scene: Scene) -> None:
 
 def _bring_back(scene: Scene) -> None:
     assert scene.kafka.nodes[1].start(), scene.kafka.nodes[1].logged
-    scene.remote.bring_back()
 
 
 def _move_postgres(scene: Scene) -> None:

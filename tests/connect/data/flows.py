@@ -64,12 +64,15 @@ class Peer(Protocol):
 
 
 class Remote:
-    """Another cluster: its primary ends, stands still, or gets little of the machine."""
+    """Another cluster: its broker ends, stands still, or gets little of the machine.
+
+    What follows it is there for a fail-over only: it answers those who read.
+    """
 
     def __init__(self, primary: Broker, follower: Broker) -> None:
         self._broker, self._follower = primary, follower
         self.address = f"{primary.address};{follower.address}"
-        self._await_follower()
+        follower.kill()
         self._hurry = threading.Event()
         self._slow: threading.Thread | None = None
 
@@ -91,21 +94,17 @@ class Remote:
             self._broker.signal(signal.SIGSTOP if way == "silent" else signal.SIGCONT)
 
     def lose_primary(self) -> None:
-        """Kill the one that takes messages."""
+        """Kill the one that takes messages, once all that it confirms is elsewhere, too."""
+        self._follower.restart()
+        self._broker.kill()
+        self._broker.restart(options=["--min-replicas", "1"])
+        await_true("a follower", lambda: bool(info(self._broker.address).replicas), _PATIENCE)
         self._broker.kill()
 
     def fail_over(self) -> None:
-        """Have the follower take its place."""
-        self._broker, self._follower = self._follower, self._broker
+        """Have the follower take its place, for good."""
+        self._broker = self._follower
         promote(self._broker.address)
-
-    def bring_back(self) -> None:
-        """Have the one that was lost follow."""
-        self._follower.restart(options=["--follow", self._broker.address])
-        self._await_follower()
-
-    def _await_follower(self) -> None:
-        await_true("a follower", lambda: bool(info(self._broker.address).replicas), _PATIENCE)
 
     def _hold_up(self) -> None:
         while not self._hurry.wait(_TURN):
@@ -427,7 +426,7 @@ def running_scene(folder: Path, storage: S3Server, search: SearchServer) -> Iter
         gates["http"].target = services[0].server_address[1]
         database = Database(server, "postgres")
         feeding = Feeding(client, database, kafka)
-        primary = stack.enter_context(running_broker(folder / "1", ["--min-replicas", "1"]))
+        primary = stack.enter_context(running_broker(folder / "1"))
         follows = ["--follow", primary.address]
         follower = stack.enter_context(running_broker(folder / "2", follows, topics=()))
         remote = Remote(primary, follower)
