@@ -36,6 +36,12 @@ QUICK = (
 _END = 6000
 
 
+def show_end(name: str, log: Path) -> None:
+    """Print what a process logged last: it is seen where the test has failed."""
+    if log.exists():
+        print(f"the end of what {name} logged:", log.read_text()[-_END:], sep="\n")
+
+
 def until(holds: Callable[[], object], patience: float, what: str) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + patience
@@ -279,8 +285,7 @@ def running_workers(namesrv: str, folder: Path, times: Sequence[str] = QUICK) ->
         yield workers
     except BaseException:
         for one in workers.all:
-            if one.log.exists():
-                print(f"the end of what {one.name} logged:", one.log.read_text()[-_END:], sep="\n")
+            show_end(one.name, one.log)
         raise
     finally:
         workers.close()

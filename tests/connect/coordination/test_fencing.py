@@ -19,6 +19,7 @@ import pytest
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client
 from tests.connect.chaos.marked import Mark, read_marks
+from tests.connect.chaos.workers import show_end
 from tests.transactions.cases.proxy import Proxy, running_proxy
 
 pytestmark = pytest.mark.slow
@@ -26,8 +27,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 PROGRAM = "tests.connect.coordination.host_program"
 NAMES = ("w1", "w2")
-#: What is shown of a log where a test fails, characters.
-END = 6000
 
 
 class Member:
@@ -58,8 +57,7 @@ class Member:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        # It is seen where the test failed.
-        print(f"the end of what {self.name} logged:", self.log.read_text()[-END:], sep="\n")
+        show_end(self.name, self.log)
 
 
 class Scene:

@@ -45,6 +45,10 @@ With `FAULTS_RECORDED=1` either writes down what it has measured, and `python -m
 """
 
 
+def _nothing(scene: Scene) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Something that goes wrong for a while."""
@@ -55,7 +59,7 @@ class Fault:
     strike: Callable[[Scene], None]
     end: Callable[[Scene], None]
     #: Puts right what is still wrong when all rows move again.
-    then: Callable[[Scene], None] = lambda _scene: None
+    then: Callable[[Scene], None] = _nothing
     #: From the strike to its end.
     seconds: float = 0.0
     #: Whose peers it concerns.
@@ -112,10 +116,6 @@ def _all_peers(way: Way) -> Callable[[Scene], None]:
             peer.set(way)
 
     return act
-
-
-def _nothing(scene: Scene) -> None:
-    pass
 
 
 def _kill_engine(scene: Scene) -> None:

@@ -86,12 +86,14 @@ class KafkaServer:
     @contextmanager
     def about_to_crash(self) -> Iterator[None]:
         """End all as a power cut does; what is written meanwhile is lost."""
-        logs = [log for node in self.nodes for log in node.logs()]
-        before = {log: log.stat().st_size for log in logs}
+        before = {log: log.stat().st_size for log in self._logs()}
         yield
         self.crash()
-        for log in (log for node in self.nodes for log in node.logs()):
+        for log in self._logs():
             os.truncate(log, before.get(log, 0))
+
+    def _logs(self) -> list[Path]:
+        return [log for node in self.nodes for log in node.logs()]
 
     def crash(self) -> None:
         """End all as a power cut does."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,16 +14,6 @@ from headrace.errors import ConfigurationError, ConnectConflictError, ConnectReq
 __all__ = ["ConnectorName", "create", "delete", "pause", "restart", "resume", "stop"]
 
 ConnectorName = Annotated[str, typer.Argument(help="The connector's name.")]
-
-
-class InitialState(StrEnum):
-    """How a connector begins that is made."""
-
-    RUNNING = "RUNNING"
-    PAUSED = "PAUSED"
-    STOPPED = "STOPPED"
-
-
 _BEGINS = {
     "RUNNING": "its tasks start",
     "PAUSED": "its tasks start, and rest until it is resumed",
@@ -51,7 +40,7 @@ def create(
         bool, typer.Option("--update", help="Replace the config, if there is such a connector.")
     ] = False,
     initial_state: Annotated[
-        InitialState | None,
+        Literal["RUNNING", "PAUSED", "STOPPED"] | None,
         typer.Option(
             case_sensitive=False,
             help="How one that is made begins; by default as its file says, else RUNNING.",
