@@ -30,8 +30,8 @@ from tests.run.forking import descendants
 PATIENCE = 240.0
 """Seconds for anything on a busy machine; nothing takes nearly as long on an idle one."""
 
-#: The load of two cores that have nothing but one test's processes, and what chance adds, s.
-_ALONE, _CHANCE = 4.0, 5.0
+#: The load of two cores that one test keeps busy, and what chance adds, s.
+_ALONE, _CHANCE = 2.5, 5.0
 
 _SETTINGS = {
     "--partitions": "2",
@@ -61,8 +61,12 @@ def await_true(what: str, condition: Callable[[], bool], patience: float = PATIE
 
 
 def at_most(seconds: float) -> float:
-    """Return how long something may take here that may take so long on two quiet cores."""
-    return seconds * max(1.0, os.getloadavg()[0] / _ALONE) + _CHANCE
+    """Return how long something may take here that may take so long on two quiet cores.
+
+    What was slow may have been so for minutes, and the last minute busier or quieter.
+    """
+    last_minute, last_five, _ = os.getloadavg()
+    return seconds * max(1.0, last_minute / _ALONE, last_five / _ALONE) + _CHANCE
 
 
 #: For those who wait until a broker is back.

@@ -11,6 +11,7 @@ from headrace.connect.data import DataPlane
 from headrace.connect.hosts import ProcessLauncher
 from headrace.connect.worker import HostSpec, Role, Waits
 from headrace.settings import JobSettings
+from tests.connect.chaos.workers import show_end
 from tests.connect.hosts.running import Heard
 
 
@@ -23,7 +24,12 @@ async def plane_at(
         ProcessLauncher(folder / "hosts") as launcher,
         DataPlane(launcher, namesrv, folder / "engine", jobs=jobs) as plane,
     ):
-        yield plane
+        try:
+            yield plane
+        except BaseException:
+            for log in (folder / "engine" / "engine.log", *folder.glob("hosts/**/*.log")):
+                show_end(log.stem, log)
+            raise
 
 
 def task(connector: str, role: Role, generation: int = 1, /, **config: str) -> HostSpec:

@@ -551,8 +551,10 @@ async def test_output_of_a_unit_and_of_its_last_generation_is_kept(tmp_path: Pat
     async with launcher_in(tmp_path) as launcher:
         for generation in (8, 9, 10):
             for name, task in (("a", 0), ("a", None), ("ä", None)):
-                host, _ = await launched(launcher, name=name, task=task, generation=generation)
+                host, heard = await launched(launcher, name=name, task=task, generation=generation)
                 host.kill()
+                # The log of one that lives is kept.
+                await heard.end()
         kept = sorted(path.name for path in logs.iterdir())
     connector = [f"a.connector.{generation}.log" for generation in (10, 9)]
     assert kept[2:] == [*connector, "a.task-0.10.log", "a.task-0.9.log"]
