@@ -145,6 +145,25 @@ def test_a_job_that_ends_by_itself_is_told_once(bench: Bench) -> None:
     assert not bench.engine._runs
 
 
+def test_that_a_job_has_begun_is_told_before_that_it_has_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hears of an end while a start is under way takes it for that of an earlier run."""
+    monkeypatch.setattr(Job, "await_end", lambda _job: None)
+    Job.may_be_made.set()
+    tell = bench.engine._tell
+
+    def late(event: EngineEvent) -> None:
+        if isinstance(event, Reply):
+            time.sleep(0.3)
+        tell(event)
+
+    monkeypatch.setattr(bench.engine, "_tell", late)
+    bench.start()
+    bench.until(lambda: True if len(bench.told) == 2 else None)
+    assert [type(one) for one in bench.told] == [Reply, Ended]
+
+
 def test_a_pause_that_comes_while_a_task_opens_its_queues_reaches_its_query(bench: Bench) -> None:
     start = bench.start()
     for held in (True, False, True):

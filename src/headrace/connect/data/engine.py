@@ -117,7 +117,8 @@ class Engine:
                     work = _nothing
                 case Start(unit=unit):
                     run = self._runs[unit] = _Run()
-                    work = partial(self._start, command, run)
+                    self._workers.submit(self._start, command, run)
+                    return
                 case Hold(unit=unit, held=held):
                     work = _nothing
                     if unit in self._runs:
@@ -129,7 +130,8 @@ class Engine:
                     work = _nothing if stopped is None else stopped.stop()
         self._workers.submit(self._answer, command, work)
 
-    def _answer(self, command: Command, work: Callable[[], Any]) -> None:
+    def _answer(self, command: Command, work: Callable[[], Any]) -> bool:
+        """Do something and tell what came of it; tell the caller whether it was done."""
         try:
             value = work()
         except HeadraceError as error:
@@ -140,6 +142,8 @@ class Engine:
             self._tell(Reply(command.request, problem=f"{type(error).__name__}: {error}"))
         else:
             self._tell(Reply(command.request, value))
+            return True
+        return False
 
     def _do(self, command: Command) -> Any:
         match command:
@@ -160,6 +164,15 @@ class Engine:
         changes.commit(command.positions, reset=command.reset)
 
     def _start(self, order: Start, run: _Run) -> None:
+        """Begin a run; that it has begun is told before that it has ended."""
+        if self._answer(order, partial(self._begin, order, run)):
+            watched_thread(
+                partial(self._watch, order.unit, run),
+                name=f"end of {order.unit.connector}-{order.unit.task}",
+                on_failure=partial(self._lose, order.unit, run),
+            ).start()
+
+    def _begin(self, order: Start, run: _Run) -> None:
         def waits(what: str) -> None:
             self._tell(Waits(order.unit, what))
 
@@ -174,14 +187,10 @@ class Engine:
         except BaseException:
             self._forget(order.unit, run)
             raise
-        watched_thread(
-            partial(self._watch, order.unit, run, job),
-            name=f"end of {job.name}",
-            on_failure=partial(self._lose, order.unit, run),
-        ).start()
 
-    def _watch(self, unit: Unit, run: _Run, job: TaskJob) -> None:
-        ended = Ended(unit, "it ended")
+    def _watch(self, unit: Unit, run: _Run) -> None:
+        job, ended = run.job, Ended(unit, "it ended")
+        assert job is not None, "what has begun has a job"
         try:
             job.await_end()
         except HeadraceError as error:
@@ -189,6 +198,7 @@ class Engine:
         if self._forget(unit, run):
             with contextlib.suppress(HeadraceError):
                 job.stop()
+            logger.warning("the query of %s-%d ended: %s", unit.connector, unit.task, ended.problem)
             self._tell(ended)
 
     def _lose(self, unit: Unit, run: _Run, error: BaseException) -> None:
