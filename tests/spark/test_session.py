@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark import SparkConf, SparkContext
@@ -34,6 +34,24 @@ def test_scratch_of_dead_drivers_is_swept_and_that_of_living_ones_stays(tmp_path
         folder.mkdir()
     sweep_scratch(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([living, foreign])
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc to look processes up in")
+def test_scratch_that_another_driver_sweeps_at_the_same_time_is_no_error(tmp_path: Path) -> None:
+    names = [f"headrace-{sys.maxsize}-{letter}" for letter in "abc"]
+    for name in names:
+        (tmp_path / name).mkdir()
+
+    class Swept:
+        """A folder whose first entry is gone when it is looked at."""
+
+        def glob(self, pattern: str) -> list[Path]:
+            found = sorted(tmp_path.glob(pattern))
+            found[0].rmdir()
+            return found
+
+    sweep_scratch(cast("Any", Swept()))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("before", "raised"), [(False, JobFailedError), (True, JavaEndedError)])

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -250,14 +250,18 @@ def checkpoint_folder() -> Iterator[str]:
 
 
 def sweep_scratch(root: Path) -> None:
-    """Remove what drivers left behind that were killed, where /proc tells who is alive."""
+    """Remove what drivers left behind that were killed, where /proc tells who is alive.
+
+    Others may do the same at this moment: what they have removed is no error.
+    """
     if not Path("/proc/self").exists():
         return
     for folder in root.glob("headrace-*-*"):
         pid = folder.name.split("-")[1]
-        gone = pid.isdecimal() and not Path("/proc", pid).exists()
-        if gone and folder.lstat().st_uid == os.getuid():
-            shutil.rmtree(folder, ignore_errors=True)
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            with suppress(FileNotFoundError):
+                if folder.lstat().st_uid == os.getuid():
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def scratch_folder() -> Path:

@@ -91,19 +91,25 @@ async def test_rows_move_once_over_the_death_of_the_engine(
 ) -> None:
     topic = f"rows-{os.getpid()}"
     write(tmp_path, 0)
+    reading, writing = Heard(), Heard()
+
+    def all_there(count: int) -> bool:
+        for heard in (reading, writing):
+            assert "Failed" not in heard.kinds(), heard.events
+        return len(written(tmp_path)) >= count
+
     async with plane_at(embedded.namesrv, tmp_path) as plane:
-        reading, writing = Heard(), Heard()
         await plane.launch(source(tmp_path, topic), reading)
         await until(lambda: "Started" in reading.kinds())
         with Client(embedded.namesrv) as client:
             await until(lambda: topic in Admin(client).topics())
         await plane.launch(sink(tmp_path, topic), writing)
         await until(lambda: "Started" in writing.kinds())
-        await until(lambda: len(written(tmp_path)) >= ROWS)
+        await until(lambda: all_there(ROWS))
         assert plane.engine.pid is not None
         os.kill(plane.engine.pid, signal.SIGKILL)
         write(tmp_path, ROWS)
-        await until(lambda: len(written(tmp_path)) >= 2 * ROWS)
+        await until(lambda: all_there(2 * ROWS))
         await handed_over(plane, f"out-{topic}", 2 * ROWS)
         (entry,) = await plane.read(f"in-{topic}", {})
     assert written(tmp_path) == list(range(2 * ROWS))
