@@ -27,9 +27,14 @@ async def plane_at(
         try:
             yield plane
         except BaseException:
-            for log in (folder / "engine" / "engine.log", *folder.glob("hosts/**/*.log")):
-                show_end(log.stem, log)
+            show_logs(folder)
             raise
+
+
+def show_logs(folder: Path) -> None:
+    """Print what an engine and its hosts logged last: it is seen where the test has failed."""
+    for log in (folder / "engine" / "engine.log", *folder.glob("hosts/**/*.log")):
+        show_end(log.stem, log)
 
 
 def task(connector: str, role: Role, generation: int = 1, /, **config: str) -> HostSpec:

@@ -189,16 +189,18 @@ class Engine:
             raise
 
     def _watch(self, unit: Unit, run: _Run) -> None:
-        job, ended = run.job, Ended(unit, "it ended")
+        job, ended, unforeseen = run.job, Ended(unit, "it ended"), None
         assert job is not None, "what has begun has a job"
         try:
             job.await_end()
         except HeadraceError as error:
             ended = Ended(unit, self._told(error), passes=_passes(error))
+            unforeseen = error.__cause__
         if self._forget(unit, run):
             with contextlib.suppress(HeadraceError):
                 job.stop()
-            logger.warning("the query of %s-%d ended: %s", unit.connector, unit.task, ended.problem)
+            who = f"{unit.connector}-{unit.task}"
+            logger.warning("the query of %s ended: %s", who, ended.problem, exc_info=unforeseen)
             self._tell(ended)
 
     def _lose(self, unit: Unit, run: _Run, error: BaseException) -> None:
