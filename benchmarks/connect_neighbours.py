@@ -72,14 +72,15 @@ def _busy(file: Path) -> dict[str, str]:
 
 def _longest_pause(done: tuple[Callable[[], int], ...], seconds: float) -> float:
     """Watch what grows; give the longest time for which one of them did not."""
-    counts, longest = [one() for one in done], 0.0
+    counts, longest, grown = [one() for one in done], 0.0, False
     since = [begin := time.monotonic()] * len(done)
-    while (now := time.monotonic()) - begin < seconds or counts == [one() for one in done]:
+    while not grown or time.monotonic() - begin < seconds:
+        time.sleep(_LOOK)
+        now = time.monotonic()
         for place, one in enumerate(done):
             longest = max(longest, now - since[place])
             if (count := one()) > counts[place]:
-                counts[place], since[place] = count, now
-        time.sleep(_LOOK)
+                counts[place], since[place], grown = count, now, True
     return longest
 
 
