@@ -258,10 +258,10 @@ def sweep_scratch(root: Path) -> None:
         return
     for folder in root.glob("headrace-*-*"):
         pid = folder.name.split("-")[1]
-        if pid.isdecimal() and not Path("/proc", pid).exists():
-            with suppress(FileNotFoundError):
-                if folder.lstat().st_uid == os.getuid():
-                    shutil.rmtree(folder, ignore_errors=True)
+        gone = pid.isdecimal() and not Path("/proc", pid).exists()
+        with suppress(FileNotFoundError):
+            if gone and folder.lstat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def scratch_folder() -> Path:

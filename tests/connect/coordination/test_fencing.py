@@ -179,7 +179,7 @@ def test_a_worker_that_is_cut_off_stops_its_tasks_before_others_start_them(scene
         owners = set(scene.where(other, "rows").values())
         if not living(its):
             return True
-        assert cut.name in owners
+        assert owners == {other.name, cut.name}
         return False
 
     until(have_ended)

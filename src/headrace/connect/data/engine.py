@@ -195,12 +195,12 @@ class Engine:
             job.await_end()
         except HeadraceError as error:
             ended = Ended(unit, self._told(error), passes=_passes(error))
-            unforeseen = error.__cause__
+            unforeseen = None if ended.passes else error.__cause__
         if self._forget(unit, run):
             with contextlib.suppress(HeadraceError):
                 job.stop()
-            who = f"{unit.connector}-{unit.task}"
-            logger.warning("the query of %s ended: %s", who, ended.problem, exc_info=unforeseen)
+            told = "the query of %s ended: %s"
+            logger.warning(told, job.name, ended.problem, exc_info=unforeseen)
             self._tell(ended)
 
     def _lose(self, unit: Unit, run: _Run, error: BaseException) -> None:
