@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from headrace.connect import Header, Queue, SchemaError, SinkRecord
-from headrace.connect.connectors.kafka import KafkaSinkConnector
+from headrace.connect.connectors.kafka import KafkaSinkConnector, sink
 from headrace.errors import FencedError, ProcessingError
 from tests.connect.connectors.sinks import Life, ends, record
 from tests.connect.servers.kafka import KafkaServer
@@ -161,6 +161,19 @@ def test_columns_arrive_as_records_do(
         (2, b"k1", b"v5.1"),
     ]
     assert {one.timestamp()[1] for one in found if not one.partition()} == {1234}
+
+
+@pytest.mark.parametrize("cause", [KafkaException(KafkaError(KafkaError._FENCED)), None])
+def test_a_fatal_error_shows_also_where_kafka_called_back_on_top_of_it(
+    cause: KafkaException | None,
+) -> None:
+    @sink._unmasked
+    def flush() -> None:
+        message = "<method 'append' of 'list' objects> returned a result with an exception set"
+        raise SystemError(message) from cause
+
+    with pytest.raises(type(cause) if cause else SystemError):
+        flush()
 
 
 class TestExactlyOnce:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from headrace.connect.records import Position
 
 __all__ = ["KafkaSinkConnector", "KafkaSinkTask"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _ANSWER = 30.0
 #: Whoever finds the producer full looks again so soon, s.
@@ -114,6 +118,34 @@ _KEYS = KAFKA_KEYS | declare(
 )
 
 
+def _unmasked(method: Callable[P, R]) -> Callable[P, R]:
+    """Make a call raise the fatal error that a callback was called on top of.
+
+    Kafka's client sets the exception of a fatal error and may then still call a callback or write
+    to the log, in the same call; Python tells of that as a SystemError, caused by the first.
+    """
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except SystemError as error:
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from None
+            raise
+
+    return call
+
+
+class _Producer(Producer):
+    """A producer that raises `KafkaException` for each failure, whatever was logged meanwhile."""
+
+    poll = _unmasked(Producer.poll)
+    flush = _unmasked(Producer.flush)
+    commit_transaction = _unmasked(Producer.commit_transaction)
+    abort_transaction = _unmasked(Producer.abort_transaction)
+
+
 class KafkaSinkTask(SinkTask):
     """Gathers records in `put`, and sends them in `flush`: with the offsets, in one transaction."""
 
@@ -156,7 +188,7 @@ class KafkaSinkTask(SinkTask):
             timeout = self._config["transaction.timeout.ms"]
             more["transactional.id"] = identity
             more["transaction.timeout.ms"] = timeout // timedelta(milliseconds=1)
-        producer = Producer(client_settings(self._config, self.context.connector, **more))
+        producer = _Producer(client_settings(self._config, self.context.connector, **more))
         if self._exactly:
             # Ends what an earlier life began, and keeps it from going on.
             producer.init_transactions(_ANSWER)
